@@ -1,0 +1,3 @@
+//! Background layer: the thread that frees memory behind its caller.
+
+pub(crate) mod freeing;

@@ -1,0 +1,92 @@
+//! `madvise(2)` and `msync(2)`.
+
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MsyncFlags};
+
+use crate::PageRange;
+
+/// Gives advice that cannot lose data.
+pub(crate) fn advise(range: PageRange, advice: Harmless) -> Result<(), Errno> {
+    // SAFETY: every `Harmless` advice leaves the contents that the program can
+    // see as they are, whatever is mapped in the range.
+    unsafe { mm::madvise(range.as_ptr().cast(), range.len(), advice.into()) }
+}
+
+/// Gives advice that may lose the contents of the range.
+///
+/// # Safety
+///
+/// Nothing may rely on what is in the range any more.
+pub(crate) unsafe fn advise_losing(range: PageRange, advice: Losing) -> Result<(), Errno> {
+    // SAFETY: the caller gives the contents up.
+    unsafe { mm::madvise(range.as_ptr().cast(), range.len(), advice.into()) }
+}
+
+/// Advice after which every byte reads as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Harmless {
+    PopulateRead,
+    PopulateWrite,
+    DontFork,
+    DontDump,
+    HugePage,
+    NoHugePage,
+}
+
+impl From<Harmless> for Advice {
+    fn from(advice: Harmless) -> Self {
+        match advice {
+            Harmless::PopulateRead => Self::LinuxPopulateRead,
+            Harmless::PopulateWrite => Self::LinuxPopulateWrite,
+            Harmless::DontFork => Self::LinuxDontFork,
+            Harmless::DontDump => Self::LinuxDontDump,
+            Harmless::HugePage => Self::LinuxHugepage,
+            Harmless::NoHugePage => Self::LinuxNoHugepage,
+        }
+    }
+}
+
+/// Advice that gives contents up, here or in a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Losing {
+    DontNeed,
+    Free,
+    WipeOnFork,
+}
+
+impl From<Losing> for Advice {
+    fn from(advice: Losing) -> Self {
+        match advice {
+            Losing::DontNeed => Self::LinuxDontNeed,
+            Losing::Free => Self::LinuxFree,
+            Losing::WipeOnFork => Self::LinuxWipeOnFork,
+        }
+    }
+}
+
+/// What [`lock_state`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockState {
+    /// Mapped throughout, no part is locked.
+    Unlocked,
+    /// A part is locked in memory.
+    Locked,
+    /// A part is not mapped, and none before it is locked.
+    Hole,
+}
+
+/// Asks whether a part of the range is locked, at the price of a look at each
+/// mapping and none at the pages.
+///
+/// `msync(MS_ASYNC | MS_INVALIDATE)` does nothing on Linux but to walk the
+/// mappings; it answers EBUSY at the first locked one and ENOMEM for holes.
+pub(crate) fn lock_state(range: PageRange) -> Result<LockState, Errno> {
+    let flags = MsyncFlags::ASYNC | MsyncFlags::INVALIDATE;
+    // SAFETY: with these flags the call changes nothing, whatever is mapped.
+    match unsafe { mm::msync(range.as_ptr().cast(), range.len(), flags) } {
+        Ok(()) => Ok(LockState::Unlocked),
+        Err(Errno::BUSY) => Ok(LockState::Locked),
+        Err(Errno::NOMEM) => Ok(LockState::Hole),
+        Err(errno) => Err(errno),
+    }
+}

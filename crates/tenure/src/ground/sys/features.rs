@@ -1,0 +1,138 @@
+//! What the running kernel, and what confines this process, can do.
+
+use std::sync::OnceLock;
+
+use linux_raw_sys::general::{
+    MADV_FREE, MADV_GUARD_INSTALL, MADV_POPULATE_WRITE, UFFD_FEATURE_SIGBUS,
+};
+use rustix::io::Errno;
+
+use super::map::{self, Backing};
+use super::process::{self, MemoryCgroup};
+use super::userfaultfd::Userfaultfd;
+use super::{page_size, pagemap, vma};
+
+/// What this kernel can do, as far as tenure builds on it.
+///
+/// Each `Result` says that a feature is there, or what the kernel answered when
+/// it was tried. Asked once for each process, by trying: what a version number
+/// promises, a container may refuse.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Features {
+    /// `MADV_POPULATE_READ` and `MADV_POPULATE_WRITE` (Linux 5.14).
+    pub madv_populate: Result<(), Errno>,
+    /// `MADV_FREE` (Linux 4.5).
+    pub madv_free: Result<(), Errno>,
+    /// `MADV_GUARD_INSTALL` (Linux 6.13).
+    pub madv_guard: Result<(), Errno>,
+    /// `MREMAP_DONTUNMAP` (Linux 5.7).
+    pub mremap_dontunmap: Result<(), Errno>,
+    /// `userfaultfd` for faults from user mode (Linux 5.11); the value is what
+    /// it can do, `UFFD_FEATURE_*`.
+    pub userfaultfd: Result<u64, Errno>,
+    /// `PAGEMAP_SCAN` (Linux 6.7).
+    pub pagemap_scan: Result<(), Errno>,
+    /// `PROCMAP_QUERY` (Linux 6.11).
+    pub procmap_query: Result<(), Errno>,
+    /// Pressure stall information for memory (Linux 4.20; may be switched off).
+    pub psi: Result<(), Errno>,
+    /// Which cgroup version controls this process's memory.
+    pub memory_cgroup: MemoryCgroup,
+}
+
+impl Features {
+    /// Asks the kernel, the first time; remembers the answer for the process.
+    ///
+    /// ```
+    /// let features = tenure::Features::get();
+    /// println!("volatile memory: {}", features.sigbus_on_missing());
+    /// ```
+    pub fn get() -> &'static Self {
+        static FEATURES: OnceLock<Features> = OnceLock::new();
+        FEATURES.get_or_init(Self::probe)
+    }
+
+    /// Whether userfaultfd can turn an access to a missing page into SIGBUS
+    /// (Linux 4.14), which volatile memory is built on.
+    pub fn sigbus_on_missing(&self) -> bool {
+        self.userfaultfd
+            .is_ok_and(|features| features & u64::from(UFFD_FEATURE_SIGBUS) != 0)
+    }
+
+    fn probe() -> Self {
+        Self {
+            madv_populate: knows_advice(MADV_POPULATE_WRITE),
+            madv_free: knows_advice(MADV_FREE),
+            madv_guard: knows_advice(MADV_GUARD_INSTALL),
+            mremap_dontunmap: probe_dontunmap(),
+            userfaultfd: Userfaultfd::open().map(|uffd| uffd.features()),
+            pagemap_scan: pagemap::probe_scan(),
+            procmap_query: vma::probe_query(),
+            psi: rustix::fs::access("/proc/pressure/memory", rustix::fs::Access::READ_OK),
+            memory_cgroup: process::memory_cgroup(),
+        }
+    }
+}
+
+/// The kernel checks that it knows an advice before it looks at the length:
+/// with no bytes nothing else happens.
+fn knows_advice(advice: u32) -> Result<(), Errno> {
+    // SAFETY: a range of no bytes has no contents to change. (By libc, for
+    // rustix has no name for the guard advice.)
+    match unsafe { libc::madvise(std::ptr::null_mut(), 0, advice as i32) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
+}
+
+fn probe_dontunmap() -> Result<(), Errno> {
+    let from = map::map(Backing::Anonymous, page_size(), false, true)?;
+    let answer = map::reserve(page_size()).and_then(|to| {
+        // SAFETY: both pages were mapped here and nobody uses them.
+        let moved = unsafe { map::move_pages_away(from, to.start()) };
+        // SAFETY: as above.
+        unsafe { map::unmap(to) }.and(moved)
+    });
+    // SAFETY: as above.
+    unsafe { map::unmap(from) }.and(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_advice_is_unknown() {
+        assert_eq!(knows_advice(0x7fff), Err(Errno::INVAL));
+        assert_eq!(knows_advice(linux_raw_sys::general::MADV_DONTNEED), Ok(()));
+    }
+
+    #[test]
+    fn agrees_with_the_kernel_version() {
+        let release = procfs::sys::kernel::Version::current().unwrap();
+        let release = (release.major, release.minor);
+        let features = Features::get();
+        let since = |major, minor| release >= (major, minor);
+        if since(4, 5) {
+            assert_eq!(features.madv_free, Ok(()));
+        }
+        if since(5, 7) {
+            assert_eq!(features.mremap_dontunmap, Ok(()));
+        }
+        if since(5, 14) {
+            assert_eq!(features.madv_populate, Ok(()));
+        }
+        if since(6, 7) {
+            assert_eq!(features.pagemap_scan, Ok(()));
+        }
+        if since(6, 11) {
+            assert_eq!(features.procmap_query, Ok(()));
+        }
+        assert_eq!(features.madv_guard.is_ok(), since(6, 13));
+    }
+}

@@ -1,0 +1,76 @@
+//! `pthread_atfork(3)`, and a mutex that is whole in the child.
+
+use std::cell::UnsafeCell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+/// Has the three functions called around every later `fork` of this process.
+///
+/// `child` runs between fork and whatever the child does next: it may only make
+/// system calls and change memory that is there already.
+pub(crate) fn at_fork(
+    prepare: unsafe extern "C" fn(),
+    parent: unsafe extern "C" fn(),
+    child: unsafe extern "C" fn(),
+) -> Result<(), Errno> {
+    // SAFETY: the functions are never unloaded before the process ends: glibc
+    // drops the registrations of a shared object when it is closed.
+    match unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } {
+        0 => Ok(()),
+        errno => Err(Errno::from_raw_os_error(errno)),
+    }
+}
+
+/// A mutex that the forking thread holds across `fork`, so that no other
+/// thread is half-way through a change in the moment that the child inherits.
+pub(crate) struct ForkMutex<T: 'static> {
+    mutex: Mutex<T>,
+    held: UnsafeCell<Option<MutexGuard<'static, T>>>,
+}
+
+// SAFETY: `held` is written by `hold` and `let_go` only, which the thread that
+// is forking calls: `hold` has the mutex when it writes, and `let_go` runs
+// before it gives it up.
+unsafe impl<T: Send> Sync for ForkMutex<T> {}
+
+// SAFETY: as long as the value can be moved, `held` is empty: `hold` borrows
+// it for ever.
+unsafe impl<T: Send> Send for ForkMutex<T> {}
+
+impl<T> ForkMutex<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self {
+            mutex: Mutex::new(value),
+            held: UnsafeCell::new(None),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        // A panic inside a critical section is a bug of ours; the state behind
+        // it is still the best description of the kernel's that there is.
+        self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the mutex and keeps it until [`ForkMutex::let_go`].
+    pub(crate) fn hold(&'static self) {
+        let guard = self.lock();
+        // SAFETY: this thread has the mutex, so no other one is here.
+        unsafe { *self.held.get() = Some(guard) };
+    }
+
+    /// Changes the value if need be, then gives up what [`ForkMutex::hold`]
+    /// took, in the parent and in the child.
+    ///
+    /// # Safety
+    ///
+    /// This thread, or the thread of the parent that it is a copy of, must have
+    /// called `hold`.
+    pub(crate) unsafe fn let_go(&'static self, change: impl FnOnce(&mut T)) {
+        // SAFETY: the mutex is still this thread's, so no other one is here.
+        let guard = unsafe { (*self.held.get()).take() };
+        if let Some(mut guard) = guard {
+            change(&mut guard);
+        }
+    }
+}

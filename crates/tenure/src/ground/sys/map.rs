@@ -1,0 +1,132 @@
+//! `mmap(2)`, `munmap(2)`, `mremap(2)`, `mprotect(2)` and `memfd_create(2)`.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr;
+
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
+use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+
+use crate::PageRange;
+
+/// What a new mapping is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Backing<'a> {
+    Anonymous,
+    File { fd: BorrowedFd<'a>, offset: u64 },
+}
+
+/// Maps `len` bytes, a whole number of pages, wherever the kernel likes.
+pub(crate) fn map(
+    backing: Backing<'_>,
+    len: usize,
+    shared: bool,
+    writable: bool,
+) -> Result<PageRange, Errno> {
+    let mut prot = ProtFlags::READ;
+    prot.set(ProtFlags::WRITE, writable);
+    let flags = if shared {
+        MapFlags::SHARED
+    } else {
+        MapFlags::PRIVATE
+    };
+    // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
+    let addr = unsafe {
+        match backing {
+            Backing::Anonymous => mm::mmap_anonymous(ptr::null_mut(), len, prot, flags),
+            Backing::File { fd, offset } => mm::mmap(ptr::null_mut(), len, prot, flags, fd, offset),
+        }
+    }?;
+    Ok(PageRange::between(
+        addr.expose_provenance(),
+        addr.expose_provenance() + len,
+    ))
+}
+
+/// Reserves addresses: nothing can be read or written there, and no memory is
+/// charged for them.
+pub(crate) fn reserve(len: usize) -> Result<PageRange, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
+    let addr = unsafe { mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), flags) }?;
+    Ok(PageRange::between(
+        addr.expose_provenance(),
+        addr.expose_provenance() + len,
+    ))
+}
+
+/// Unmaps the range. Holes in it are allowed.
+///
+/// # Safety
+///
+/// Nothing may use the range any more.
+pub(crate) unsafe fn unmap(range: PageRange) -> Result<(), Errno> {
+    // SAFETY: the caller gives the range up.
+    unsafe { mm::munmap(range.as_ptr().cast(), range.len()) }
+}
+
+/// Moves the pages of `from`, one whole mapping or a part of one, to the
+/// address `to`, which must be reserved by the caller, and unmaps `from`.
+///
+/// # Safety
+///
+/// Nothing may use either range any more.
+pub(crate) unsafe fn move_away(from: PageRange, to: usize) -> Result<(), Errno> {
+    // SAFETY: the caller gives both ranges up.
+    unsafe { remap(from, to, MremapFlags::MAYMOVE) }
+}
+
+/// Moves the pages of `from` to the address `to`, which must be reserved by
+/// the caller, and leaves `from` mapped and empty (Linux 5.7).
+///
+/// # Safety
+///
+/// Nothing may rely on the contents of `from`, nor use what was at `to`.
+pub(crate) unsafe fn move_pages_away(from: PageRange, to: usize) -> Result<(), Errno> {
+    // SAFETY: the caller gives up the contents of `from` and all of `to`.
+    unsafe { remap(from, to, MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP) }
+}
+
+/// # Safety
+///
+/// As for the two functions above.
+unsafe fn remap(from: PageRange, to: usize, flags: MremapFlags) -> Result<(), Errno> {
+    let target = ptr::with_exposed_provenance_mut(to);
+    // SAFETY: handed on to the caller.
+    unsafe { mm::mremap_fixed(from.as_ptr().cast(), from.len(), from.len(), flags, target) }?;
+    Ok(())
+}
+
+/// Makes every access to the range SIGSEGV. Async-signal-safe.
+pub(crate) fn protect_none(range: PageRange) -> Result<(), Errno> {
+    // SAFETY: contents stay; an access faults instead of going wrong.
+    unsafe { mm::mprotect(range.as_ptr().cast(), range.len(), MprotectFlags::empty()) }
+}
+
+/// Lets the range be read and written.
+///
+/// # Safety
+///
+/// The program must have had this access to the range before.
+pub(crate) unsafe fn protect_read_write(range: PageRange) -> Result<(), Errno> {
+    let access = MprotectFlags::READ | MprotectFlags::WRITE;
+    // SAFETY: the caller gives back what it took away with `protect_none`.
+    unsafe { mm::mprotect(range.as_ptr().cast(), range.len(), access) }
+}
+
+/// Makes a file that lives in memory, `len` bytes long, of base pages or of
+/// 2 MiB pages from the hugetlb pool.
+pub(crate) fn memfd(len: usize, huge_2m: bool) -> Result<OwnedFd, Errno> {
+    let mut flags = MemfdFlags::CLOEXEC;
+    if huge_2m {
+        flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    }
+    let fd = rustix::fs::memfd_create("tenure", flags)?;
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    Ok(fd)
+}
+
+/// The length of a file in bytes.
+pub(crate) fn file_len(fd: impl AsFd) -> Result<u64, Errno> {
+    Ok(rustix::fs::fstat(fd)?.st_size as u64)
+}

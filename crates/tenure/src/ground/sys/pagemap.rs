@@ -1,0 +1,257 @@
+//! Which pages of a range are there: PAGEMAP_SCAN (Linux 6.7),
+//! `/proc/self/pagemap` before.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use linux_raw_sys::general::{
+    PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, page_region, pm_scan_arg,
+};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
+
+use super::page_size;
+use crate::PageRange;
+
+/// Where the contents of a page are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageState {
+    /// Nowhere: never touched, or gone.
+    Absent,
+    /// The shared page of zeros. Kernels without PAGEMAP_SCAN cannot tell it
+    /// from `Present`.
+    Zero,
+    /// In memory.
+    Present,
+    /// In swap (or on its way between two places).
+    Swapped,
+}
+
+/// Neighbouring pages in the same state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageRun {
+    pub(crate) range: PageRange,
+    pub(crate) state: PageState,
+}
+
+/// Tells the state of every page of the range, in order.
+pub(crate) fn scan(range: PageRange) -> Result<Vec<PageRun>, Errno> {
+    if range.is_empty() {
+        return Ok(Vec::new());
+    }
+    let pagemap = open_pagemap()?;
+    match scan_regions(pagemap.as_fd(), range) {
+        Err(Errno::NOTTY) => read_entries(pagemap.as_fd(), range),
+        answer => answer,
+    }
+}
+
+/// Whether this kernel answers PAGEMAP_SCAN.
+pub(super) fn probe_scan() -> Result<(), Errno> {
+    let local = 0_u8;
+    let here = (&raw const local).expose_provenance() & !(page_size() - 1);
+    scan_regions(
+        open_pagemap()?.as_fd(),
+        PageRange::between(here, here + page_size()),
+    )
+    .map(drop)
+}
+
+fn open_pagemap() -> Result<OwnedFd, Errno> {
+    // Opened for each question: a kept descriptor would, in a child after
+    // fork, go on describing the parent.
+    rustix::fs::open(
+        "/proc/self/pagemap",
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+/// Adds a run, or makes the last one longer.
+fn push(runs: &mut Vec<PageRun>, start: usize, end: usize, state: PageState) {
+    match runs.last_mut() {
+        Some(last) if last.state == state && last.range.end() == start => {
+            last.range = PageRange::between(last.range.start(), end);
+        }
+        _ => runs.push(PageRun {
+            range: PageRange::between(start, end),
+            state,
+        }),
+    }
+}
+
+fn scan_regions(pagemap: impl AsFd, range: PageRange) -> Result<Vec<PageRun>, Errno> {
+    let mut runs = Vec::new();
+    let mut at = range.start();
+    while at < range.end() {
+        let mut regions = [page_region {
+            start: 0,
+            end: 0,
+            categories: 0,
+        }; 256];
+        let mut scan = PagemapScan(pm_scan_arg {
+            size: size_of::<pm_scan_arg>() as u64,
+            flags: 0,
+            start: at as u64,
+            end: range.end() as u64,
+            walk_end: 0,
+            vec: regions.as_mut_ptr().expose_provenance() as u64,
+            vec_len: regions.len() as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: 0,
+            category_anyof_mask: 0,
+            return_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO),
+        });
+        // SAFETY: the kernel writes at most `vec_len` regions to `vec`, which
+        // outlives the call.
+        let filled = unsafe { ioctl(pagemap.as_fd(), &mut scan) }?;
+        for region in &regions[..filled] {
+            push(
+                &mut runs,
+                region.start as usize,
+                region.end as usize,
+                state_of(region.categories),
+            );
+        }
+        at = scan.0.walk_end as usize;
+    }
+    Ok(runs)
+}
+
+fn state_of(categories: u64) -> PageState {
+    let has = |category: u32| categories & u64::from(category) != 0;
+    if has(PAGE_IS_SWAPPED) {
+        PageState::Swapped
+    } else if has(PAGE_IS_PFNZERO) {
+        PageState::Zero
+    } else if has(PAGE_IS_PRESENT) {
+        PageState::Present
+    } else {
+        PageState::Absent
+    }
+}
+
+/// PAGEMAP_SCAN updates its argument and answers a count, a pattern that rustix
+/// has no ready-made type for.
+struct PagemapScan(pm_scan_arg);
+
+// SAFETY: the code is that of PAGEMAP_SCAN, whose argument is a `pm_scan_arg`
+// that the kernel reads and writes; its answer is the number of regions.
+unsafe impl Ioctl for &mut PagemapScan {
+    type Output = usize;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        opcode::read_write::<pm_scan_arg>(b'f', 16)
+    }
+
+    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+        (&raw mut self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(
+        answer: IoctlOutput,
+        _: *mut std::ffi::c_void,
+    ) -> Result<usize, Errno> {
+        Ok(answer as usize)
+    }
+}
+
+fn read_entries(pagemap: impl AsFd, range: PageRange) -> Result<Vec<PageRun>, Errno> {
+    const ENTRY_BYTES: usize = size_of::<u64>();
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    let page = page_size();
+    let mut runs = Vec::new();
+    let mut entries = [0_u8; 512 * ENTRY_BYTES];
+    let mut at = range.start();
+    while at < range.end() {
+        let wanted = ((range.end() - at) / page * ENTRY_BYTES).min(entries.len());
+        let offset = (at / page * ENTRY_BYTES) as u64;
+        let got = rustix::io::pread(pagemap.as_fd(), &mut entries[..wanted], offset)?;
+        if got < ENTRY_BYTES {
+            return Err(Errno::FAULT);
+        }
+        for entry in entries[..got].as_chunks::<ENTRY_BYTES>().0 {
+            let entry = u64::from_ne_bytes(*entry);
+            let state = if entry & PRESENT != 0 {
+                PageState::Present
+            } else if entry & SWAPPED != 0 {
+                PageState::Swapped
+            } else {
+                PageState::Absent
+            };
+            push(&mut runs, at, at + page, state);
+            at += page;
+        }
+    }
+    Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::map::{self, Backing};
+    use super::*;
+
+    #[test]
+    fn both_ways_see_the_same_pages() {
+        let page = page_size();
+        let range = map::map(Backing::Anonymous, 2000 * page, false, true).unwrap();
+        super::super::advise::advise(range, super::super::advise::Harmless::NoHugePage).unwrap();
+        for index in [0, 1, 7, 600, 601, 1999] {
+            // SAFETY: inside the mapping made above.
+            unsafe { range.as_ptr().add(index * page).write(1) };
+        }
+        // SAFETY: inside the mapping made above; a read maps the page of zeros.
+        assert_eq!(unsafe { range.as_ptr().add(9 * page).read_volatile() }, 0);
+
+        let pagemap = open_pagemap().unwrap();
+        let entries = read_entries(pagemap.as_fd(), range).unwrap();
+        let present: Vec<_> = entries
+            .iter()
+            .filter(|run| run.state == PageState::Present)
+            .map(|run| {
+                (
+                    (run.range.start() - range.start()) / page,
+                    run.range.pages(),
+                )
+            })
+            .collect();
+        assert_eq!(present, [(0, 2), (7, 1), (9, 1), (600, 2), (1999, 1)]);
+        assert_eq!(
+            entries.iter().map(|run| run.range.pages()).sum::<usize>(),
+            range.pages()
+        );
+
+        match scan_regions(pagemap.as_fd(), range) {
+            Err(errno) => assert_eq!(errno, Errno::NOTTY),
+            Ok(mut runs) => {
+                let zero = runs
+                    .iter_mut()
+                    .find(|run| run.state == PageState::Zero)
+                    .unwrap();
+                assert_eq!(zero.range.start(), range.start() + 9 * page);
+                zero.state = PageState::Present;
+                assert_eq!(runs, entries);
+            }
+        }
+        // SAFETY: mapped above and used by nobody else.
+        unsafe { map::unmap(range) }.unwrap();
+    }
+
+    #[test]
+    fn goes_on_behind_a_full_answer() {
+        let page = page_size();
+        let range = map::map(Backing::Anonymous, 1200 * page, false, true).unwrap();
+        super::super::advise::advise(range, super::super::advise::Harmless::NoHugePage).unwrap();
+        for index in (0..1200).step_by(2) {
+            // SAFETY: inside the mapping made above.
+            unsafe { range.as_ptr().add(index * page).write(1) };
+        }
+        let runs = scan(range).unwrap();
+        assert_eq!(runs.len(), 1200);
+        // SAFETY: mapped above and used by nobody else.
+        unsafe { map::unmap(range) }.unwrap();
+    }
+}

@@ -1,0 +1,114 @@
+//! What the process may use, and threads that leave its signals alone.
+
+use std::mem::MaybeUninit;
+use std::thread;
+
+use procfs::{Current, FromBufRead};
+use rustix::process::Resource;
+
+/// The soft `RLIMIT_MEMLOCK` in bytes, and how much is locked already.
+/// `None` for a limit that is infinite or figures that cannot be had.
+pub(crate) fn memlock() -> Option<(usize, usize)> {
+    let limit_bytes = rustix::process::getrlimit(Resource::Memlock).current?;
+    let locked_kib = procfs::process::Process::myself()
+        .ok()?
+        .status()
+        .ok()?
+        .vmlck?;
+    Some((limit_bytes as usize, (locked_kib * 1024) as usize))
+}
+
+/// All the memory that the machine has, in bytes.
+pub(crate) fn mem_total_bytes() -> Option<usize> {
+    let info = procfs::Meminfo::current().ok()?;
+    Some(info.mem_total as usize)
+}
+
+/// Which cgroup version controls this process's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MemoryCgroup {
+    /// The memory controller of cgroup v1.
+    V1,
+    /// The unified hierarchy.
+    V2,
+    /// Neither, or `/proc` does not say.
+    None,
+}
+
+pub(crate) fn memory_cgroup() -> MemoryCgroup {
+    let read = std::fs::read("/proc/self/cgroup").ok();
+    let groups =
+        read.and_then(|bytes| procfs::ProcessCGroups::from_buf_read(bytes.as_slice()).ok());
+    groups.map_or(MemoryCgroup::None, |groups| memory_cgroup_of(&groups))
+}
+
+fn memory_cgroup_of(groups: &procfs::ProcessCGroups) -> MemoryCgroup {
+    let v1 = |group: &procfs::ProcessCGroup| group.controllers.iter().any(|name| name == "memory");
+    if groups.0.iter().any(v1) {
+        MemoryCgroup::V1
+    } else if groups.0.iter().any(|group| group.hierarchy == 0) {
+        MemoryCgroup::V2
+    } else {
+        MemoryCgroup::None
+    }
+}
+
+/// Starts a thread that no signal of the program is delivered to.
+pub(crate) fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset writes the set that pthread_sigmask then reads; the
+    // old mask goes to storage of our own.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    // A thread inherits the mask of the one that starts it.
+    let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
+    // SAFETY: the call above has written `before`.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    spawned.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cgroup(text: &str) -> MemoryCgroup {
+        memory_cgroup_of(&procfs::ProcessCGroups::from_buf_read(text.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn tells_the_cgroup_versions_apart() {
+        assert_eq!(cgroup("4:memory:/a\n1:cpu:/\n0::/\n"), MemoryCgroup::V1);
+        assert_eq!(cgroup("0::/user.slice/x\n"), MemoryCgroup::V2);
+        assert_eq!(cgroup("1:name=systemd:/\n"), MemoryCgroup::None);
+    }
+
+    #[test]
+    fn reads_this_machine() {
+        assert!(mem_total_bytes().unwrap() > 1 << 26);
+    }
+
+    #[test]
+    fn a_quiet_thread_blocks_every_signal() {
+        let (send, receive) = std::sync::mpsc::channel();
+        spawn_quiet("tenure-test", move || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            send.send((thread::current().name().map(str::to_owned), status))
+                .unwrap();
+        })
+        .unwrap();
+        let (name, status) = receive.recv().unwrap();
+        assert_eq!(name.as_deref(), Some("tenure-test"));
+        let blocked = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigBlk:\t"))
+            .unwrap();
+        let blocked = u64::from_str_radix(blocked, 16).unwrap();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGALRM, libc::SIGCHLD] {
+            assert_ne!(blocked & (1 << (signal - 1)), 0, "signal {signal}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! `userfaultfd(2)` in SIGBUS mode: an access to a page that is not there
+//! becomes a bus error instead of a page of zeros.
+
+use std::os::fd::OwnedFd;
+
+use linux_raw_sys::general::{
+    UFFD_API, UFFD_FEATURE_MINOR_SHMEM, UFFD_FEATURE_SIGBUS, UFFD_USER_MODE_ONLY, UFFDIO,
+    UFFDIO_REGISTER_MODE_MISSING, uffdio_api, uffdio_continue, uffdio_range, uffdio_register,
+    uffdio_zeropage,
+};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+use rustix::mm::UserfaultfdFlags;
+
+use super::page_size;
+use crate::PageRange;
+
+const MAGIC: u8 = UFFDIO as u8;
+const API: Opcode = opcode::read_write::<uffdio_api>(MAGIC, 0x3f);
+const REGISTER: Opcode = opcode::read_write::<uffdio_register>(MAGIC, 0);
+const UNREGISTER: Opcode = opcode::read::<uffdio_range>(MAGIC, 1);
+const ZEROPAGE: Opcode = opcode::read_write::<uffdio_zeropage>(MAGIC, 4);
+const CONTINUE: Opcode = opcode::read_write::<uffdio_continue>(MAGIC, 7);
+
+/// An open userfaultfd in SIGBUS mode, for faults from user mode only (which
+/// needs no privilege, Linux 5.11).
+///
+/// It belongs to the address space that opened it: a child of `fork` needs one
+/// of its own, and nothing registered here is protected there.
+#[derive(Debug)]
+pub(crate) struct Userfaultfd {
+    fd: OwnedFd,
+    /// Device and inode of the descriptor when it was opened.
+    identity: (u64, u64),
+    /// What the kernel can do with it, `UFFD_FEATURE_*`.
+    features: u64,
+}
+
+impl Userfaultfd {
+    /// Opens one by the system call, or by `/dev/userfaultfd` (Linux 6.1) where
+    /// the call is refused, as in many containers.
+    pub(crate) fn open() -> Result<Self, Errno> {
+        Self::from_call().or_else(|errno| Self::from_device().map_err(|_| errno))
+    }
+
+    fn from_call() -> Result<Self, Errno> {
+        let flags =
+            UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(UFFD_USER_MODE_ONLY);
+        // SAFETY: opening one changes nothing by itself.
+        Self::start(unsafe { rustix::mm::userfaultfd(flags) }?)
+    }
+
+    fn from_device() -> Result<Self, Errno> {
+        const NEW: Opcode = opcode::none(MAGIC, 0);
+        let device = rustix::fs::open(
+            "/dev/userfaultfd",
+            OFlags::RDWR | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let flags = (OFlags::CLOEXEC.bits() | UFFD_USER_MODE_ONLY) as usize;
+        // SAFETY: USERFAULTFD_IOC_NEW takes its flags by value and answers a
+        // new descriptor, which nobody else owns.
+        Self::start(unsafe { ioctl(device, NewDescriptor::<NEW>(flags)) }?)
+    }
+
+    /// Shakes hands on SIGBUS mode.
+    fn start(fd: OwnedFd) -> Result<Self, Errno> {
+        let mut api = uffdio_api {
+            api: u64::from(UFFD_API),
+            features: u64::from(UFFD_FEATURE_SIGBUS),
+            ioctls: 0,
+        };
+        // SAFETY: the code belongs to this structure, which outlives the call.
+        unsafe { ioctl(&fd, Updater::<API, uffdio_api>::new(&mut api)) }?;
+        let identity = identity(&fd)?;
+        Ok(Self {
+            fd,
+            identity,
+            features: api.features,
+        })
+    }
+
+    /// Whether the descriptor is still the one that was opened. Programs that
+    /// close what they did not open (daemons do) end every registration.
+    ///
+    /// Before Linux 5.12 all descriptors of this family share one inode: there
+    /// another one of them under the same number passes for this one.
+    pub(crate) fn is_open(&self) -> bool {
+        identity(&self.fd) == Ok(self.identity)
+    }
+
+    /// Drops the value without closing its number, which somebody else has
+    /// closed, and may have in use.
+    pub(crate) fn forget(self) {
+        std::mem::forget(self.fd);
+    }
+
+    /// Everything that the kernel's userfaultfd can do, `UFFD_FEATURE_*`.
+    pub(crate) fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// Makes every access to a missing page of the range SIGBUS, or EFAULT when
+    /// a system call makes it. Harmless where that is so already.
+    ///
+    /// EBUSY when a part is registered with another userfaultfd.
+    pub(crate) fn register(&self, range: PageRange) -> Result<(), Errno> {
+        let mut register = uffdio_register {
+            range: wire(range),
+            mode: u64::from(UFFDIO_REGISTER_MODE_MISSING),
+            ioctls: 0,
+        };
+        // SAFETY: the code belongs to this structure, which outlives the call.
+        unsafe {
+            ioctl(
+                &self.fd,
+                Updater::<REGISTER, uffdio_register>::new(&mut register),
+            )
+        }
+    }
+
+    /// Makes missing pages of the range read as zeros again. Parts that are not
+    /// registered are passed over.
+    pub(crate) fn unregister(&self, range: PageRange) -> Result<(), Errno> {
+        let mut range = wire(range);
+        // SAFETY: the code belongs to this structure, which outlives the call.
+        unsafe {
+            ioctl(
+                &self.fd,
+                Updater::<UNREGISTER, uffdio_range>::new(&mut range),
+            )
+        }
+    }
+
+    /// Maps the page of zeros wherever a page of the registered range is
+    /// missing; pages that are there stay.
+    pub(crate) fn fill_with_zeros(&self, range: PageRange) -> Result<(), Errno> {
+        let mut at = range.start();
+        while at < range.end() {
+            let mut zero = uffdio_zeropage {
+                range: wire(PageRange::between(at, range.end())),
+                mode: 0,
+                zeropage: 0,
+            };
+            // SAFETY: the code belongs to this structure, which outlives the
+            // call; pages are only added where there are none.
+            let answer = unsafe {
+                ioctl(
+                    &self.fd,
+                    Updater::<ZEROPAGE, uffdio_zeropage>::new(&mut zero),
+                )
+            };
+            let filled = usize::try_from(zero.zeropage).unwrap_or(0);
+            match answer {
+                Ok(()) => at += filled,
+                // Done in part, or mappings changed meanwhile: go on.
+                Err(Errno::AGAIN) => at += filled,
+                Err(Errno::EXIST) => at += page_size(),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the private anonymous mapping at the page `at` is registered
+    /// with this userfaultfd's kind. Changes nothing.
+    ///
+    /// UFFDIO_CONTINUE (Linux 5.13) serves: it answers ENOENT where nothing is
+    /// registered, and EINVAL where something is that it does not work on.
+    /// Older kernels answer EINVAL to everything; there the registration has to
+    /// be believed.
+    pub(crate) fn is_registered(&self, at: usize) -> bool {
+        if self.features & u64::from(UFFD_FEATURE_MINOR_SHMEM) == 0 {
+            return true;
+        }
+        let mut question = uffdio_continue {
+            range: wire(PageRange::between(at, at + page_size())),
+            mode: 0,
+            mapped: 0,
+        };
+        // SAFETY: the code belongs to this structure, which outlives the call;
+        // on private anonymous memory the call never succeeds.
+        let answer = unsafe {
+            ioctl(
+                &self.fd,
+                Updater::<CONTINUE, uffdio_continue>::new(&mut question),
+            )
+        };
+        answer == Err(Errno::INVAL)
+    }
+}
+
+fn identity(fd: &OwnedFd) -> Result<(u64, u64), Errno> {
+    let stat = rustix::fs::fstat(fd)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+fn wire(range: PageRange) -> uffdio_range {
+    uffdio_range {
+        start: range.start() as u64,
+        len: range.len() as u64,
+    }
+}
+
+/// An ioctl that takes an integer and answers a new descriptor.
+struct NewDescriptor<const OPCODE: Opcode>(usize);
+
+// SAFETY: used with USERFAULTFD_IOC_NEW only, which reads its argument as an
+// integer and answers a descriptor that the caller owns.
+unsafe impl<const OPCODE: Opcode> rustix::ioctl::Ioctl for NewDescriptor<OPCODE> {
+    type Output = OwnedFd;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        OPCODE
+    }
+
+    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+        std::ptr::without_provenance_mut(self.0)
+    }
+
+    unsafe fn output_from_ptr(
+        answer: rustix::ioctl::IoctlOutput,
+        _: *mut std::ffi::c_void,
+    ) -> Result<OwnedFd, Errno> {
+        use std::os::fd::FromRawFd;
+        // SAFETY: a successful answer is a new descriptor of ours.
+        Ok(unsafe { OwnedFd::from_raw_fd(answer) })
+    }
+}

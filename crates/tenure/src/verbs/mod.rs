@@ -1,0 +1,54 @@
+//! The five verbs. Each has a safe form on [`Mapping`](crate::Mapping) and an
+//! `unsafe` form on [`PageRange`](crate::PageRange).
+
+mod lazy_free;
+mod lock;
+mod populate;
+mod release;
+mod volatile;
+
+pub use lazy_free::LazilyFreed;
+pub use lock::{LockMode, LockModes};
+pub use populate::Access;
+pub use release::drain;
+pub use volatile::{Outcome, VolatileMapping};
+
+use crate::ground::error::{Error, MemoryKind, Result};
+use crate::ground::range::PageRange;
+use crate::ground::sys::advise::{LockState, lock_state};
+use crate::ground::sys::vma::{self, Vma};
+
+/// Looks at everything mapped in the range before `verb`, which can lose
+/// contents, changes any of it: no holes, private anonymous memory only,
+/// nothing locked.
+fn check_private_anonymous(verb: &'static str, range: PageRange) -> Result<Vec<Vma>> {
+    let vmas = vma::cover(range)?;
+    if let Some(vma) = vmas
+        .iter()
+        .find(|vma| vma.kind != MemoryKind::PrivateAnonymous)
+    {
+        return Err(Error::WrongKind {
+            verb,
+            range,
+            part: vma.range,
+            found: vma.kind,
+            wanted: "private anonymous memory",
+        });
+    }
+    check_unlocked(verb, range)?;
+    Ok(vmas)
+}
+
+fn check_unlocked(verb: &'static str, range: PageRange) -> Result<()> {
+    match lock_state(range) {
+        Ok(LockState::Locked) => Err(Error::Locked { verb, range }),
+        // A hole that came up since the mappings were looked at is met again,
+        // and reported, by the call that follows.
+        Ok(LockState::Unlocked | LockState::Hole) => Ok(()),
+        Err(errno) => Err(Error::SystemAt {
+            call: "msync(MS_ASYNC | MS_INVALIDATE)",
+            range,
+            errno,
+        }),
+    }
+}
