@@ -1,0 +1,350 @@
+//! What every test file needs: a runner with a third result (skipped, with the
+//! reason), tests that run in a process of their own, and looks at real memory.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests probe memory that they have mapped themselves"
+)]
+// Each test file uses its own part of this.
+#![allow(dead_code)]
+
+use std::process::{Command, ExitCode, Output};
+use std::sync::LazyLock;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use tenure::{Mapping, PageRange, page_size};
+
+/// A test that may find that it cannot run here.
+pub trait Verdict {
+    fn completion(self) -> Completion;
+}
+
+impl Verdict for () {
+    fn completion(self) -> Completion {
+        Completion::Completed
+    }
+}
+
+impl Verdict for Completion {
+    fn completion(self) -> Completion {
+        self
+    }
+}
+
+pub struct Test {
+    pub name: &'static str,
+    pub run: fn() -> Completion,
+}
+
+/// Makes `main` of a test file: its tests, and the functions that tests run in
+/// a process of their own with [`in_child`].
+#[macro_export]
+macro_rules! tests {
+    ($($test:ident),* $(,)?) => { $crate::tests!($($test),*; children:); };
+    ($($test:ident),* $(,)?; children: $($child:ident),* $(,)?) => {
+        fn main() -> std::process::ExitCode {
+            use $crate::common::{Test, Verdict, run};
+            run(
+                &[$(Test { name: stringify!($test), run: || $test().completion() }),*],
+                &[$((stringify!($child), $child as fn())),*],
+            )
+        }
+    };
+}
+
+pub fn run(tests: &[Test], children: &[(&str, fn())]) -> ExitCode {
+    let args: Vec<String> = std::env::args().collect();
+    if let [_, flag, name] = args.as_slice()
+        && flag == "--child"
+    {
+        let (_, child) = children
+            .iter()
+            .find(|(known, _)| known == name)
+            .expect("a child of this file");
+        child();
+        return ExitCode::SUCCESS;
+    }
+    let mut arguments = Arguments::from_args();
+    // One at a time: tests look at the whole process (limits, threads, RSS).
+    arguments.test_threads.get_or_insert(1);
+    let trials = tests
+        .iter()
+        .map(|test| {
+            let run = test.run;
+            Trial::ignorable_test(test.name, move || Ok::<_, Failed>(run()))
+        })
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+pub fn skip(reason: &str) -> Completion {
+    Completion::ignored_with(reason)
+}
+
+/// Runs a function of this test file, named in `children:`, in a new process.
+pub fn in_child(name: &str) -> Output {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--child", name])
+        .output()
+        .unwrap()
+}
+
+/// The same, for functions that must end well.
+pub fn in_child_ok(name: &str) {
+    let output = in_child(name);
+    assert!(
+        output.status.success(),
+        "{name}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Forks, runs `body` in the child, and returns its exit status (or the signal
+/// that ended it, negative). A panic in `body` is status 101.
+pub fn fork(body: impl FnOnce() -> i32) -> i32 {
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(101);
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    if libc::WIFEXITED(status) {
+        libc::WEXITSTATUS(status)
+    } else {
+        -libc::WTERMSIG(status)
+    }
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The pages `count` from page `first` of a mapping or range.
+pub fn pages(of: PageRange, first: usize, count: usize) -> PageRange {
+    PageRange::new(of.start() + first * page_size(), count * page_size()).unwrap()
+}
+
+/// Private anonymous memory of base pages.
+pub fn anonymous(page_count: usize) -> Mapping {
+    Mapping::anonymous(page_count * page_size())
+        .huge_pages(tenure::HugePages::Never)
+        .map()
+        .unwrap()
+}
+
+/// Writes something of its own to every page; no byte is zero.
+pub fn fill(range: PageRange) {
+    for page in 0..range.pages() {
+        let at = pages(range, page, 1);
+        let bytes = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), page_size()) };
+        bytes.copy_from_slice(pattern(at));
+    }
+}
+
+/// Whether every byte is what [`fill`] wrote.
+pub fn is_filled(range: PageRange) -> bool {
+    (0..range.pages()).all(|page| {
+        let at = pages(range, page, 1);
+        let bytes = unsafe { std::slice::from_raw_parts(at.as_ptr(), page_size()) };
+        bytes == pattern(at)
+    })
+}
+
+/// A stretch of one long row of bytes, which begins elsewhere for each page.
+fn pattern(page: PageRange) -> &'static [u8] {
+    const SHIFTS: usize = 4093;
+    static ROW: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        (0..page_size() + SHIFTS)
+            .map(|index| (index * index / 3 + index / 256) as u8 | 1)
+            .collect()
+    });
+    &ROW[page.start() / page_size() % SHIFTS..][..page_size()]
+}
+
+pub fn is_zero(range: PageRange) -> bool {
+    static ZEROS: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; page_size()]);
+    let bytes = unsafe { std::slice::from_raw_parts(range.as_ptr(), range.len()) };
+    bytes
+        .chunks(page_size())
+        .all(|page| page == ZEROS.as_slice())
+}
+
+/// Which pages are in memory, by `/proc/self/pagemap`.
+pub fn present(range: PageRange) -> Vec<bool> {
+    use std::os::unix::fs::FileExt;
+    let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+    let mut entries = vec![0; range.pages() * 8];
+    pagemap
+        .read_exact_at(&mut entries, (range.start() / page_size() * 8) as u64)
+        .unwrap();
+    entries
+        .chunks(8)
+        .map(|entry| u64::from_ne_bytes(entry.try_into().unwrap()) >> 63 == 1)
+        .collect()
+}
+
+pub fn count_present(range: PageRange) -> usize {
+    present(range).into_iter().filter(|&is| is).count()
+}
+
+/// Has the kernel take what it may of the range, as under memory pressure.
+pub fn page_out(range: PageRange) {
+    unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), Advice::LinuxPageOut) }
+        .unwrap();
+}
+
+/// Has the kernel take every page of the range, which must be offered to it.
+/// Pages that are still in a batch of another CPU's take a few tries.
+pub fn page_out_all(range: PageRange) {
+    for _ in 0..2000 {
+        page_out(range);
+        if count_present(range) == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!(
+        "{} of {} pages are still there",
+        count_present(range),
+        range.pages()
+    );
+}
+
+pub fn raw_unmap(range: PageRange) {
+    unsafe { rustix::mm::munmap(range.as_ptr().cast(), range.len()) }.unwrap();
+}
+
+/// Maps fresh private anonymous memory over the range, behind tenure's back.
+pub fn raw_map_over(range: PageRange) {
+    unsafe {
+        rustix::mm::mmap_anonymous(
+            range.as_ptr().cast(),
+            range.len(),
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::FIXED,
+        )
+    }
+    .unwrap();
+}
+
+pub fn raw_protect(range: PageRange, flags: rustix::mm::MprotectFlags) {
+    unsafe { rustix::mm::mprotect(range.as_ptr().cast(), range.len(), flags) }.unwrap();
+}
+
+/// The lines of `/proc/self/smaps` for the mapping that holds the first page.
+fn smaps(range: PageRange) -> Option<Vec<String>> {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let bounds = |line: &str| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let parse = |hex| usize::from_str_radix(hex, 16).ok();
+        Some(parse(start)?..parse(end)?)
+    };
+    let holds = |line: &&str| bounds(line).is_some_and(|bounds| bounds.contains(&range.start()));
+    let mut lines = text.lines().skip_while(|line| !holds(line));
+    lines.next()?;
+    Some(
+        lines
+            .take_while(|line| bounds(line).is_none())
+            .map(str::to_owned)
+            .collect(),
+    )
+}
+
+pub fn is_mapped(range: PageRange) -> bool {
+    smaps(range).is_some()
+}
+
+/// The two-letter flags of the mapping that holds the first page.
+pub fn vm_flags(range: PageRange) -> Vec<String> {
+    let flags = smaps_line(range, "VmFlags");
+    flags.split_whitespace().map(str::to_owned).collect()
+}
+
+pub fn has_vm_flag(range: PageRange, flag: &str) -> bool {
+    vm_flags(range).iter().any(|found| found == flag)
+}
+
+/// A line of smaps in bytes, such as `LazyFree`.
+pub fn smaps_bytes(range: PageRange, line: &str) -> u64 {
+    let kib = smaps_line(range, line);
+    kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+fn smaps_line(range: PageRange, name: &str) -> String {
+    let lines = smaps(range).expect("a mapping");
+    let found = lines
+        .iter()
+        .find_map(|line| line.strip_prefix(&format!("{name}:")));
+    found.expect("a line of smaps").to_owned()
+}
+
+/// A line of `/proc/self/status` in KiB, such as `VmLck`.
+pub fn status_kib(line: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let found = status
+        .lines()
+        .find_map(|text| text.strip_prefix(&format!("{line}:")));
+    found
+        .unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap()
+}
+
+/// A temporary file of `len` bytes that [`fill`] knows nothing of: byte `n` is
+/// `n % 251`.
+pub fn file(len: usize) -> std::fs::File {
+    use std::io::Write;
+    let mut file = tempfile::tempfile().unwrap();
+    let bytes: Vec<u8> = (0..len).map(|index| (index % 251) as u8).collect();
+    file.write_all(&bytes).unwrap();
+    file
+}
+
+/// Huge pages of 2 MiB in the pool; what was added goes when it is dropped.
+pub struct HugePool {
+    before: Option<String>,
+}
+
+impl HugePool {
+    const COUNT: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+
+    /// Sees to it that `wanted` of them are free, if that can be had.
+    pub fn of(wanted: usize) -> Option<Self> {
+        let free = || {
+            Some(
+                std::fs::read_to_string(Self::FREE)
+                    .ok()?
+                    .trim()
+                    .parse::<usize>()
+                    .ok()?
+                    >= wanted,
+            )
+        };
+        if free()? {
+            return Some(Self { before: None });
+        }
+        let before = std::fs::read_to_string(Self::COUNT).ok()?;
+        let count = before.trim().parse::<usize>().ok()? + wanted;
+        std::fs::write(Self::COUNT, count.to_string()).ok()?;
+        let pool = Self {
+            before: Some(before),
+        };
+        free()?.then_some(pool)
+    }
+}
+
+impl Drop for HugePool {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            std::fs::write(Self::COUNT, before.trim()).expect("the pool can be made small again");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Mappings of every kind, and the builder's refusals.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::io::{Read, Seek, Write};
+
+use common::*;
+use libtest_mimic::Completion;
+use tenure::{Access, Error, HugePages, Mapping, MemfdPages, page_size};
+
+tests!(
+    anonymous_memory_is_zeros_and_private,
+    shared_anonymous_memory_is_seen_by_children,
+    memfd_is_shared_or_private,
+    memfd_of_huge_pages,
+    an_empty_pool_of_huge_pages_is_an_error,
+    files_read_only_read_write_and_private,
+    a_part_of_a_file,
+    lengths_are_kept_and_rounded,
+    advice_is_given,
+    wiped_on_fork,
+    not_in_core_dumps,
+    refusals_are_distinct,
+    a_refusal_leaves_nothing_mapped,
+);
+
+fn anonymous_memory_is_zeros_and_private() {
+    let mut memory = Mapping::anonymous(3 * page_size()).map().unwrap();
+    assert!(memory.as_slice().iter().all(|&byte| byte == 0));
+    memory.as_mut_slice().unwrap()[0] = 1;
+    let status = fork(|| {
+        let bytes = memory.as_mut_slice().unwrap();
+        assert_eq!(bytes[0], 1);
+        bytes[0] = 2;
+        0
+    });
+    assert_eq!((status, memory.as_slice()[0]), (0, 1));
+}
+
+fn shared_anonymous_memory_is_seen_by_children() {
+    let mut memory = Mapping::shared_anonymous(page_size()).map().unwrap();
+    let status = fork(|| {
+        memory.as_mut_slice().unwrap()[7] = 3;
+        0
+    });
+    assert_eq!((status, memory.as_slice()[7]), (0, 3));
+}
+
+fn memfd_is_shared_or_private() {
+    for (builder, seen) in [
+        (Mapping::memfd(page_size(), MemfdPages::Base), 3),
+        (Mapping::memfd(page_size(), MemfdPages::Base).private(), 0),
+    ] {
+        let mut memory = builder.map().unwrap();
+        let status = fork(|| {
+            memory.as_mut_slice().unwrap()[7] = 3;
+            0
+        });
+        assert_eq!((status, memory.as_slice()[7]), (0, seen));
+    }
+}
+
+fn memfd_of_huge_pages() -> Completion {
+    let Some(_pool) = HugePool::of(2) else {
+        return skip("needs 2 free huge pages of 2 MiB (vm.nr_hugepages), or root to ask for them");
+    };
+    let mut memory = Mapping::memfd((2 << 20) + 1, MemfdPages::Huge2M)
+        .map()
+        .unwrap();
+    assert_eq!(memory.range().len(), 4 << 20);
+    assert_eq!(memory.len(), (2 << 20) + 1);
+    assert!(has_vm_flag(memory.range(), "ht"));
+    memory.populate(.., Access::Write).unwrap();
+    memory.as_mut_slice().unwrap()[2 << 20] = 1;
+    Completion::Completed
+}
+
+fn an_empty_pool_of_huge_pages_is_an_error() {
+    // More than any machine's pool has.
+    let error = Mapping::memfd(1 << 46, MemfdPages::Huge2M)
+        .map()
+        .unwrap_err();
+    assert_eq!(error.errno(), libc::ENOMEM, "{error}");
+}
+
+fn files_read_only_read_write_and_private() {
+    let mut file = file(page_size() + 100);
+    {
+        let mut memory = unsafe { Mapping::file(&file) }.map().unwrap();
+        assert_eq!(memory.len(), page_size() + 100);
+        assert_eq!(memory.as_slice()[300], (300 % 251) as u8);
+        assert!(matches!(
+            memory.as_mut_slice(),
+            Err(Error::NoAccess {
+                missing: "write",
+                ..
+            })
+        ));
+    }
+    {
+        let mut memory = unsafe { Mapping::file(&file) }
+            .private()
+            .read_write()
+            .map()
+            .unwrap();
+        memory.as_mut_slice().unwrap()[0] = 0xee;
+    }
+    {
+        let mut memory = unsafe { Mapping::file(&file) }.read_write().map().unwrap();
+        assert_eq!(memory.as_slice()[0], 0);
+        memory.as_mut_slice().unwrap()[0] = 0xff;
+    }
+    let mut first = [0];
+    file.rewind().unwrap();
+    file.read_exact(&mut first).unwrap();
+    assert_eq!(first, [0xff]);
+}
+
+fn a_part_of_a_file() {
+    let file = file(4 * page_size());
+    let memory = unsafe { Mapping::file(&file) }
+        .offset(page_size() as u64)
+        .len(10)
+        .map()
+        .unwrap();
+    assert_eq!(memory.len(), 10);
+    assert_eq!(memory.as_slice()[0], (page_size() % 251) as u8);
+    let rest = unsafe { Mapping::file(&file) }
+        .offset(3 * page_size() as u64)
+        .map()
+        .unwrap();
+    assert_eq!(rest.len(), page_size());
+}
+
+fn lengths_are_kept_and_rounded() {
+    let memory = Mapping::anonymous(1).map().unwrap();
+    assert_eq!((memory.len(), memory.range().len()), (1, page_size()));
+    assert_eq!(memory.as_slice(), [0]);
+}
+
+fn advice_is_given() {
+    let memory = || Mapping::anonymous(4 << 20);
+    for (builder, flag) in [
+        (memory().huge_pages(HugePages::Always), "hg"),
+        (memory().huge_pages(HugePages::Never), "nh"),
+        (memory().no_dump(), "dd"),
+        (memory().wipe_on_fork(), "wf"),
+    ] {
+        let with = builder.map().unwrap();
+        assert!(has_vm_flag(with.range(), flag), "{flag}");
+        let without = memory().map().unwrap();
+        assert!(!has_vm_flag(without.range(), flag), "{flag}");
+    }
+}
+
+fn wiped_on_fork() {
+    let memory = Mapping::anonymous(page_size())
+        .wipe_on_fork()
+        .map()
+        .unwrap();
+    fill(memory.range());
+    let status = fork(|| i32::from(!is_zero(memory.range())));
+    assert_eq!(status, 0);
+    assert!(is_filled(memory.range()));
+}
+
+fn not_in_core_dumps() {
+    let memory = Mapping::memfd(page_size(), MemfdPages::Base)
+        .no_dump()
+        .map()
+        .unwrap();
+    assert!(has_vm_flag(memory.range(), "dd"));
+}
+
+fn refusals_are_distinct() {
+    assert_eq!(
+        Mapping::anonymous(0).map().unwrap_err(),
+        Error::EmptyMapping
+    );
+    let empty = tempfile::tempfile().unwrap();
+    assert_eq!(
+        unsafe { Mapping::file(&empty) }.map().unwrap_err(),
+        Error::EmptyMapping
+    );
+    assert!(matches!(
+        Mapping::anonymous(usize::MAX).map().unwrap_err(),
+        Error::Overflow { .. }
+    ));
+    let file = file(4 * page_size());
+    assert!(matches!(
+        unsafe { Mapping::file(&file) }.offset(1).map().unwrap_err(),
+        Error::Unaligned { .. }
+    ));
+    assert_eq!(
+        unsafe { Mapping::file(&file) }
+            .offset(4 * page_size() as u64)
+            .map()
+            .unwrap_err(),
+        Error::EmptyMapping
+    );
+
+    let mut named = tempfile::NamedTempFile::new().unwrap();
+    named.write_all(b"contents").unwrap();
+    let read_only = std::fs::File::open(named.path()).unwrap();
+    let error = unsafe { Mapping::file(&read_only) }
+        .read_write()
+        .map()
+        .unwrap_err();
+    assert_eq!(error.errno(), libc::EACCES, "{error}");
+    unsafe { Mapping::file(&read_only) }
+        .private()
+        .read_write()
+        .map()
+        .unwrap();
+
+    let pipe = std::fs::File::from(std::os::fd::OwnedFd::from(std::io::pipe().unwrap().0));
+    let error = unsafe { Mapping::file(&pipe) }.len(1).map().unwrap_err();
+    assert_eq!(error.errno(), libc::ENODEV, "{error}");
+}
+
+fn a_refusal_leaves_nothing_mapped() {
+    let before = status_kib("VmSize");
+    let error = Mapping::shared_anonymous(64 << 20)
+        .wipe_on_fork()
+        .map()
+        .unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL, "{error}");
+    assert_eq!(status_kib("VmSize"), before);
+}

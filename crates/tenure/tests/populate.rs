@@ -1,0 +1,211 @@
+//! populate: what comes in, and what is refused.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::fs::File;
+
+use common::*;
+use rustix::mm::MprotectFlags;
+use tenure::{Access, Error, Mapping, MemfdPages, MemoryKind, PageRange, page_size};
+
+tests!(
+    write_brings_every_page_in,
+    write_keeps_contents,
+    read_of_anonymous_memory_takes_none,
+    brings_in_every_kind_of_memory,
+    reads_a_file_without_dirtying_it,
+    a_part_leaves_the_rest_alone,
+    bounds_round_outward,
+    more_than_one_chunk_and_mapping,
+    nothing_is_nothing,
+    a_hole_is_refused_before_anything_is_done,
+    missing_access_is_named,
+    a_file_shorter_than_its_mapping_is_an_error,
+    special_mappings_are_refused,
+);
+
+fn write_brings_every_page_in() {
+    let memory = anonymous(300);
+    memory.populate(.., Access::Write).unwrap();
+    assert_eq!(count_present(memory.range()), 300);
+    assert!(is_zero(memory.range()));
+}
+
+fn write_keeps_contents() {
+    let memory = anonymous(100);
+    fill(memory.range());
+    memory.populate(.., Access::Write).unwrap();
+    memory.populate(.., Access::Read).unwrap();
+    assert!(is_filled(memory.range()));
+}
+
+fn read_of_anonymous_memory_takes_none() {
+    let memory = anonymous(300);
+    memory.populate(.., Access::Read).unwrap();
+    assert_eq!(count_present(memory.range()), 300);
+    assert_eq!(smaps_bytes(memory.range(), "Rss"), 0);
+}
+
+fn brings_in_every_kind_of_memory() {
+    let len = 64 * page_size();
+    for access in [Access::Read, Access::Write] {
+        for memory in [
+            Mapping::shared_anonymous(len),
+            Mapping::shared_anonymous(len).private(),
+            Mapping::memfd(len, MemfdPages::Base),
+            Mapping::memfd(len, MemfdPages::Base).private(),
+        ] {
+            let memory = memory.map().unwrap();
+            memory.populate(.., access).unwrap();
+            assert_eq!(count_present(memory.range()), 64, "{memory:?} {access:?}");
+            assert!(is_zero(memory.range()));
+        }
+    }
+}
+
+fn reads_a_file_without_dirtying_it() {
+    let file = file(64 * page_size());
+    file.sync_all().unwrap();
+    let memory = unsafe { Mapping::file(&file) }.map().unwrap();
+    memory.populate(.., Access::Read).unwrap();
+    assert_eq!(count_present(memory.range()), 64);
+    assert_eq!(memory.as_slice()[1000], (1000 % 251) as u8);
+    for line in ["Shared_Dirty", "Private_Dirty"] {
+        assert_eq!(smaps_bytes(memory.range(), line), 0, "{line}");
+    }
+}
+
+fn a_part_leaves_the_rest_alone() {
+    let memory = anonymous(30);
+    memory
+        .populate(10 * page_size()..20 * page_size(), Access::Write)
+        .unwrap();
+    let expected: Vec<bool> = (0..30).map(|page| (10..20).contains(&page)).collect();
+    assert_eq!(present(memory.range()), expected);
+}
+
+fn bounds_round_outward() {
+    let memory = anonymous(4);
+    memory
+        .populate(page_size()..page_size() + 1, Access::Write)
+        .unwrap();
+    assert_eq!(present(memory.range()), [false, true, false, false]);
+    let covering = PageRange::covering(pages(memory.range(), 2, 1).start(), 1).unwrap();
+    unsafe { covering.populate(Access::Write) }.unwrap();
+    assert_eq!(present(memory.range()), [false, true, true, false]);
+    let error = memory
+        .populate(page_size() + 1.., Access::Write)
+        .unwrap_err();
+    assert!(matches!(error, Error::Unaligned { .. }), "{error}");
+    let error = memory.populate(..=memory.len(), Access::Write).unwrap_err();
+    assert!(matches!(error, Error::OutOfBounds { .. }), "{error}");
+}
+
+fn more_than_one_chunk_and_mapping() {
+    let page_count = (160 << 20) / page_size();
+    let memory = anonymous(page_count);
+    // Three mappings of the kernel's: the middle one is not dumped.
+    let middle = pages(memory.range(), page_count / 3, page_count / 3);
+    unsafe {
+        rustix::mm::madvise(
+            middle.as_ptr().cast(),
+            middle.len(),
+            rustix::mm::Advice::LinuxDontDump,
+        )
+    }
+    .unwrap();
+    memory.populate(.., Access::Write).unwrap();
+    assert_eq!(count_present(memory.range()), page_count);
+}
+
+fn nothing_is_nothing() {
+    let memory = anonymous(1);
+    memory.populate(0..0, Access::Write).unwrap();
+    memory.populate(page_size().., Access::Read).unwrap();
+    assert_eq!(count_present(memory.range()), 0);
+    // Even where nothing is mapped.
+    let nowhere = PageRange::new(page_size(), 0).unwrap();
+    unsafe { nowhere.populate(Access::Write) }.unwrap();
+}
+
+fn a_hole_is_refused_before_anything_is_done() {
+    let memory = anonymous(30);
+    let hole = pages(memory.range(), 20, 2);
+    raw_unmap(hole);
+    let error = memory.populate(.., Access::Write).unwrap_err();
+    assert_eq!(
+        error,
+        Error::Hole {
+            range: memory.range(),
+            hole
+        }
+    );
+    assert_eq!(error.errno(), libc::ENOMEM);
+    assert_eq!(count_present(pages(memory.range(), 0, 20)), 0);
+}
+
+fn missing_access_is_named() {
+    let memory = anonymous(30);
+    let part = pages(memory.range(), 20, 10);
+    raw_protect(part, MprotectFlags::READ);
+    let error = memory.populate(.., Access::Write).unwrap_err();
+    assert!(
+        matches!(error, Error::NoAccess { part: at, missing: "write", .. } if at == part),
+        "{error}"
+    );
+    assert_eq!(count_present(memory.range()), 0);
+    memory.populate(.., Access::Read).unwrap();
+    raw_protect(part, MprotectFlags::empty());
+    let error = memory.populate(.., Access::Read).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::NoAccess {
+                missing: "read",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(error.errno(), libc::EACCES);
+}
+
+fn a_file_shorter_than_its_mapping_is_an_error() {
+    let file: File = file(2 * page_size());
+    let memory = unsafe { Mapping::file(&file) }
+        .len(8 * page_size())
+        .map()
+        .unwrap();
+    let error = memory.populate(.., Access::Read).unwrap_err();
+    assert!(matches!(error, Error::NoBacking { .. }), "{error}");
+    assert_eq!(error.errno(), libc::EFAULT);
+}
+
+fn special_mappings_are_refused() {
+    let maps = procfs::process::Process::myself().unwrap().maps().unwrap();
+    let vvar = maps
+        .iter()
+        .find(|map| map.pathname == procfs::process::MMapPath::Vvar)
+        .expect("[vvar]");
+    let range = PageRange::new(
+        vvar.address.0 as usize,
+        (vvar.address.1 - vvar.address.0) as usize,
+    )
+    .unwrap();
+    let error = unsafe { range.populate(Access::Read) }.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::WrongKind {
+                found: MemoryKind::Special,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}

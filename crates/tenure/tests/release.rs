@@ -1,0 +1,417 @@
+//! release: what is gone, what stays, and what a child sees of it.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use libtest_mimic::Completion;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tenure::{
+    Access, Error, LockMode, Mapping, MemfdPages, MemoryKind, PageRange, drain, page_size,
+};
+
+tests!(
+    munmap_unmaps_and_frees,
+    dropping_unmaps,
+    the_middle_of_a_mapping,
+    several_mappings_and_holes,
+    munmap_of_other_kinds,
+    a_locked_range_is_uncharged_at_once,
+    discard_reads_as_zeros,
+    discard_leaves_neighbours_alone,
+    discard_keeps_advice_and_stays_writable,
+    discard_over_several_mappings,
+    discard_refuses_other_kinds,
+    discard_refuses_holes,
+    discard_refuses_locked_memory,
+    nothing_is_nothing,
+    drain_tells_what_is_pending,
+    a_child_does_not_inherit_what_is_pending,
+    a_child_can_release_too,
+    fork_while_others_release,
+    without_address_space_the_plain_way_serves,
+    without_threads_the_caller_frees,
+    hugetlb_takes_the_plain_way;
+    children:
+    release_under_address_space_limit,
+    release_without_threads,
+);
+
+const MIB: usize = 1 << 20;
+
+/// Enough to be moved away: 64 MiB and one page.
+fn large() -> Mapping {
+    let memory = anonymous(64 * MIB / page_size() + 1);
+    memory.populate(.., Access::Write).unwrap();
+    memory
+}
+
+fn settle() {
+    drain(Some(Duration::from_secs(60))).unwrap();
+}
+
+fn munmap_unmaps_and_frees() {
+    settle();
+    let before_kib = status_kib("VmRSS");
+    let before_size_kib = status_kib("VmSize");
+    for page_count in [
+        1,
+        4 * MIB / page_size() - 1,
+        4 * MIB / page_size(),
+        64 * MIB / page_size() + 1,
+    ] {
+        let memory = anonymous(page_count);
+        fill(memory.range());
+        let range = memory.range();
+        memory.munmap().unwrap();
+        assert!(!is_mapped(range), "{page_count} pages");
+    }
+    settle();
+    assert!(status_kib("VmRSS") < before_kib + 4096);
+    // The worker's own stack is all that has come.
+    assert!(status_kib("VmSize") < before_size_kib + 80 * 1024);
+}
+
+fn dropping_unmaps() {
+    let memory = large();
+    let range = memory.range();
+    drop(memory);
+    assert!(!is_mapped(range));
+    assert!(!is_mapped(pages(range, range.pages() - 1, 1)));
+}
+
+fn the_middle_of_a_mapping() {
+    let memory = large();
+    let range = memory.range();
+    let middle = pages(range, 100, 8 * MIB / page_size());
+    let behind = PageRange::new(middle.end(), range.end() - middle.end()).unwrap();
+    let before = pages(range, 0, 100);
+    fill(before);
+    fill(behind);
+    unsafe { middle.munmap() }.unwrap();
+    assert!(!is_mapped(middle));
+    assert!(is_filled(before) && is_filled(behind));
+}
+
+fn several_mappings_and_holes() {
+    let memory = large();
+    let range = memory.range();
+    let dumped_not = pages(range, 2000, 3000);
+    unsafe {
+        rustix::mm::madvise(
+            dumped_not.as_ptr().cast(),
+            dumped_not.len(),
+            rustix::mm::Advice::LinuxDontDump,
+        )
+    }
+    .unwrap();
+    raw_unmap(pages(range, 7000, 5));
+    memory.munmap().unwrap();
+    for page in [0, 2000, 5000, 6999, 7005, range.pages() - 1] {
+        assert!(!is_mapped(pages(range, page, 1)), "page {page}");
+    }
+    // Holes only: legal for munmap.
+    unsafe { range.munmap() }.unwrap();
+}
+
+fn munmap_of_other_kinds() {
+    let file = file(8 * MIB);
+    for builder in [
+        Mapping::shared_anonymous(8 * MIB),
+        Mapping::memfd(8 * MIB, MemfdPages::Base),
+        Mapping::memfd(8 * MIB, MemfdPages::Base).private(),
+        unsafe { Mapping::file(&file) },
+        unsafe { Mapping::file(&file) }.private().read_write(),
+    ] {
+        let memory = builder.map().unwrap();
+        memory.populate(.., Access::Read).unwrap();
+        let range = memory.range();
+        memory.munmap().unwrap();
+        assert!(!is_mapped(range));
+    }
+}
+
+fn a_locked_range_is_uncharged_at_once() {
+    let memory = anonymous(4 * MIB / page_size());
+    let before = status_kib("VmLck");
+    memory.lock(.., LockMode::Now).unwrap();
+    memory.munmap().unwrap();
+    assert_eq!(status_kib("VmLck"), before);
+}
+
+fn discard_reads_as_zeros() {
+    for page_count in [1, 100, 64 * MIB / page_size() + 1] {
+        let mut memory = anonymous(page_count);
+        fill(memory.range());
+        memory.discard(..).unwrap();
+        assert_eq!(count_present(memory.range()), 0);
+        assert!(is_zero(memory.range()));
+        fill(memory.range());
+        assert!(is_filled(memory.range()));
+    }
+}
+
+fn discard_leaves_neighbours_alone() {
+    let mut memory = large();
+    fill(memory.range());
+    let from = 10 * page_size();
+    let to = memory.len() - 7 * page_size();
+    memory.discard(from..to).unwrap();
+    assert!(is_filled(pages(memory.range(), 0, 10)));
+    assert!(is_filled(pages(
+        memory.range(),
+        memory.range().pages() - 7,
+        7
+    )));
+    assert!(memory.as_slice()[from..to].iter().all(|&byte| byte == 0));
+    let error = memory.discard(1..page_size()).unwrap_err();
+    assert!(matches!(error, Error::Unaligned { .. }), "{error}");
+    let error = memory.discard(..page_size() + 1).unwrap_err();
+    assert!(matches!(error, Error::Unaligned { .. }), "{error}");
+}
+
+fn discard_keeps_advice_and_stays_writable() {
+    let mut memory = Mapping::anonymous(64 * MIB)
+        .no_dump()
+        .huge_pages(tenure::HugePages::Always)
+        .map()
+        .unwrap();
+    memory.as_mut_slice().unwrap().fill(1);
+    let before = vm_flags(memory.range());
+    memory.discard(..).unwrap();
+    assert_eq!(vm_flags(memory.range()), before);
+    assert!(has_vm_flag(memory.range(), "dd") && has_vm_flag(memory.range(), "hg"));
+    memory.as_mut_slice().unwrap().fill(2);
+}
+
+fn discard_over_several_mappings() {
+    let mut memory = large();
+    let range = memory.range();
+    fill(range);
+    let part = pages(range, 2000, 3000);
+    unsafe {
+        rustix::mm::madvise(
+            part.as_ptr().cast(),
+            part.len(),
+            rustix::mm::Advice::LinuxDontDump,
+        )
+    }
+    .unwrap();
+    memory.discard(..).unwrap();
+    assert!(is_zero(range));
+}
+
+fn discard_refuses_other_kinds() {
+    let file = file(8 * MIB);
+    for (builder, kind) in [
+        (Mapping::shared_anonymous(8 * MIB), MemoryKind::Shared),
+        (
+            Mapping::memfd(8 * MIB, MemfdPages::Base),
+            MemoryKind::Shared,
+        ),
+        (
+            unsafe { Mapping::file(&file) }.private().read_write(),
+            MemoryKind::PrivateFile,
+        ),
+    ] {
+        let mut memory = builder.map().unwrap();
+        fill(memory.range());
+        let error = memory.discard(..).unwrap_err();
+        assert!(
+            matches!(error, Error::WrongKind { found, .. } if found == kind),
+            "{error}"
+        );
+        assert!(is_filled(memory.range()));
+    }
+}
+
+fn discard_refuses_holes() {
+    let mut memory = large();
+    fill(memory.range());
+    let hole = pages(memory.range(), 16000, 1);
+    raw_unmap(hole);
+    let error = memory.discard(..).unwrap_err();
+    assert!(
+        matches!(error, Error::Hole { hole: at, .. } if at == hole),
+        "{error}"
+    );
+    assert!(is_filled(pages(memory.range(), 0, 16000)));
+}
+
+fn discard_refuses_locked_memory() {
+    let mut memory = large();
+    fill(memory.range());
+    memory
+        .lock(memory.len() - page_size().., LockMode::OnFault)
+        .unwrap();
+    let error = memory.discard(..).unwrap_err();
+    assert!(matches!(error, Error::Locked { .. }), "{error}");
+    assert!(is_filled(memory.range()));
+}
+
+fn nothing_is_nothing() {
+    let nowhere = PageRange::new(page_size(), 0).unwrap();
+    unsafe { nowhere.munmap() }.unwrap();
+    unsafe { nowhere.discard() }.unwrap();
+    let mut memory = anonymous(1);
+    fill(memory.range());
+    memory.discard(0..0).unwrap();
+    assert!(is_filled(memory.range()));
+}
+
+fn drain_tells_what_is_pending() {
+    settle();
+    let memory = anonymous(512 * MIB / page_size());
+    memory.populate(.., Access::Write).unwrap();
+    let len = memory.len();
+    memory.munmap().unwrap();
+    let error = drain(Some(Duration::ZERO)).unwrap_err();
+    assert_eq!(error, Error::TimedOut { pending_bytes: len });
+    assert_eq!(error.errno(), libc::ETIMEDOUT);
+    drain(None).unwrap();
+    drain(Some(Duration::ZERO)).unwrap();
+}
+
+fn a_child_does_not_inherit_what_is_pending() {
+    settle();
+    let memory = anonymous(512 * MIB / page_size());
+    memory.populate(.., Access::Write).unwrap();
+    memory.munmap().unwrap();
+    assert!(
+        drain(Some(Duration::ZERO)).is_err(),
+        "freed too early for the test to show anything"
+    );
+    let status = fork(|| {
+        assert!(status_kib("VmRSS") < 256 * 1024);
+        // Nothing is pending here, and nobody would free it.
+        drain(Some(Duration::ZERO)).unwrap();
+        0
+    });
+    assert_eq!(status, 0);
+    settle();
+}
+
+fn a_child_can_release_too() {
+    drop(large());
+    let status = fork(|| {
+        let mut memory = large();
+        fill(memory.range());
+        memory.discard(..).unwrap();
+        assert!(is_zero(memory.range()));
+        let range = memory.range();
+        drop(memory);
+        assert!(!is_mapped(range));
+        drain(Some(Duration::from_secs(60))).unwrap();
+        0
+    });
+    assert_eq!(status, 0);
+}
+
+fn fork_while_others_release() {
+    settle();
+    std::thread::scope(|scope| {
+        let releasing = scope.spawn(|| {
+            for _ in 0..40 {
+                drop(large());
+            }
+        });
+        while !releasing.is_finished() {
+            let status = fork(|| {
+                // One mapping that is still owned at most, nothing in transit.
+                let limit_kib = 2 * 65 * 1024;
+                i32::from(status_kib("VmRSS") > limit_kib)
+            });
+            assert_eq!(status, 0);
+        }
+    });
+    settle();
+}
+
+fn release_under_address_space_limit() {
+    let mut memory = large();
+    let range = memory.range();
+    fill(range);
+    let now_bytes = status_kib("VmSize") * 1024;
+    let limit = Rlimit {
+        current: Some(now_bytes + (8 << 20)),
+        ..getrlimit(Resource::As)
+    };
+    setrlimit(Resource::As, limit).unwrap();
+    memory.discard(..).unwrap();
+    assert!(is_zero(range));
+    assert!(
+        drain(Some(Duration::ZERO)).is_ok(),
+        "moved in spite of the limit"
+    );
+    fill(range);
+    memory.munmap().unwrap();
+    assert!(!is_mapped(range));
+    assert!(
+        drain(Some(Duration::ZERO)).is_ok(),
+        "moved in spite of the limit"
+    );
+}
+
+fn without_address_space_the_plain_way_serves() {
+    in_child_ok("release_under_address_space_limit");
+}
+
+fn release_without_threads() {
+    let memory = large();
+    let range = memory.range();
+    if is_root() {
+        // The limit does not hold for root.
+        assert_eq!(unsafe { libc::setuid(65534) }, 0);
+    }
+    setrlimit(
+        Resource::Nproc,
+        Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        },
+    )
+    .unwrap();
+    assert!(
+        std::thread::Builder::new().spawn(|| ()).is_err(),
+        "threads can be had"
+    );
+    memory.munmap().unwrap();
+    assert!(!is_mapped(range));
+    drain(Some(Duration::ZERO)).unwrap();
+}
+
+fn without_threads_the_caller_frees() {
+    in_child_ok("release_without_threads");
+}
+
+fn hugetlb_takes_the_plain_way() -> Completion {
+    let Some(_pool) = HugePool::of(4) else {
+        return skip("needs 4 free huge pages of 2 MiB (vm.nr_hugepages), or root to ask for them");
+    };
+    let mut memory = Mapping::memfd(8 * MIB, MemfdPages::Huge2M).map().unwrap();
+    memory.populate(.., Access::Write).unwrap();
+    let error = memory.discard(..).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::WrongKind {
+                found: MemoryKind::HugeTlb,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let range = memory.range();
+    let part = pages(range, 1, 2 * MIB / page_size());
+    let error = unsafe { part.munmap() }.unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL);
+    memory.munmap().unwrap();
+    assert!(!is_mapped(range));
+    Completion::Completed
+}

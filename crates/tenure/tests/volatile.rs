@@ -1,0 +1,788 @@
+//! volatile: what is visible, what is lost, and what is told of it.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use common::*;
+use proptest::prelude::*;
+use rustix::mm::MprotectFlags;
+use tenure::{Error, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange, page_size};
+
+tests!(
+    a_purged_page_is_sigbus_with_its_address,
+    a_purged_page_is_efault_to_a_system_call,
+    lost_pages_are_reported_and_read_as_zeros,
+    intact_means_every_byte,
+    contents_stay_visible_until_purged,
+    a_write_keeps_its_page,
+    untouched_pages_are_not_lost,
+    untouched_pages_take_no_memory,
+    marking_twice_is_harmless,
+    marking_again_offers_what_was_written,
+    unmarking_ordinary_memory_is_harmless,
+    a_part_can_be_unmarked,
+    overlapping_ranges_are_one,
+    purge_takes_contents_at_once,
+    purge_leaves_ordinary_memory_alone,
+    munmap_ends_volatility,
+    discard_ends_volatility,
+    nothing_is_nothing,
+    other_kinds_of_memory_are_refused,
+    a_hole_is_refused,
+    locked_memory_is_refused,
+    missing_access_is_refused,
+    another_userfaultfd_is_busy,
+    after_fork_both_processes_are_told,
+    a_child_without_userfaultfd_cannot_read_zeros,
+    a_closed_descriptor_is_a_loss,
+    memory_mapped_over_is_a_loss_and_left_alone,
+    several_threads_mark_and_unmark,
+    nothing_reported_intact_is_ever_lost,
+    agrees_with_a_model_of_single_pages;
+    children:
+    touch_a_purged_page,
+    fork_without_descriptors,
+    close_every_descriptor,
+);
+
+/// Pages of memory that is filled.
+fn filled(page_count: usize) -> Mapping {
+    let memory = anonymous(page_count);
+    fill(memory.range());
+    memory
+}
+
+/// Tells whether a system call can read a byte at the address.
+fn readable(at: usize) -> Result<(), i32> {
+    let (_read, write) = std::io::pipe().unwrap();
+    use std::os::fd::AsRawFd;
+    match unsafe { libc::write(write.as_raw_fd(), at as *const libc::c_void, 1) } {
+        1 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap()),
+    }
+}
+
+extern "C" fn report_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    let (code, at) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    let mut line = [signal as usize, code as usize, at];
+    unsafe {
+        libc::write(1, line.as_mut_ptr().cast(), size_of_val(&line));
+        libc::_exit(0);
+    }
+}
+
+fn install_sigbus_report() {
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = report_sigbus as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(
+            libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()),
+            0
+        );
+    }
+}
+
+/// Prints the address that it is about to touch, as the handler prints the
+/// signal, its code and its address.
+fn touch_a_purged_page() {
+    let memory = filled(64);
+    let range = memory.range();
+    unsafe { range.mark_volatile() }.unwrap();
+    page_out_all(pages(range, 10, 20));
+    install_sigbus_report();
+    let victim = range.start() + 25 * page_size() + 123;
+    unsafe {
+        libc::write(1, (&raw const victim).cast(), size_of::<usize>());
+        (victim as *const u8).read_volatile();
+    }
+    panic!("the purged page was readable");
+}
+
+fn a_purged_page_is_sigbus_with_its_address() {
+    let output = in_child("touch_a_purged_page");
+    assert!(output.status.success(), "{output:?}");
+    let words: Vec<usize> = output
+        .stdout
+        .chunks(size_of::<usize>())
+        .map(|word| usize::from_ne_bytes(word.try_into().unwrap()))
+        .collect();
+    let [victim, signal, code, at] = words[..] else {
+        panic!("{words:?}")
+    };
+    assert_eq!(signal, libc::SIGBUS as usize);
+    assert_eq!(code, libc::BUS_ADRERR as usize);
+    // The kernel gives the page of a fault, or the byte, by version.
+    assert_eq!(
+        at / page_size(),
+        victim / page_size(),
+        "{at:#x} {victim:#x}"
+    );
+    assert_eq!(at, victim, "{at:#x} {victim:#x}");
+}
+
+fn a_purged_page_is_efault_to_a_system_call() {
+    let memory = filled(64);
+    let range = memory.range();
+    unsafe { range.mark_volatile() }.unwrap();
+    page_out_all(pages(range, 10, 20));
+    // write() reads from it, read() writes to it.
+    assert_eq!(readable(pages(range, 15, 1).start()), Err(libc::EFAULT));
+    let zeros = std::fs::File::open("/dev/zero").unwrap();
+    use std::os::fd::AsRawFd;
+    let got = unsafe { libc::read(zeros.as_raw_fd(), pages(range, 15, 1).as_ptr().cast(), 1) };
+    assert_eq!(
+        (got, std::io::Error::last_os_error().raw_os_error()),
+        (-1, Some(libc::EFAULT))
+    );
+    assert_eq!(readable(pages(range, 5, 1).start()), Ok(()));
+    assert!(matches!(
+        unsafe { range.mark_nonvolatile() }.unwrap(),
+        Outcome::Purged(_)
+    ));
+    assert_eq!(readable(pages(range, 15, 1).start()), Ok(()));
+}
+
+fn lost_pages_are_reported_and_read_as_zeros() {
+    let memory = filled(512);
+    let cached = memory.mark_volatile().unwrap();
+    let range = cached.range();
+    page_out_all(pages(range, 10, 20));
+    page_out_all(pages(range, 100, 1));
+    page_out_all(pages(range, 500, 12));
+    let (memory, outcome) = cached.mark_nonvolatile().unwrap();
+    let lost = [
+        pages(range, 10, 20),
+        pages(range, 100, 1),
+        pages(range, 500, 12),
+    ];
+    assert_eq!(outcome, Outcome::Purged(lost.to_vec()));
+    for part in lost {
+        assert!(is_zero(part));
+    }
+    for part in [
+        pages(range, 0, 10),
+        pages(range, 30, 70),
+        pages(range, 101, 399),
+    ] {
+        assert!(is_filled(part));
+    }
+    // Ordinary again: nothing can be taken, everything can be written.
+    page_out(range);
+    fill(range);
+    assert!(is_filled(range));
+    assert!(!has_vm_flag(range, "um"), "still registered");
+    drop(memory);
+}
+
+fn intact_means_every_byte() {
+    let cached = filled(512).mark_volatile().unwrap();
+    let (memory, outcome) = cached.mark_nonvolatile().unwrap();
+    assert_eq!(outcome, Outcome::Intact);
+    page_out(memory.range());
+    assert!(is_filled(memory.range()));
+}
+
+fn contents_stay_visible_until_purged() {
+    let memory = filled(512);
+    let range = memory.range();
+    unsafe { range.mark_volatile() }.unwrap();
+    assert!(has_vm_flag(range, "um"));
+    assert!(is_filled(range));
+    assert!(matches!(
+        unsafe { range.mark_nonvolatile() },
+        Ok(Outcome::Intact)
+    ));
+}
+
+fn a_write_keeps_its_page() {
+    let memory = filled(512);
+    let range = memory.range();
+    unsafe { range.mark_volatile() }.unwrap();
+    let written = pages(range, 200, 2);
+    fill(written);
+    page_out_all(pages(range, 0, 200));
+    page_out_all(pages(range, 202, 310));
+    page_out(written);
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(
+        outcome,
+        Outcome::Purged(vec![pages(range, 0, 200), pages(range, 202, 310)])
+    );
+    assert!(is_filled(written));
+}
+
+fn untouched_pages_are_not_lost() {
+    let memory = anonymous(512);
+    let range = memory.range();
+    fill(pages(range, 100, 100));
+    unsafe { range.mark_volatile() }.unwrap();
+    page_out_all(pages(range, 100, 100));
+    for part in [pages(range, 0, 100), pages(range, 200, 312)] {
+        page_out(part);
+        assert!(is_zero(part));
+    }
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![pages(range, 100, 100)]));
+    assert!(is_zero(range));
+}
+
+fn untouched_pages_take_no_memory() {
+    let memory = anonymous(4096);
+    let range = memory.range();
+    fill(pages(range, 0, 1));
+    unsafe { range.mark_volatile() }.unwrap();
+    assert_eq!(
+        unsafe { range.mark_nonvolatile() }.unwrap(),
+        Outcome::Intact
+    );
+    assert_eq!(smaps_bytes(range, "Rss"), page_size() as u64);
+}
+
+fn marking_twice_is_harmless() {
+    let memory = filled(64);
+    let range = memory.range();
+    unsafe { range.mark_volatile() }.unwrap();
+    page_out_all(pages(range, 3, 2));
+    unsafe { range.mark_volatile() }.unwrap();
+    assert_eq!(readable(pages(range, 3, 1).start()), Err(libc::EFAULT));
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![pages(range, 3, 2)]));
+    assert_eq!(
+        unsafe { range.mark_nonvolatile() }.unwrap(),
+        Outcome::Intact
+    );
+}
+
+fn marking_again_offers_what_was_written() {
+    let memory = filled(64);
+    let range = memory.range();
+    unsafe { range.mark_volatile() }.unwrap();
+    fill(range);
+    page_out(range);
+    assert!(is_filled(range));
+    unsafe { range.mark_volatile() }.unwrap();
+    page_out_all(range);
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![range]));
+}
+
+fn unmarking_ordinary_memory_is_harmless() {
+    let memory = filled(64);
+    assert_eq!(
+        unsafe { memory.range().mark_nonvolatile() }.unwrap(),
+        Outcome::Intact
+    );
+    assert!(is_filled(memory.range()));
+}
+
+fn a_part_can_be_unmarked() {
+    let memory = filled(512);
+    let range = memory.range();
+    unsafe { range.mark_volatile() }.unwrap();
+    let part = pages(range, 100, 100);
+    assert_eq!(unsafe { part.mark_nonvolatile() }.unwrap(), Outcome::Intact);
+    page_out_all(pages(range, 0, 100));
+    page_out(part);
+    assert!(is_filled(part));
+    page_out_all(pages(range, 200, 312));
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(
+        outcome,
+        Outcome::Purged(vec![pages(range, 0, 100), pages(range, 200, 312)])
+    );
+    assert!(is_filled(part));
+}
+
+fn overlapping_ranges_are_one() {
+    let memory = filled(512);
+    let range = memory.range();
+    unsafe { pages(range, 0, 300).mark_volatile() }.unwrap();
+    unsafe { pages(range, 200, 312).mark_volatile() }.unwrap();
+    page_out_all(pages(range, 190, 30));
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![pages(range, 190, 30)]));
+    page_out(range);
+    assert!(is_filled(pages(range, 0, 190)));
+    assert!(is_filled(pages(range, 220, 292)));
+}
+
+fn purge_takes_contents_at_once() {
+    let memory = anonymous(512);
+    fill(pages(memory.range(), 50, 100));
+    let mut cached = memory.mark_volatile().unwrap();
+    let range = cached.range();
+    fill(pages(range, 60, 1));
+    cached.purge().unwrap();
+    assert_eq!(readable(pages(range, 50, 1).start()), Err(libc::EFAULT));
+    assert_eq!(readable(pages(range, 0, 1).start()), Ok(()));
+    let (memory, outcome) = cached.mark_nonvolatile().unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![pages(range, 50, 100)]));
+    assert!(is_zero(memory.range()));
+}
+
+fn purge_leaves_ordinary_memory_alone() {
+    let memory = filled(64);
+    let range = memory.range();
+    unsafe { pages(range, 0, 32).mark_volatile() }.unwrap();
+    unsafe { range.purge() }.unwrap();
+    assert!(is_filled(pages(range, 32, 32)));
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![pages(range, 0, 32)]));
+}
+
+fn munmap_ends_volatility() {
+    for page_count in [64, (8 << 20) / page_size()] {
+        let memory = filled(page_count);
+        let range = memory.range();
+        unsafe { range.mark_volatile() }.unwrap();
+        page_out_all(pages(range, 0, 10));
+        memory.munmap().unwrap();
+        // Whoever gets the addresses next has ordinary memory.
+        raw_map_over(range);
+        assert!(is_zero(range));
+        assert_eq!(
+            unsafe { range.mark_nonvolatile() }.unwrap(),
+            Outcome::Intact
+        );
+        raw_unmap(range);
+    }
+}
+
+fn discard_ends_volatility() {
+    for page_count in [64, (8 << 20) / page_size()] {
+        let mut memory = filled(page_count);
+        let range = memory.range();
+        unsafe { range.mark_volatile() }.unwrap();
+        page_out_all(pages(range, 0, 10));
+        memory.discard(..).unwrap();
+        assert!(is_zero(range));
+        fill(range);
+        assert_eq!(
+            unsafe { range.mark_nonvolatile() }.unwrap(),
+            Outcome::Intact
+        );
+        page_out(range);
+        assert!(is_filled(range));
+    }
+}
+
+fn nothing_is_nothing() {
+    let nothing = PageRange::new(page_size(), 0).unwrap();
+    unsafe { nothing.mark_volatile() }.unwrap();
+    unsafe { nothing.purge() }.unwrap();
+    assert_eq!(
+        unsafe { nothing.mark_nonvolatile() }.unwrap(),
+        Outcome::Intact
+    );
+}
+
+fn other_kinds_of_memory_are_refused() {
+    let len = 64 * page_size();
+    let file = file(len);
+    for (builder, kind) in [
+        (Mapping::shared_anonymous(len), MemoryKind::Shared),
+        (Mapping::memfd(len, MemfdPages::Base), MemoryKind::Shared),
+        (
+            unsafe { Mapping::file(&file) }.private().read_write(),
+            MemoryKind::PrivateFile,
+        ),
+    ] {
+        let memory = builder.map().unwrap();
+        fill(memory.range());
+        let refused = memory.mark_volatile().unwrap_err();
+        assert!(
+            matches!(refused.error, Error::WrongKind { found, .. } if found == kind),
+            "{refused}"
+        );
+        assert!(is_filled(refused.value.range()));
+    }
+}
+
+fn a_hole_is_refused() {
+    let memory = filled(64);
+    let range = memory.range();
+    let hole = pages(range, 40, 1);
+    raw_unmap(hole);
+    let refused = memory.mark_volatile().unwrap_err();
+    assert!(
+        matches!(refused.error, Error::Hole { hole: at, .. } if at == hole),
+        "{refused}"
+    );
+    page_out(pages(range, 0, 40));
+    assert!(is_filled(pages(range, 0, 40)));
+    assert!(is_filled(pages(range, 41, 23)));
+}
+
+fn locked_memory_is_refused() {
+    let memory = filled(64);
+    memory
+        .lock(40 * page_size()..41 * page_size(), LockMode::OnFault)
+        .unwrap();
+    let refused = memory.mark_volatile().unwrap_err();
+    assert!(matches!(refused.error, Error::Locked { .. }), "{refused}");
+    let range = refused.value.range();
+    page_out(pages(range, 0, 40));
+    assert!(is_filled(range));
+}
+
+fn missing_access_is_refused() {
+    let memory = filled(64);
+    raw_protect(pages(memory.range(), 60, 4), MprotectFlags::READ);
+    let refused = memory.mark_volatile().unwrap_err();
+    assert!(
+        matches!(
+            refused.error,
+            Error::NoAccess {
+                missing: "write",
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    assert!(is_filled(refused.value.range()));
+}
+
+/// Registers a range with a userfaultfd that is not tenure's.
+fn register_elsewhere(range: PageRange) -> std::os::fd::OwnedFd {
+    use linux_raw_sys::general::{UFFD_API, uffdio_api, uffdio_range, uffdio_register};
+    use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER};
+    use std::os::fd::AsRawFd;
+    let flags = rustix::mm::UserfaultfdFlags::from_bits_retain(1 | libc::O_CLOEXEC as u32);
+    let fd = unsafe { rustix::mm::userfaultfd(flags) }.unwrap();
+    let mut api = uffdio_api {
+        api: UFFD_API.into(),
+        features: 0,
+        ioctls: 0,
+    };
+    let mut register = uffdio_register {
+        range: uffdio_range {
+            start: range.start() as u64,
+            len: range.len() as u64,
+        },
+        mode: 1,
+        ioctls: 0,
+    };
+    unsafe {
+        assert_eq!(libc::ioctl(fd.as_raw_fd(), UFFDIO_API.into(), &mut api), 0);
+        assert_eq!(
+            libc::ioctl(fd.as_raw_fd(), UFFDIO_REGISTER.into(), &mut register),
+            0
+        );
+    }
+    fd
+}
+
+fn another_userfaultfd_is_busy() {
+    let memory = filled(64);
+    let other = register_elsewhere(pages(memory.range(), 32, 32));
+    let refused = memory.mark_volatile().unwrap_err();
+    assert!(matches!(refused.error, Error::Busy { .. }), "{refused}");
+    assert_eq!(refused.error.errno(), libc::EBUSY);
+    let range = refused.value.range();
+    page_out(range);
+    assert!(is_filled(range));
+    drop(other);
+    let cached = refused.value.mark_volatile().unwrap();
+    assert!(matches!(
+        cached.mark_nonvolatile(),
+        Ok((_, Outcome::Intact))
+    ));
+}
+
+fn after_fork_both_processes_are_told() {
+    let memory = filled(64);
+    let range = memory.range();
+    unsafe { range.mark_volatile() }.unwrap();
+    page_out_all(pages(range, 0, 10));
+    let status = fork(|| {
+        // What was gone at the fork, and what goes afterwards.
+        assert_eq!(readable(pages(range, 5, 1).start()), Err(libc::EFAULT));
+        unsafe { pages(range, 20, 4).purge() }.unwrap();
+        assert_eq!(readable(pages(range, 20, 1).start()), Err(libc::EFAULT));
+        let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+        assert_eq!(
+            outcome,
+            Outcome::Purged(vec![pages(range, 0, 10), pages(range, 20, 4)])
+        );
+        assert!(is_filled(pages(range, 10, 10)));
+        assert!(is_filled(pages(range, 24, 40)));
+        assert!(is_zero(pages(range, 20, 4)));
+        0
+    });
+    assert_eq!(status, 0);
+    // The parent's copy is its own.
+    assert!(is_filled(pages(range, 10, 54)));
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![pages(range, 0, 10)]));
+}
+
+fn fork_without_descriptors() {
+    let memory = filled(64);
+    let range = memory.range();
+    unsafe { range.mark_volatile() }.unwrap();
+    page_out_all(pages(range, 0, 10));
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            ..limit
+        };
+        libc::setrlimit(libc::RLIMIT_NOFILE, &none);
+    }
+    let touched = fork(|| {
+        unsafe { pages(range, 5, 1).as_ptr().read_volatile() };
+        0
+    });
+    assert_eq!(touched, -libc::SIGSEGV);
+    let unmarked = fork(|| {
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+        // What cannot be told for certain counts as lost, and is usable again.
+        let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+        assert_eq!(outcome, Outcome::Purged(vec![range]));
+        fill(range);
+        assert!(is_filled(range));
+        0
+    });
+    assert_eq!(unmarked, 0);
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![pages(range, 0, 10)]));
+}
+
+fn a_child_without_userfaultfd_cannot_read_zeros() {
+    in_child_ok("fork_without_descriptors");
+}
+
+fn close_every_descriptor() {
+    let memory = filled(64);
+    let range = memory.range();
+    unsafe { range.mark_volatile() }.unwrap();
+    assert_eq!(unsafe { libc::close_range(3, u32::MAX, 0) }, 0);
+    // Another file under the number that the userfaultfd had.
+    let other = std::fs::File::open("/proc/self/status").unwrap();
+    page_out_all(pages(range, 0, 10));
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![range]));
+
+    // Marking works again, with a descriptor of its own.
+    fill(range);
+    unsafe { range.mark_volatile() }.unwrap();
+    page_out_all(pages(range, 0, 10));
+    assert_eq!(readable(range.start()), Err(libc::EFAULT));
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![pages(range, 0, 10)]));
+    assert!(
+        std::io::read_to_string(other).unwrap().contains("VmRSS"),
+        "the other file is still open"
+    );
+
+    // Marked again while the protection was gone: the loss is not forgotten.
+    fill(range);
+    unsafe { range.mark_volatile() }.unwrap();
+    assert_eq!(unsafe { libc::close_range(3, u32::MAX, 0) }, 0);
+    unsafe { range.mark_volatile() }.unwrap();
+    page_out_all(pages(range, 0, 10));
+    assert_eq!(readable(range.start()), Err(libc::EFAULT));
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![range]));
+}
+
+fn a_closed_descriptor_is_a_loss() {
+    in_child_ok("close_every_descriptor");
+}
+
+fn memory_mapped_over_is_a_loss_and_left_alone() {
+    let memory = filled(64);
+    let range = memory.range();
+    unsafe { range.mark_volatile() }.unwrap();
+    let over = pages(range, 10, 10);
+    raw_map_over(over);
+    fill(over);
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![over]));
+    assert!(
+        is_filled(range),
+        "what somebody else put there has been changed"
+    );
+}
+
+fn several_threads_mark_and_unmark() {
+    let memory = filled(4 * 256);
+    let range = memory.range();
+    std::thread::scope(|scope| {
+        for quarter in 0..4 {
+            scope.spawn(move || {
+                let mine = pages(range, quarter * 256, 256);
+                for round in 0..50 {
+                    unsafe { mine.mark_volatile() }.unwrap();
+                    let victim = pages(mine, round, 3);
+                    unsafe { victim.purge() }.unwrap();
+                    let outcome = unsafe { mine.mark_nonvolatile() }.unwrap();
+                    assert_eq!(outcome, Outcome::Purged(vec![victim]));
+                    fill(victim);
+                    assert!(is_filled(mine));
+                }
+            });
+        }
+    });
+}
+
+/// Marks and unmarks while other threads have the kernel purge all the time.
+fn nothing_reported_intact_is_ever_lost() {
+    let memory = anonymous(512);
+    let range = memory.range();
+    let stop = AtomicBool::new(false);
+    let (intact, purged) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    page_out(range);
+                }
+            });
+        }
+        for _ in 0..300 {
+            fill(range);
+            unsafe { range.mark_volatile() }.unwrap();
+            let lost = match unsafe { range.mark_nonvolatile() }.unwrap() {
+                Outcome::Intact => {
+                    intact.fetch_add(1, Ordering::Relaxed);
+                    Vec::new()
+                }
+                Outcome::Purged(runs) => {
+                    purged.fetch_add(1, Ordering::Relaxed);
+                    runs
+                }
+            };
+            let mut at = range.start();
+            for run in lost {
+                assert!(is_filled(PageRange::new(at, run.start() - at).unwrap()));
+                assert!(is_zero(run));
+                at = run.end();
+            }
+            assert!(is_filled(PageRange::new(at, range.end() - at).unwrap()));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(
+        purged.into_inner() > 0,
+        "nothing was ever purged: the test shows nothing"
+    );
+}
+
+/// What one page of the model is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ModelPage {
+    volatile: bool,
+    filled: bool,
+    lost: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Mark(usize, usize),
+    Unmark(usize, usize),
+    Purge(usize, usize),
+    Discard(usize, usize),
+    Fill(usize, usize),
+}
+
+const MODEL_PAGES: usize = 24;
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let part = || (0..MODEL_PAGES).prop_flat_map(|first| (Just(first), 0..=MODEL_PAGES - first));
+    prop_oneof![
+        4 => part().prop_map(|(first, count)| Step::Mark(first, count)),
+        3 => part().prop_map(|(first, count)| Step::Unmark(first, count)),
+        2 => part().prop_map(|(first, count)| Step::Purge(first, count)),
+        1 => part().prop_map(|(first, count)| Step::Discard(first, count)),
+        2 => part().prop_map(|(first, count)| Step::Fill(first, count)),
+    ]
+}
+
+fn agrees_with_a_model_of_single_pages() {
+    let config = ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    proptest!(config, |(steps in proptest::collection::vec(any_step(), 1..30))| {
+        let memory = anonymous(MODEL_PAGES);
+        let range = memory.range();
+        let mut model = [ModelPage { volatile: false, filled: false, lost: false }; MODEL_PAGES];
+        for step in steps {
+            take(&step, range, &mut model)?;
+            for (index, page) in model.iter().enumerate() {
+                let at = pages(range, index, 1);
+                if page.lost {
+                    prop_assert_eq!(readable(at.start()), Err(libc::EFAULT), "page {}", index);
+                } else {
+                    prop_assert!(if page.filled { is_filled(at) } else { is_zero(at) }, "page {}", index);
+                }
+            }
+        }
+    });
+}
+
+fn take(step: &Step, range: PageRange, model: &mut [ModelPage]) -> Result<(), TestCaseError> {
+    match *step {
+        Step::Mark(first, count) => {
+            unsafe { pages(range, first, count).mark_volatile() }.unwrap();
+            for page in &mut model[first..first + count] {
+                page.volatile = true;
+            }
+        }
+        Step::Unmark(first, count) => {
+            let outcome = unsafe { pages(range, first, count).mark_nonvolatile() }.unwrap();
+            let mut reported = vec![false; count];
+            if let Outcome::Purged(runs) = outcome {
+                prop_assert!(!runs.is_empty());
+                for run in runs {
+                    let from = (run.start() - pages(range, first, 0).start()) / page_size();
+                    reported[from..from + run.pages()].fill(true);
+                }
+            }
+            for (page, reported) in model[first..first + count].iter_mut().zip(reported) {
+                prop_assert_eq!(page.lost, reported);
+                if page.lost {
+                    page.filled = false;
+                }
+                (page.volatile, page.lost) = (false, false);
+            }
+        }
+        Step::Purge(first, count) => {
+            unsafe { pages(range, first, count).purge() }.unwrap();
+            for page in &mut model[first..first + count] {
+                page.lost |= page.volatile && page.filled;
+            }
+        }
+        Step::Discard(first, count) => {
+            unsafe { pages(range, first, count).discard() }.unwrap();
+            model[first..first + count].fill(ModelPage {
+                volatile: false,
+                filled: false,
+                lost: false,
+            });
+        }
+        Step::Fill(first, count) => {
+            for (index, page) in model[first..first + count].iter_mut().enumerate() {
+                if !page.lost {
+                    fill(pages(range, first + index, 1));
+                    page.filled = true;
+                }
+            }
+        }
+    }
+    Ok(())
+}
