@@ -23,8 +23,10 @@ const LINGER: Duration = Duration::from_secs(1);
 struct Load {
     /// All addresses that go away, the unused rest of the reservation included.
     reservation: PageRange,
-    /// Where the pages are.
+    /// Where the pages are, with gaps where the range had parts that stayed.
     pages: PageRange,
+    /// How much of it has been moved there.
+    moved_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -58,53 +60,67 @@ pub(crate) enum Leave {
     Empty,
 }
 
-/// Takes the pages of the range away, in a time that hardly depends on their
-/// number, and has them freed later.
+/// Takes the pages of `parts` of the range away, in a time that hardly depends
+/// on their number, and has them freed later. Returns the parts whose pages are
+/// still where they were, because the kernel did not move them or too much is
+/// pending already.
 ///
 /// The page tables are moved with `mremap` to a reserved place. Where source
 /// and target have the same offset within what a page of page tables maps, the
-/// kernel moves whole such pages instead of one entry after the other.
-///
-/// # Errors
-///
-/// The kernel's answer when it would not move the range, or EAGAIN when too
-/// much is pending already. Nothing has been done.
+/// kernel moves whole such pages instead of one entry after the other. All room
+/// is reserved before anything moves: later it might be found where a part of
+/// the range has just been.
 ///
 /// # Safety
 ///
-/// The range must lie in one mapping of private anonymous memory that is not
-/// locked, and nothing may rely on its contents, nor, with
-/// [`Leave::Unmapped`], use it.
-pub(crate) unsafe fn carry_off(range: PageRange, leave: Leave) -> std::result::Result<(), Errno> {
-    keep_out_of_children()?;
-    let mut queue = QUEUE.lock();
-    if queue.pending_bytes >= bound_bytes() {
-        return Err(Errno::AGAIN);
+/// Each part must lie in the range, in one mapping of private anonymous memory
+/// that is not locked. Nothing may rely on the contents of the parts, nor, with
+/// [`Leave::Unmapped`], use them.
+pub(crate) unsafe fn carry_off(
+    range: PageRange,
+    parts: Vec<PageRange>,
+    leave: Leave,
+) -> Vec<PageRange> {
+    if parts.is_empty() || keep_out_of_children().is_err() {
+        return parts;
     }
-    queue.loads.try_reserve(1).map_err(|_| Errno::NOMEM)?;
-
-    let (reservation, pages) = reserve_like(range)?;
-    // SAFETY: the caller gives up the range or its contents; the target was
-    // reserved above and nobody else knows of it.
-    let moved = unsafe {
-        match leave {
-            Leave::Unmapped => map::move_away(range, pages.start()),
-            Leave::Empty => map::move_pages_away(range, pages.start()),
-        }
+    let mut queue = QUEUE.lock();
+    if queue.pending_bytes >= bound_bytes() || queue.loads.try_reserve(1).is_err() {
+        return parts;
+    }
+    let Ok((reservation, pages)) = reserve_like(range) else {
+        return parts;
     };
-    if let Err(errno) = moved {
+    let (moved, left): (Vec<PageRange>, Vec<PageRange>) = parts.into_iter().partition(|part| {
+        let target = pages.start() + (part.start() - range.start());
+        // SAFETY: the caller gives up the part or its contents; the target was
+        // reserved above and nobody else knows of it.
+        let answer = unsafe {
+            match leave {
+                Leave::Unmapped => map::move_away(*part, target),
+                Leave::Empty => map::move_pages_away(*part, target),
+            }
+        };
+        answer.is_ok()
+    });
+    let moved_bytes: usize = moved.iter().map(|part| part.len()).sum();
+    if moved_bytes == 0 {
         // SAFETY: reserved above and used by nobody. If unmapping fails (no
         // room to split a mapping), addresses stay reserved, no memory.
         let _ = unsafe { map::unmap(reservation) };
-        return Err(errno);
+        return left;
     }
     // Neither call can be refused on mappings of ours; were they, a child would
     // keep the pages, or a dump would show them.
     let _ = advise(reservation, Harmless::DontFork);
     let _ = advise(pages, Harmless::DontDump);
 
-    queue.pending_bytes += pages.len();
-    queue.loads.push_back(Load { reservation, pages });
+    queue.pending_bytes += moved_bytes;
+    queue.loads.push_back(Load {
+        reservation,
+        pages,
+        moved_bytes,
+    });
     let start_worker = !queue.worker_runs;
     queue.worker_runs = true;
     drop(queue);
@@ -115,7 +131,7 @@ pub(crate) unsafe fn carry_off(range: PageRange, leave: Leave) -> std::result::R
         QUEUE.lock().worker_runs = false;
         free_all();
     }
-    Ok(())
+    left
 }
 
 /// Waits until everything that was carried off is freed, for `timeout` at most.
@@ -190,7 +206,7 @@ fn free_all() {
         // SAFETY: as above. If it fails (no room to split a mapping that has
         // merged with a neighbour), addresses stay reserved, no memory.
         let _ = unsafe { map::unmap(load.reservation) };
-        QUEUE.lock().pending_bytes -= load.pages.len();
+        QUEUE.lock().pending_bytes -= load.moved_bytes;
         FREED.notify_all();
     }
 }

@@ -145,14 +145,15 @@ impl PageRange {
         }
         let vmas = check_private_anonymous("discard", self)?;
         volatile::forget(self);
-        for vma in vmas {
-            // SAFETY: one mapping of private anonymous memory that is not
-            // locked, as just checked; the caller gives the contents up.
-            unsafe { discard_part(vma.range) }.map_err(|errno| Error::SystemAt {
-                call: "madvise(MADV_DONTNEED)",
-                range: vma.range,
-                errno,
-            })?;
+        let parts = vmas.iter().map(|vma| vma.range);
+        let (large, small): (Vec<_>, Vec<_>) =
+            parts.partition(|part| part.len() >= THRESHOLD_BYTES);
+        // SAFETY: mappings of private anonymous memory that is not locked, as
+        // just checked; the caller gives the contents up.
+        let left = unsafe { carry_off(self, large, Leave::Empty) };
+        for part in left.into_iter().chain(small) {
+            // SAFETY: as above.
+            unsafe { discard_plainly(part) }?;
         }
         Ok(())
     }
@@ -188,13 +189,16 @@ unsafe fn unmap_parts(range: PageRange) -> Result<()> {
         // SAFETY: handed on to the caller.
         return unsafe { unmap_plainly(range, page_size()) };
     };
-    for vma in vmas {
-        // SAFETY: one mapping of private anonymous memory that is not locked;
-        // the caller gives it up.
-        if !can_move(&vma) || unsafe { carry_off(vma.range, Leave::Unmapped) }.is_err() {
-            // SAFETY: handed on to the caller.
-            unsafe { unmap_plainly(vma.range, vma.page_bytes) }?;
-        }
+    let (movable, fixed): (Vec<_>, Vec<_>) = vmas.into_iter().partition(can_move);
+    let movable = movable.iter().map(|vma| vma.range).collect();
+    // SAFETY: mappings of private anonymous memory that is not locked, as just
+    // checked; the caller gives them up.
+    let left = unsafe { carry_off(range, movable, Leave::Unmapped) };
+    let left = left.into_iter().map(|part| (part, page_size()));
+    let fixed = fixed.iter().map(|vma| (vma.range, vma.page_bytes));
+    for (part, page_bytes) in left.chain(fixed) {
+        // SAFETY: handed on to the caller.
+        unsafe { unmap_plainly(part, page_bytes) }?;
     }
     Ok(())
 }
@@ -237,18 +241,16 @@ fn explain_munmap(range: PageRange, page_bytes: usize, errno: Errno) -> Error {
 
 /// # Safety
 ///
-/// The part must lie in one mapping of private anonymous memory that is not
-/// locked, and nothing may rely on its contents.
-unsafe fn discard_part(part: PageRange) -> std::result::Result<(), Errno> {
-    if part.len() >= THRESHOLD_BYTES {
-        // SAFETY: handed on to the caller.
-        if unsafe { carry_off(part, Leave::Empty) }.is_ok() {
-            return Ok(());
-        }
-    }
+/// The part must be private anonymous memory, and nothing may rely on its
+/// contents.
+unsafe fn discard_plainly(part: PageRange) -> Result<()> {
     for chunk in part.chunks(CHUNK_BYTES) {
         // SAFETY: handed on to the caller.
-        unsafe { advise_losing(chunk, Losing::DontNeed) }?;
+        unsafe { advise_losing(chunk, Losing::DontNeed) }.map_err(|errno| Error::SystemAt {
+            call: "madvise(MADV_DONTNEED)",
+            range: chunk,
+            errno,
+        })?;
     }
     Ok(())
 }

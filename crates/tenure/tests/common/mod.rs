@@ -255,14 +255,15 @@ fn smaps(range: PageRange) -> Option<Vec<String>> {
     )
 }
 
-pub fn is_mapped(range: PageRange) -> bool {
-    smaps(range).is_some()
-}
-
-/// The two-letter flags of the mapping that holds the first page.
+/// The two-letter flags of the mapping that holds the first page; none where
+/// nothing is mapped.
 pub fn vm_flags(range: PageRange) -> Vec<String> {
-    let flags = smaps_line(range, "VmFlags");
-    flags.split_whitespace().map(str::to_owned).collect()
+    let flags = smaps(range).and_then(|lines| line_of(&lines, "VmFlags"));
+    flags
+        .unwrap_or_default()
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
 }
 
 pub fn has_vm_flag(range: PageRange, flag: &str) -> bool {
@@ -271,16 +272,16 @@ pub fn has_vm_flag(range: PageRange, flag: &str) -> bool {
 
 /// A line of smaps in bytes, such as `LazyFree`.
 pub fn smaps_bytes(range: PageRange, line: &str) -> u64 {
-    let kib = smaps_line(range, line);
+    let lines = smaps(range).expect("a mapping");
+    let kib = line_of(&lines, line).expect("a line of smaps");
     kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-fn smaps_line(range: PageRange, name: &str) -> String {
-    let lines = smaps(range).expect("a mapping");
+fn line_of(lines: &[String], name: &str) -> Option<String> {
     let found = lines
         .iter()
-        .find_map(|line| line.strip_prefix(&format!("{name}:")));
-    found.expect("a line of smaps").to_owned()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    found.map(str::to_owned)
 }
 
 /// A line of `/proc/self/status` in KiB, such as `VmLck`.
