@@ -418,6 +418,16 @@ fn a_hole_is_refused() {
     page_out(pages(range, 0, 40));
     assert!(is_filled(pages(range, 0, 40)));
     assert!(is_filled(pages(range, 41, 23)));
+
+    // Nor is a range with a hole unmarked or purged by halves.
+    unsafe { pages(range, 0, 40).mark_volatile() }.unwrap();
+    assert!(matches!(unsafe { range.purge() }, Err(Error::Hole { .. })));
+    assert!(matches!(
+        unsafe { range.mark_nonvolatile() },
+        Err(Error::Hole { .. })
+    ));
+    assert!(has_vm_flag(range, "um"));
+    assert!(is_filled(pages(range, 0, 40)));
 }
 
 fn locked_memory_is_refused() {

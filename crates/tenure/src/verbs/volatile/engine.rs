@@ -203,6 +203,7 @@ fn explain_register(range: PageRange, errno: Errno) -> Error {
 }
 
 pub(super) fn unmark(range: PageRange) -> Result<Outcome> {
+    vma::cover(range)?;
     let mut engine = ENGINE.lock();
     let engine = &mut *engine;
     for vma in engine.mapped_parts(range)? {
@@ -222,6 +223,7 @@ pub(super) fn unmark(range: PageRange) -> Result<Outcome> {
 }
 
 pub(super) fn purge(range: PageRange) -> Result<()> {
+    vma::cover(range)?;
     let engine = ENGINE.lock();
     for vma in engine.mapped_parts(range)? {
         if !engine.protects(vma.range.start()) {

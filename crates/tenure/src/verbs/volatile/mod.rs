@@ -166,6 +166,7 @@ impl PageRange {
     ///
     /// # Errors
     ///
+    /// [`Error::Hole`] when a part is not mapped, with nothing done.
     /// [`Error::SystemAt`] when the kernel cannot take a page back (ENOMEM). The
     /// range stays volatile, and what was found to be lost is told by the next
     /// call that succeeds.
@@ -174,6 +175,7 @@ impl PageRange {
     ///
     /// The range must be the caller's: another owner may count on SIGBUS.
     ///
+    /// [`Error::Hole`]: crate::Error::Hole
     /// [`Error::SystemAt`]: crate::Error::SystemAt
     pub unsafe fn mark_nonvolatile(self) -> Result<Outcome> {
         if self.is_empty() {
@@ -188,6 +190,7 @@ impl PageRange {
     ///
     /// # Errors
     ///
+    /// [`Error::Hole`] when a part is not mapped, with nothing done.
     /// [`Error::SystemAt`] when the kernel refuses, as for memory that was
     /// locked after it was marked.
     ///
@@ -195,8 +198,12 @@ impl PageRange {
     ///
     /// The range must be the caller's.
     ///
+    /// [`Error::Hole`]: crate::Error::Hole
     /// [`Error::SystemAt`]: crate::Error::SystemAt
     pub unsafe fn purge(self) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
         engine::purge(self)
     }
 }
