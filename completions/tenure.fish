@@ -1,0 +1,37 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_tenure_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_tenure_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_tenure_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_tenure_using_subcommand
+    set -l cmd (__fish_tenure_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c tenure -n "__fish_tenure_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tenure -n "__fish_tenure_needs_command" -s V -l version -d 'Print version'
+complete -c tenure -n "__fish_tenure_needs_command" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
+complete -c tenure -n "__fish_tenure_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tenure -n "__fish_tenure_using_subcommand bench" -l rounds -d 'Measure exactly N rounds [default: 5, or fewer but at least 3 when an experiment has used up its time]' -r
+complete -c tenure -n "__fish_tenure_using_subcommand bench" -l seed -d 'Make the random contents and offsets from N' -r
+complete -c tenure -n "__fish_tenure_using_subcommand bench" -l quick -d 'Use sizes that let all five experiments end within a minute on 2 CPUs and 24 GiB; so far these are the only sizes, with or without this option'
+complete -c tenure -n "__fish_tenure_using_subcommand bench" -l json -d 'Print one JSON document and nothing else on standard output'
+complete -c tenure -n "__fish_tenure_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench help" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

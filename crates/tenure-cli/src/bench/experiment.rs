@@ -1,0 +1,204 @@
+//! What an experiment is made of, and what comes out of it.
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use super::{
+    clock::Clock,
+    statistics::{Better, Series},
+};
+
+/// What a figure counts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Time.
+    Seconds,
+    /// Work done in a second.
+    PerSecond,
+    /// Memory.
+    Bytes,
+    /// A number of things.
+    Count,
+    /// One figure divided by another.
+    Ratio,
+}
+
+/// Takes down the figures of one sample.
+pub struct Recorder<'a> {
+    clock: &'a dyn Clock,
+    figures: Vec<Figure>,
+}
+
+impl<'a> Recorder<'a> {
+    /// Returns the clock, for work that times something on another thread.
+    pub fn clock(&self) -> &'a dyn Clock {
+        self.clock
+    }
+
+    /// Does `work` and returns its answer and how long it took, in seconds.
+    pub fn measure<T>(&self, work: impl FnOnce() -> T) -> (T, f64) {
+        let before = self.clock.now();
+        let answer = work();
+        let after = self.clock.now();
+        (answer, (after - before).as_secs_f64())
+    }
+
+    /// Does `work` and records how long it took as the figure `name`.
+    pub fn time<T>(&mut self, name: &'static str, work: impl FnOnce() -> T) -> T {
+        let (answer, seconds) = self.measure(work);
+        self.record(name, Unit::Seconds, seconds);
+        answer
+    }
+
+    /// Records a figure.
+    pub fn record(&mut self, name: &'static str, unit: Unit, value: f64) {
+        self.figures.push((name, unit, value));
+    }
+}
+
+/// A figure as it was recorded: its name, unit and value.
+pub type Figure = (&'static str, Unit, f64);
+
+type TakeSample = Box<dyn FnMut(&mut Recorder<'_>) -> Result<()>>;
+
+/// One way of doing the work of a case.
+pub struct Way {
+    /// What this way is called.
+    pub name: &'static str,
+    /// Whether this is tenure's way.
+    pub is_tenure: bool,
+    /// Whether the other ways of the case are compared with this one.
+    pub is_baseline: bool,
+    take_sample: TakeSample,
+}
+
+impl Way {
+    /// Makes a way from its three parts. Only `work` is timed, by itself, with
+    /// the recorder it gets. What `set_up` makes is handed to `work`, and what
+    /// `work` leaves to `check`, so that all of it is dropped when one of them
+    /// fails. `check` fails when the answer is wrong; it may record figures that
+    /// are not times.
+    pub fn new<S, A>(
+        name: &'static str,
+        mut set_up: impl FnMut() -> Result<S> + 'static,
+        mut work: impl FnMut(S, &mut Recorder<'_>) -> Result<A> + 'static,
+        mut check: impl FnMut(A, &mut Recorder<'_>) -> Result<()> + 'static,
+    ) -> Self {
+        Self {
+            name,
+            is_tenure: false,
+            is_baseline: false,
+            take_sample: Box::new(move |recorder| {
+                let made = set_up().context("setting up")?;
+                let answer = work(made, recorder)?;
+                check(answer, recorder).context("checking the answer")
+            }),
+        }
+    }
+
+    /// Takes one sample.
+    pub fn take_sample(&mut self, clock: &dyn Clock) -> Result<Vec<Figure>> {
+        let mut recorder = Recorder {
+            clock,
+            figures: Vec::new(),
+        };
+        (self.take_sample)(&mut recorder)?;
+        Ok(recorder.figures)
+    }
+
+    /// Says that this is tenure's way.
+    pub fn tenure(mut self) -> Self {
+        self.is_tenure = true;
+        self
+    }
+
+    /// Says that the other ways of the case are compared with this one.
+    pub fn baseline(mut self) -> Self {
+        self.is_baseline = true;
+        self
+    }
+}
+
+/// The same work, done in several ways that are compared.
+pub struct Case {
+    /// What is worked on.
+    pub name: String,
+    /// The ways; at most one is the baseline.
+    pub ways: Vec<Way>,
+}
+
+/// Some cases and what is compared in them.
+pub struct Experiment {
+    /// What is measured, and how much memory it works on.
+    pub title: String,
+    /// What a reader must know to judge the figures.
+    pub notes: Vec<String>,
+    /// The figure whose ratio to the baseline is reported.
+    pub compared: &'static str,
+    /// Which direction of that figure is better.
+    pub better: Better,
+    /// The cases, measured one after the other.
+    pub cases: Vec<Case>,
+    /// Says in a sentence what the data say.
+    pub conclude: fn(&[CaseResult]) -> String,
+}
+
+/// The samples of one figure of one way.
+#[derive(Clone, Debug, Serialize)]
+pub struct FigureResult {
+    /// What was measured.
+    pub name: &'static str,
+    /// In which unit.
+    pub unit: Unit,
+    /// The samples and their summary.
+    #[serde(flatten)]
+    pub series: Series,
+}
+
+/// All figures of one way.
+#[derive(Clone, Debug, Serialize)]
+pub struct WayResult {
+    /// The name of the way.
+    pub name: &'static str,
+    /// Whether this is tenure's way.
+    pub is_tenure: bool,
+    /// Whether the others are compared with this way.
+    pub is_baseline: bool,
+    /// The figures, in the order in which they were recorded.
+    pub figures: Vec<FigureResult>,
+    /// How many times as good as the baseline the compared figure is, round by
+    /// round; more is better. Absent for the baseline itself.
+    pub times_as_good: Option<Series>,
+}
+
+impl WayResult {
+    /// Returns the figure called `name`.
+    pub fn figure(&self, name: &str) -> Option<&FigureResult> {
+        self.figures.iter().find(|figure| figure.name == name)
+    }
+}
+
+/// All ways of one case.
+#[derive(Clone, Debug, Serialize)]
+pub struct CaseResult {
+    /// What was worked on.
+    pub name: String,
+    /// How many rounds were measured.
+    pub rounds: u32,
+    /// The ways, in the order in which they took turns.
+    pub ways: Vec<WayResult>,
+}
+
+impl CaseResult {
+    /// Returns the way called `name`.
+    pub fn way(&self, name: &str) -> Option<&WayResult> {
+        self.ways.iter().find(|way| way.name == name)
+    }
+
+    /// Returns how many times as good as the baseline tenure's way is.
+    pub fn tenure(&self) -> Option<&Series> {
+        let way = self.ways.iter().find(|way| way.is_tenure)?;
+        way.times_as_good.as_ref()
+    }
+}

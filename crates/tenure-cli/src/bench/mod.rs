@@ -1,0 +1,185 @@
+//! `tenure bench`: tenure beside the older ways, alternating in one run.
+
+mod clock;
+mod environment;
+mod experiment;
+mod fault_handler;
+mod files;
+mod free;
+mod kernel;
+mod lazy;
+mod lock;
+mod populate;
+mod probe;
+mod raw;
+mod report;
+mod runner;
+mod sizes;
+mod statistics;
+mod text;
+mod touch;
+mod volatile;
+
+use std::{io::Write, time::Duration};
+
+use anyhow::{Result, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use self::{
+    clock::{Clock, MonotonicClock},
+    environment::Environment,
+    experiment::Experiment,
+    report::{ExperimentReport, Findings, Outcome, Report},
+    runner::Repeats,
+    sizes::Room,
+};
+use crate::cli::{BenchArguments, ExperimentName};
+
+/// What an experiment is prepared from.
+struct Settings {
+    seed: u64,
+    room: Room,
+}
+
+/// Runs the experiments that `arguments` name and writes the report to `out`.
+///
+/// # Errors
+///
+/// Fails when `out` cannot be written, and, after all have run, when an
+/// experiment has failed.
+pub fn run(arguments: &BenchArguments, out: &mut dyn Write) -> Result<()> {
+    let clock = MonotonicClock::start();
+    let mut report = Report {
+        environment: Environment::now()?,
+        sizes: "quick",
+        seed: arguments.seed,
+        experiments: Vec::new(),
+    };
+    if !arguments.json {
+        write!(out, "{}", report::heading(&report.environment))?;
+        out.flush()?;
+    }
+    for name in arguments.chosen() {
+        let outcome = match run_one(name, arguments, &clock) {
+            Ok(findings) => Outcome::Measured(findings),
+            Err(error) => Outcome::Failed {
+                error: format!("{error:#}"),
+            },
+        };
+        let experiment = ExperimentReport { name, outcome };
+        if !arguments.json {
+            write!(out, "{}", experiment.text())?;
+            out.flush()?;
+        }
+        report.experiments.push(experiment);
+    }
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut *out, &report).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+        out.flush()?;
+    }
+    match failures(&report) {
+        failures if failures.is_empty() => Ok(()),
+        failures => bail!("{}", failures.join("; ")),
+    }
+}
+
+fn failures(report: &Report) -> Vec<String> {
+    let failure = |experiment: &ExperimentReport| match &experiment.outcome {
+        Outcome::Failed { error } => Some(format!("{} failed: {error}", experiment.name.as_str())),
+        Outcome::Measured(_) => None,
+    };
+    report.experiments.iter().filter_map(failure).collect()
+}
+
+fn run_one(
+    name: ExperimentName,
+    arguments: &BenchArguments,
+    clock: &dyn Clock,
+) -> Result<Findings> {
+    let settings = Settings {
+        seed: arguments.seed,
+        room: Room::now()?,
+    };
+    let mut experiment = prepare(name, &settings)?;
+    let repeats = repeats(name, arguments.rounds);
+    let progress = progress_bar(name, runner::sample_count(&experiment, repeats));
+    let measured = runner::measure(&mut experiment, repeats, clock, &mut || progress.inc(1));
+    progress.finish_and_clear();
+    let cases = measured?;
+    Ok(Findings {
+        conclusion: (experiment.conclude)(&cases),
+        title: experiment.title,
+        notes: experiment.notes,
+        compared: experiment.compared,
+        cases,
+    })
+}
+
+fn prepare(name: ExperimentName, settings: &Settings) -> Result<Experiment> {
+    match name {
+        ExperimentName::Populate => populate::experiment(settings),
+        ExperimentName::Lock => lock::experiment(settings),
+        ExperimentName::Lazy => lazy::experiment(settings),
+        ExperimentName::Volatile => volatile::experiment(settings),
+        ExperimentName::Free => free::experiment(settings),
+    }
+}
+
+/// Divides the minute that all five may take; a slow machine gets fewer rounds.
+fn repeats(name: ExperimentName, rounds: Option<u32>) -> Repeats {
+    if let Some(rounds) = rounds {
+        return Repeats {
+            rounds,
+            at_least: rounds,
+            within: Duration::ZERO,
+        };
+    }
+    let seconds = match name {
+        ExperimentName::Populate => 10,
+        ExperimentName::Lock => 7,
+        ExperimentName::Lazy => 4,
+        ExperimentName::Volatile => 8,
+        ExperimentName::Free => 22,
+    };
+    Repeats {
+        rounds: 5,
+        at_least: 3,
+        within: Duration::from_secs(seconds),
+    }
+}
+
+/// Makes a progress bar on standard error; hidden unless that is a terminal. It
+/// only draws between samples: a thread that ticks would disturb them.
+fn progress_bar(name: ExperimentName, samples: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(samples), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{msg:9} [{bar:40}] {pos}/{len} samples")
+        .expect("the template is valid");
+    bar.set_style(style.progress_chars("=> "));
+    bar.set_message(name.as_str());
+    bar.tick();
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_progress_template_is_valid() {
+        progress_bar(ExperimentName::Free, 1).finish_and_clear();
+    }
+
+    #[test]
+    fn asked_for_rounds_are_exact() {
+        let repeats = repeats(ExperimentName::Free, Some(7));
+        assert_eq!((repeats.rounds, repeats.at_least), (7, 7));
+    }
+
+    #[test]
+    fn the_time_for_all_is_less_than_a_minute() {
+        let all = <ExperimentName as clap::ValueEnum>::value_variants();
+        let seconds = all.iter().map(|&name| repeats(name, None).within.as_secs());
+        assert!(seconds.sum::<u64>() <= 52);
+    }
+}

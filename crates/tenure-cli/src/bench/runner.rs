@@ -1,0 +1,155 @@
+//! Runs an experiment: the ways of a case take turns, and every sample is kept.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{
+    clock::Clock,
+    experiment::{Case, CaseResult, Experiment, Figure, FigureResult, WayResult},
+    statistics::{Better, Series},
+};
+
+/// How often an experiment is repeated.
+#[derive(Clone, Copy, Debug)]
+pub struct Repeats {
+    /// Rounds wanted.
+    pub rounds: u32,
+    /// Rounds measured however long they take.
+    pub at_least: u32,
+    /// No further round is begun that would likely end after this time.
+    pub within: Duration,
+}
+
+/// Returns how many samples `experiment` takes at most, the warm-up included.
+pub fn sample_count(experiment: &Experiment, repeats: Repeats) -> u64 {
+    let ways: usize = experiment.cases.iter().map(|case| case.ways.len()).sum();
+    ways as u64 * (u64::from(repeats.rounds) + 1)
+}
+
+/// Runs `experiment`: one round of all cases that is not counted, so that memory
+/// has been touched once (a virtual machine's memory is only backed by its host
+/// when it is first used), then case by case the rounds that are. `after_sample`
+/// is called after each sample.
+pub fn measure(
+    experiment: &mut Experiment,
+    repeats: Repeats,
+    clock: &dyn Clock,
+    after_sample: &mut dyn FnMut(),
+) -> Result<Vec<CaseResult>> {
+    let end = clock.now() + repeats.within;
+    let mut costs = Vec::new();
+    for case in &mut experiment.cases {
+        let before = clock.now();
+        take_round(case, clock, after_sample)?;
+        costs.push(clock.now() - before);
+    }
+    let mut results = Vec::new();
+    for (index, case) in experiment.cases.iter_mut().enumerate() {
+        let left = end.saturating_sub(clock.now());
+        let repeats = Repeats {
+            within: share(left, &costs[index..]),
+            ..repeats
+        };
+        let rounds = take_rounds(case, repeats, clock, after_sample)?;
+        results.push(summarise(
+            case,
+            &rounds,
+            experiment.compared,
+            experiment.better,
+        )?);
+    }
+    Ok(results)
+}
+
+/// Returns how much of the time `left` the first of the remaining cases gets:
+/// as much as its part of what they cost in the warm-up.
+fn share(left: Duration, costs: &[Duration]) -> Duration {
+    let all: Duration = costs.iter().sum();
+    if all.is_zero() {
+        return left;
+    }
+    left.mul_f64(costs[0].as_secs_f64() / all.as_secs_f64())
+}
+
+/// The figures of all ways in one round.
+type Round = Vec<Vec<Figure>>;
+
+fn take_rounds(
+    case: &mut Case,
+    repeats: Repeats,
+    clock: &dyn Clock,
+    after_sample: &mut dyn FnMut(),
+) -> Result<Vec<Round>> {
+    let start = clock.now();
+    let mut rounds = Vec::new();
+    for round in 1..=repeats.rounds {
+        let before = clock.now();
+        rounds.push(take_round(case, clock, after_sample)?);
+        let now = clock.now();
+        let next_end = now + (now - before);
+        if round >= repeats.at_least && next_end - start > repeats.within {
+            break;
+        }
+    }
+    Ok(rounds)
+}
+
+fn take_round(case: &mut Case, clock: &dyn Clock, after_sample: &mut dyn FnMut()) -> Result<Round> {
+    let mut round = Vec::new();
+    for way in &mut case.ways {
+        let figures = way.take_sample(clock);
+        round.push(figures.with_context(|| format!("{}, {}", case.name, way.name))?);
+        after_sample();
+    }
+    Ok(round)
+}
+
+fn summarise(case: &Case, rounds: &[Round], compared: &str, better: Better) -> Result<CaseResult> {
+    let mut ways = Vec::new();
+    for (index, way) in case.ways.iter().enumerate() {
+        let samples: Vec<&[Figure]> = rounds.iter().map(|round| &round[index][..]).collect();
+        let figures = series(&samples).with_context(|| format!("{}, {}", case.name, way.name))?;
+        ways.push(WayResult {
+            name: way.name,
+            is_tenure: way.is_tenure,
+            is_baseline: way.is_baseline,
+            figures,
+            times_as_good: None,
+        });
+    }
+    let compared = |way: &WayResult| way.figure(compared).map(|figure| figure.series.clone());
+    let baseline = ways.iter().find(|way| way.is_baseline).and_then(compared);
+    if let Some(baseline) = baseline {
+        for way in ways.iter_mut().filter(|way| !way.is_baseline) {
+            way.times_as_good =
+                compared(way).and_then(|series| series.times_as_good(&baseline, better));
+        }
+    }
+    Ok(CaseResult {
+        name: case.name.clone(),
+        rounds: rounds.len() as u32,
+        ways,
+    })
+}
+
+/// Turns samples of several figures into several figures of samples.
+fn series(samples: &[&[Figure]]) -> Result<Vec<FigureResult>> {
+    let names = |sample: &[Figure]| -> Vec<&str> { sample.iter().map(|figure| figure.0).collect() };
+    let first = samples.first().context("no round was measured")?;
+    ensure!(
+        samples.iter().all(|sample| names(sample) == names(first)),
+        "not every round recorded the same figures"
+    );
+    let of_index = |index: usize| {
+        let (name, unit, _) = first[index];
+        let values = samples.iter().map(|sample| sample[index].2).collect();
+        let series = Series::new(values).with_context(|| format!("{name} is not a number"))?;
+        Ok(FigureResult { name, unit, series })
+    };
+    (0..first.len()).map(of_index).collect()
+}
+
+#[cfg(test)]
+#[path = "runner_tests.rs"]
+mod tests;

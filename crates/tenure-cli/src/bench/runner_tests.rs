@@ -1,0 +1,183 @@
+//! The runner with a mock clock and mock work.
+
+use std::{cell::RefCell, rc::Rc, sync::Arc};
+
+use anyhow::bail;
+
+use super::*;
+use crate::bench::{
+    clock::mock::MockClock,
+    experiment::{Unit, Way},
+};
+
+const FIVE: Repeats = Repeats {
+    rounds: 5,
+    at_least: 3,
+    within: Duration::from_secs(1000),
+};
+
+/// What happened, in order.
+type Log = Rc<RefCell<Vec<String>>>;
+
+/// A way whose parts take 10 ms, `milliseconds` and 10 ms.
+fn way(name: &'static str, milliseconds: u64, clock: &Arc<MockClock>, log: &Log) -> Way {
+    let (clocks, logs) = ([clock.clone(), clock.clone(), clock.clone()], log.clone());
+    let [set_up_clock, work_clock, check_clock] = clocks;
+    Way::new(
+        name,
+        move || {
+            set_up_clock.pass(10);
+            Ok(())
+        },
+        move |(), recorder| {
+            recorder.time("time", || work_clock.pass(milliseconds));
+            Ok(())
+        },
+        move |(), recorder| {
+            logs.borrow_mut().push(name.to_owned());
+            check_clock.pass(10);
+            recorder.record("things", Unit::Count, 7.0);
+            Ok(())
+        },
+    )
+}
+
+fn experiment(ways: Vec<Way>) -> Experiment {
+    Experiment {
+        title: String::new(),
+        notes: Vec::new(),
+        compared: "time",
+        better: Better::Less,
+        cases: vec![Case {
+            name: "case".to_owned(),
+            ways,
+        }],
+        conclude: |_| String::new(),
+    }
+}
+
+fn old_and_new(clock: &Arc<MockClock>, log: &Log) -> Experiment {
+    experiment(vec![
+        way("old", 300, clock, log).baseline(),
+        way("new", 100, clock, log).tenure(),
+    ])
+}
+
+#[test]
+fn ways_take_turns_after_one_round_that_is_not_counted() {
+    let (clock, log) = (Arc::new(MockClock::default()), Log::default());
+    let mut samples = 0;
+    let mut experiment = old_and_new(&clock, &log);
+    let measured = measure(&mut experiment, FIVE, &*clock, &mut || samples += 1).unwrap();
+    assert_eq!(measured[0].rounds, 5);
+    assert_eq!(samples, sample_count(&experiment, FIVE));
+    assert_eq!(log.borrow().len(), 12);
+    assert!(log.borrow().chunks(2).all(|turn| turn == ["old", "new"]));
+    assert_eq!(measured[0].ways[0].figures[0].series.samples.len(), 5);
+}
+
+#[test]
+fn only_the_work_is_timed() {
+    let (clock, log) = (Arc::new(MockClock::default()), Log::default());
+    let mut experiment = old_and_new(&clock, &log);
+    let measured = measure(&mut experiment, FIVE, &*clock, &mut || ()).unwrap();
+    let case = &measured[0];
+    let time = |name| {
+        case.way(name)
+            .unwrap()
+            .figure("time")
+            .unwrap()
+            .series
+            .median
+    };
+    assert_eq!((time("old"), time("new")), (0.3, 0.1));
+    let things = case.way("new").unwrap().figure("things").unwrap();
+    assert_eq!((things.unit, things.series.maximum), (Unit::Count, 7.0));
+}
+
+#[test]
+fn the_ratio_is_to_the_baseline() {
+    let (clock, log) = (Arc::new(MockClock::default()), Log::default());
+    let mut experiment = old_and_new(&clock, &log);
+    let measured = measure(&mut experiment, FIVE, &*clock, &mut || ()).unwrap();
+    let ratio = measured[0].tenure().unwrap();
+    assert!((ratio.median - 3.0).abs() < 1e-9);
+    assert!(measured[0].ways[0].times_as_good.is_none());
+}
+
+#[test]
+fn rounds_stop_when_the_time_is_used_up_but_not_too_early() {
+    let (clock, log) = (Arc::new(MockClock::default()), Log::default());
+    // A round takes 440 ms: the warm-up and four rounds take 2.2 s.
+    for (within_ms, rounds) in [(1, 3), (2_200, 4), (2_640, 5), (60_000, 5)] {
+        let within = Duration::from_millis(within_ms);
+        let repeats = Repeats { within, ..FIVE };
+        let mut experiment = old_and_new(&clock, &log);
+        let measured = measure(&mut experiment, repeats, &*clock, &mut || ()).unwrap();
+        assert_eq!(measured[0].rounds, rounds, "within {within_ms} ms");
+    }
+}
+
+#[test]
+fn each_case_gets_its_share_of_the_time() {
+    let (clock, log) = (Arc::new(MockClock::default()), Log::default());
+    let mut experiment = experiment(vec![way("long", 980, &clock, &log)]);
+    let short = Case {
+        name: "short".to_owned(),
+        ways: vec![way("short", 80, &clock, &log)],
+    };
+    experiment.cases.push(short);
+    // The warm-up takes 1.1 s, which leaves 4 s and 0.4 s: four rounds of each.
+    let within = Duration::from_millis(5_500);
+    let repeats = Repeats { within, ..FIVE };
+    let measured = measure(&mut experiment, repeats, &*clock, &mut || ()).unwrap();
+    assert_eq!([measured[0].rounds, measured[1].rounds], [4, 4]);
+    let long = ["long"; 4].iter();
+    let expected: Vec<_> = ["long", "short"]
+        .iter()
+        .chain(long)
+        .chain(&["short"; 4])
+        .collect();
+    assert_eq!(log.borrow().iter().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_wrong_answer_ends_the_experiment_and_is_named() {
+    let clock = MockClock::default();
+    let wrong = Way::new(
+        "wrong",
+        || Ok(()),
+        |(), recorder| {
+            recorder.time("time", || ());
+            Ok(())
+        },
+        |(), _| bail!("the sum is 5, not 4"),
+    );
+    let error = measure(&mut experiment(vec![wrong]), FIVE, &clock, &mut || ()).unwrap_err();
+    assert_eq!(
+        format!("{error:#}"),
+        "case, wrong: checking the answer: the sum is 5, not 4"
+    );
+}
+
+#[test]
+fn a_figure_that_is_missing_in_one_round_is_an_error() {
+    let clock = MockClock::default();
+    let mut calls = 0;
+    let fickle = Way::new(
+        "fickle",
+        move || {
+            calls += 1;
+            Ok(calls)
+        },
+        |call, recorder| {
+            if call != 3 {
+                recorder.record("time", Unit::Seconds, 1.0);
+            }
+            Ok(())
+        },
+        |(), _| Ok(()),
+    );
+    let error = measure(&mut experiment(vec![fickle]), FIVE, &clock, &mut || ()).unwrap_err();
+    assert!(format!("{error:#}").contains("the same figures"));
+}

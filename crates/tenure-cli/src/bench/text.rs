@@ -1,0 +1,136 @@
+//! Figures as people read them.
+
+use super::experiment::Unit;
+
+/// Bytes in the largest binary unit that leaves a number of at least 1.
+pub fn bytes_text(bytes: f64) -> String {
+    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    for (name, shift) in UNITS {
+        let scaled = bytes / f64::from(1u32 << shift);
+        if scaled >= 1.0 {
+            let text = significant(scaled);
+            // "4 GiB", not "4.00 GiB".
+            let short = text.trim_end_matches('0').trim_end_matches('.');
+            let text = if text.contains('.') { short } else { &text };
+            return format!("{text} {name}");
+        }
+    }
+    format!("{bytes} bytes")
+}
+
+/// A time in the unit that suits it.
+pub fn seconds_text(seconds: f64) -> String {
+    let (unit, factor) = time_unit(seconds);
+    format!("{} {unit}", significant(seconds * factor))
+}
+
+fn time_unit(seconds: f64) -> (&'static str, f64) {
+    match seconds {
+        1.0.. => ("s", 1.0),
+        1e-3.. => ("ms", 1e3),
+        _ => ("µs", 1e6),
+    }
+}
+
+/// A whole number with thousands separators.
+pub fn count_text(count: f64) -> String {
+    let digits = format!("{count:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A ratio with as many digits as mean something.
+pub fn ratio_text(ratio: f64) -> String {
+    significant(ratio)
+}
+
+/// The median and, in parentheses, the extremes, all in the median's unit.
+pub fn spread_text(unit: Unit, median: f64, minimum: f64, maximum: f64) -> String {
+    let all = |text: &dyn Fn(f64) -> String, unit: &str| {
+        let (median, minimum, maximum) = (text(median), text(minimum), text(maximum));
+        let spread = if minimum == maximum {
+            String::new()
+        } else {
+            format!(" ({minimum}–{maximum})")
+        };
+        format!("{median}{spread}{unit}")
+    };
+    match unit {
+        Unit::Seconds => {
+            let (name, factor) = time_unit(median);
+            all(
+                &|seconds| significant(seconds * factor),
+                &format!(" {name}"),
+            )
+        }
+        Unit::PerSecond => all(&count_text, "/s"),
+        Unit::Bytes => all(&bytes_text, ""),
+        Unit::Count => all(&count_text, ""),
+        Unit::Ratio => all(&ratio_text, ""),
+    }
+}
+
+/// Three significant digits, and all digits before the point.
+fn significant(value: f64) -> String {
+    match value {
+        _ if value.is_nan() => "?".to_owned(),
+        99.95.. => count_text(value),
+        9.995.. => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_the_unit_that_suits() {
+        assert_eq!(bytes_text(0.0), "0 bytes");
+        assert_eq!(bytes_text(4096.0), "4 KiB");
+        assert_eq!(bytes_text(1.5 * 1048576.0), "1.5 MiB");
+        assert_eq!(bytes_text(100.0 * 1048576.0), "100 MiB");
+        assert_eq!(bytes_text(4.0 * 1073741824.0), "4 GiB");
+    }
+
+    #[test]
+    fn times_have_the_unit_that_suits() {
+        assert_eq!(seconds_text(0.0000421), "42.1 µs");
+        assert_eq!(seconds_text(0.31), "310 ms");
+        assert_eq!(seconds_text(2.0), "2.00 s");
+    }
+
+    #[test]
+    fn thousands_are_separated() {
+        assert_eq!(count_text(7.0), "7");
+        assert_eq!(count_text(999.0), "999");
+        assert_eq!(count_text(15_000_000.0), "15,000,000");
+    }
+
+    #[test]
+    fn ratios_have_three_digits() {
+        assert_eq!(ratio_text(1.873), "1.87");
+        assert_eq!(ratio_text(31.26), "31.3");
+        assert_eq!(ratio_text(6120.4), "6,120");
+        assert_eq!(ratio_text(f64::NAN), "?");
+    }
+
+    #[test]
+    fn a_spread_has_one_unit() {
+        assert_eq!(
+            spread_text(Unit::Seconds, 0.002, 0.0015, 0.0123),
+            "2.00 (1.50–12.3) ms"
+        );
+        assert_eq!(spread_text(Unit::Count, 3.0, 3.0, 3.0), "3");
+        assert_eq!(
+            spread_text(Unit::PerSecond, 4000.0, 3000.0, 5000.0),
+            "4,000 (3,000–5,000)/s"
+        );
+    }
+}

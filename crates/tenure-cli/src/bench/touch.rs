@@ -1,0 +1,81 @@
+//! Bringing memory in without tenure, and preparing memory for other experiments.
+
+use std::{ptr, thread};
+
+use anyhow::{Context as _, Result};
+use rustix::mm::{self, Advice};
+use tenure::{Features, page_size};
+
+/// Reads one byte of each page.
+pub fn read_each_page(bytes: &[u8]) {
+    for byte in bytes.iter().step_by(page_size()) {
+        // SAFETY: the pointer comes from a reference. Volatile, because the
+        // value is not used and the read must happen all the same.
+        unsafe { ptr::read_volatile(byte) };
+    }
+}
+
+/// Writes the first byte of each page; `first_byte` gives the one that already
+/// stands there, so that contents stay what they are.
+pub fn write_each_page(bytes: &mut [u8], first_byte: impl Fn(usize) -> u8) {
+    let pages = bytes.iter_mut().step_by(page_size());
+    for (index, byte) in pages.enumerate() {
+        // SAFETY: the pointer comes from a reference. Volatile, because writing
+        // what stands there already must not be optimised away.
+        unsafe { ptr::write_volatile(byte, first_byte(index)) };
+    }
+}
+
+/// Brings zeroed memory in for writing, with two threads.
+pub fn bring_in(bytes: &mut [u8]) -> Result<()> {
+    // A call for each 64 MiB: one large call would keep the other threads of the
+    // process from mapping memory for as long as it runs.
+    const CHUNK: usize = 64 << 20;
+    let half = (bytes.len() / 2).next_multiple_of(page_size());
+    let (first, second) = bytes.split_at_mut(half);
+    let bring_in_half = |half: &mut [u8]| half.chunks_mut(CHUNK).try_for_each(bring_in_chunk);
+    thread::scope(|scope| {
+        let other = scope.spawn(move || bring_in_half(second));
+        let own = bring_in_half(first);
+        other.join().expect("bringing memory in does not panic")?;
+        own
+    })
+}
+
+fn bring_in_chunk(chunk: &mut [u8]) -> Result<()> {
+    if Features::get().madv_populate.is_err() {
+        write_each_page(chunk, |_| 0);
+        return Ok(());
+    }
+    let advice = Advice::LinuxPopulateWrite;
+    // SAFETY: the chunk is borrowed mutably, and populating changes no contents.
+    unsafe { mm::madvise(chunk.as_mut_ptr().cast(), chunk.len(), advice) }
+        .with_context(|| format!("MADV_POPULATE_WRITE of {} bytes", chunk.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{kernel, raw::RawMapping};
+
+    #[test]
+    fn all_pages_are_brought_in_and_stay_zero() {
+        let mut mapping = RawMapping::base_pages(33 * page_size()).unwrap();
+        // SAFETY: `base_pages` maps writable memory.
+        bring_in(unsafe { mapping.bytes_mut() }).unwrap();
+        kernel::check_all_present(mapping.bytes()).unwrap();
+        assert!(mapping.bytes().iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn touching_brings_pages_in_and_keeps_contents() {
+        let page = page_size();
+        let mut mapping = RawMapping::base_pages(5 * page).unwrap();
+        // SAFETY: `base_pages` maps writable memory.
+        let bytes = unsafe { mapping.bytes_mut() };
+        bytes[2 * page] = 9;
+        write_each_page(bytes, |index| if index == 2 { 9 } else { 0 });
+        kernel::check_all_present(bytes).unwrap();
+        assert_eq!(bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>(), 9);
+    }
+}

@@ -1,0 +1,156 @@
+//! The command line: help, man pages and completions all come from here.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  done (also when whoever reads the output has closed it)
+  1  something failed; one line on standard error says what
+  2  the command line was wrong";
+
+/// Control over the life of memory on stock Linux
+///
+/// tenure moves memory in ahead of use (populate), keeps it (lock), lets the
+/// kernel take it (lazy free, volatile) and gives it up without making the
+/// caller wait (munmap, discard).
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, after_help = EXIT_STATUS)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Bench(BenchArguments),
+}
+
+/// Measure tenure beside the older ways, on this machine's memory
+///
+/// Each experiment does the same work once in tenure's way and once in each
+/// older way. The ways take turns (A B C, A B C, ...) after one warm-up round
+/// that is not counted, and each checks its own answer. Reported are the
+/// median, the smallest and the largest of every figure, and the ratio to the
+/// baseline, computed round by round.
+///
+/// Sizes shrink to the memory that is available, to RLIMIT_MEMLOCK and to the
+/// cgroup's room, and the output says so. Files are made under TMPDIR (/tmp
+/// when it is not set), have no name and are gone when the command ends.
+///
+/// An experiment that fails is reported in its place; the others still run,
+/// and the exit status is 1.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_STATUS)]
+pub struct BenchArguments {
+    /// Experiments to run, in this order [default: all five]
+    #[arg(value_enum, value_name = "EXPERIMENT")]
+    pub experiments: Vec<ExperimentName>,
+
+    /// Use sizes that let all five experiments end within a minute on 2 CPUs
+    /// and 24 GiB; so far these are the only sizes, with or without this option
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Measure exactly N rounds [default: 5, or fewer but at least 3 when an
+    /// experiment has used up its time]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+
+    /// Print one JSON document and nothing else on standard output
+    #[arg(long)]
+    pub json: bool,
+
+    /// Make the random contents and offsets from N
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// The experiments.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum ExperimentName {
+    /// Fault a fresh mapping in, whole
+    Populate,
+    /// Read a mapped file at random while what was read stays locked
+    Lock,
+    /// Take a block, copy into it, search in it, free it
+    Lazy,
+    /// Refill buffers that the kernel may take between two uses
+    Volatile,
+    /// Give up a large range: how long does the caller wait?
+    Free,
+}
+
+impl ExperimentName {
+    /// Returns the name as it stands on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Populate => "populate",
+            Self::Lock => "lock",
+            Self::Lazy => "lazy",
+            Self::Volatile => "volatile",
+            Self::Free => "free",
+        }
+    }
+}
+
+impl BenchArguments {
+    /// Returns the experiments asked for, each once, in the order asked for;
+    /// all five when none is named.
+    pub fn chosen(&self) -> Vec<ExperimentName> {
+        if self.experiments.is_empty() {
+            return ExperimentName::value_variants().to_vec();
+        }
+        let mut chosen = Vec::new();
+        for &name in &self.experiments {
+            if !chosen.contains(&name) {
+                chosen.push(name);
+            }
+        }
+        chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bench(line: &[&str]) -> BenchArguments {
+        let line = ["tenure", "bench"].iter().chain(line);
+        let Command::Bench(arguments) = Cli::try_parse_from(line).unwrap().command;
+        arguments
+    }
+
+    #[test]
+    fn no_name_means_all_five_in_order() {
+        let names: Vec<_> = bench(&[])
+            .chosen()
+            .iter()
+            .map(|name| name.as_str())
+            .collect();
+        assert_eq!(names, ["populate", "lock", "lazy", "volatile", "free"]);
+    }
+
+    #[test]
+    fn names_keep_their_order_and_run_once() {
+        assert_eq!(
+            bench(&["free", "lazy", "free"]).chosen(),
+            [ExperimentName::Free, ExperimentName::Lazy]
+        );
+    }
+
+    #[test]
+    fn names_on_the_command_line_are_the_names_in_the_report() {
+        for name in ExperimentName::value_variants() {
+            assert_eq!(name.to_possible_value().unwrap().get_name(), name.as_str());
+        }
+    }
+
+    #[test]
+    fn zero_rounds_are_refused() {
+        assert!(Cli::try_parse_from(["tenure", "bench", "--rounds", "0"]).is_err());
+    }
+}

@@ -1,0 +1,7 @@
+//! The `tenure` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tenure_cli::run()
+}

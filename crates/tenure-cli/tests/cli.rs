@@ -1,0 +1,112 @@
+//! The `tenure` command as scripts meet it: exit codes, output, pipes.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+};
+
+use assert_cmd::cargo::cargo_bin_cmd;
+use serde_json::Value;
+
+#[test]
+fn the_version_is_one_line() {
+    let version = format!("tenure {}\n", env!("CARGO_PKG_VERSION"));
+    let mut tenure = cargo_bin_cmd!("tenure");
+    tenure.arg("--version").assert().code(0).stdout(version);
+}
+
+#[test]
+fn help_names_the_exit_codes() {
+    for arguments in [&["--help"][..], &["bench", "--help"], &["bench", "-h"]] {
+        let assert = cargo_bin_cmd!("tenure").args(arguments).assert().code(0);
+        let help = String::from_utf8_lossy(&assert.get_output().stdout).into_owned();
+        assert!(help.contains("Exit status:"), "{help}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_2() {
+    let wrong: [&[&str]; 5] = [
+        &[],
+        &["bench", "swap"],
+        &["bench", "--rounds", "0"],
+        &["bench", "--seed", "x"],
+        &["--no-such-option"],
+    ];
+    for arguments in wrong {
+        let assert = cargo_bin_cmd!("tenure").args(arguments).assert().code(2);
+        let output = assert.get_output();
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn json_is_one_document_and_nothing_else() {
+    let assert = cargo_bin_cmd!("tenure")
+        .args(["bench", "lazy", "--quick", "--rounds", "1", "--json"])
+        .args(["--seed", "7"])
+        .assert()
+        .code(0)
+        .stderr("");
+    let report: Value = serde_json::from_slice(&assert.get_output().stdout).unwrap();
+    assert_eq!(report["seed"], 7);
+    assert_eq!(
+        report["environment"]["tenure_version"],
+        env!("CARGO_PKG_VERSION")
+    );
+    assert!(report["environment"]["memory_total_bytes"].as_u64() > Some(0));
+
+    let experiments = report["experiments"].as_array().unwrap();
+    assert_eq!(experiments.len(), 1);
+    let experiment = &experiments[0];
+    assert_eq!(experiment["name"], "lazy");
+    assert!(experiment.get("error").is_none());
+    for case in experiment["cases"].as_array().unwrap() {
+        assert_eq!(case["rounds"], 1);
+        let ways = case["ways"].as_array().unwrap();
+        let count = |field: &str| ways.iter().filter(|way| way[field] == true).count();
+        assert_eq!((count("is_baseline"), count("is_tenure")), (1, 1));
+        for way in ways {
+            let figure = &way["figures"][0];
+            assert_eq!(figure["samples"].as_array().unwrap().len(), 1);
+            assert!(figure["median"].as_f64().unwrap() > 0.0);
+            assert_eq!(way["times_as_good"].is_null(), way["is_baseline"] == true);
+        }
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let mut tenure = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["bench", "lazy", "--rounds", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Read the heading, which comes before the experiment, and close the pipe.
+    let mut line = String::new();
+    let mut output = BufReader::new(tenure.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    assert!(line.starts_with("tenure "), "{line}");
+    drop(output);
+    let ended = tenure.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+}
+
+#[test]
+fn a_failure_is_1_and_one_line_that_names_it() {
+    let assert = cargo_bin_cmd!("tenure")
+        .args(["bench", "lock", "--rounds", "1"])
+        .env("TMPDIR", "/proc/self/no/such/folder")
+        .assert()
+        .code(1);
+    let output = assert.get_output();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.starts_with("tenure: lock failed: "), "{errors}");
+    assert!(errors.contains("TMPDIR"), "{errors}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("lock: failed"), "{text}");
+}

@@ -1,0 +1,66 @@
+//! The project's own tasks, run as `cargo xtask TASK`.
+
+mod generate;
+mod layers;
+mod summary;
+mod tests_run;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+
+/// The project's own tasks
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Make the man pages and shell completions from the command line's definition
+    Generate {
+        /// Write nothing; fail when a committed file is stale
+        #[arg(long)]
+        check: bool,
+    },
+    /// Check that each layer of the core library uses only those below it
+    Layers,
+    /// Run all tests and add up their results
+    Test {
+        /// Run the tests as user and group 65534, without privileges
+        #[arg(long)]
+        unprivileged: bool,
+        /// Further arguments for cargo test
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().task {
+        Task::Generate { check } => root().and_then(|root| generate::run(&root, check)),
+        Task::Layers => root().and_then(|root| layers::run(&root)),
+        Task::Test {
+            unprivileged,
+            arguments,
+        } => root().and_then(|root| tests_run::run(&root, unprivileged, &arguments)),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns the root of the workspace.
+fn root() -> Result<PathBuf> {
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let root = manifest.ancestors().nth(2);
+    Ok(root.context("xtask is not at crates/xtask")?.to_owned())
+}

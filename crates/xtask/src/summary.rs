@@ -1,0 +1,145 @@
+//! What test runs say: results added up over all test binaries and doc tests.
+
+/// Results added up from the output of cargo test.
+#[derive(Debug, Default, PartialEq)]
+pub struct Summary {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+    /// Each skipped test that was printed, with its reason.
+    skipped_tests: Vec<String>,
+}
+
+impl Summary {
+    /// Takes one line of output in.
+    pub fn read_line(&mut self, line: &str) {
+        if let Some(counts) = line.strip_prefix("test result: ") {
+            self.read_counts(counts);
+        } else if let Some(test) = line.strip_prefix("test ") {
+            self.read_test(test);
+        }
+    }
+
+    /// Returns the closing lines: the skipped tests, then the counts.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        if !self.skipped_tests.is_empty() {
+            text.push_str("\nskipped:\n");
+        }
+        for test in &self.skipped_tests {
+            text.push_str(&format!("    {test}\n"));
+        }
+        let Self {
+            passed,
+            failed,
+            skipped,
+            ..
+        } = self;
+        text.push_str(&format!(
+            "\n{passed} passed, {failed} failed, {skipped} skipped\n"
+        ));
+        text
+    }
+
+    /// Reads "ok. 3 passed; 0 failed; 1 ignored; 0 measured; ...".
+    fn read_counts(&mut self, counts: &str) {
+        for count in counts.split(['.', ';']) {
+            match count.trim().split_once(' ') {
+                Some((number, "passed")) => self.passed += number.parse().unwrap_or(0),
+                Some((number, "failed")) => self.failed += number.parse().unwrap_or(0),
+                Some((number, "ignored")) => self.skipped += number.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads "NAME ... OUTCOME". A reason follows "ignored" after a comma when it
+    /// comes from #[ignore = "..."], and in parentheses when a libtest-mimic test
+    /// skipped itself while it ran.
+    fn read_test(&mut self, test: &str) {
+        let Some((name, outcome)) = test.split_once(" ... ") else {
+            return;
+        };
+        let Some(reason) = outcome.strip_prefix("ignored") else {
+            return;
+        };
+        let reason = reason.trim_start_matches(',').trim();
+        let in_parentheses = reason.strip_prefix('(').and_then(|it| it.strip_suffix(')'));
+        let reason = match in_parentheses.unwrap_or(reason) {
+            "" => "no reason given",
+            reason => reason,
+        };
+        self.skipped_tests
+            .push(format!("{}: {reason}", name.trim()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Recorded from cargo test: libtest, then libtest-mimic (which pads names),
+    /// then doc tests.
+    const OUTPUT: &str = r#"
+running 3 tests
+test range::tests::rounds_up ... ok
+test range::tests::slow ... ignored, takes an hour
+test range::tests::old ... ignored
+
+test result: ok. 1 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+
+running 3 tests
+test lock::charges_the_limit   ... ignored (needs RLIMIT_MEMLOCK of 64 MiB (8 MiB here))
+test lock::stays               ... ok
+test volatile::sigbus          ... FAILED
+
+failures:
+
+---- volatile::sigbus ----
+test output: 9 passed; 9 failed
+
+failures:
+    volatile::sigbus
+
+test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.05s
+
+
+running 2 tests
+test crates/tenure/src/lib.rs - (line 12) ... ok
+test crates/tenure/src/lib.rs - Mapping::lock (line 40) - compile ... ok
+
+test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.61s
+
+all doctests ran in 0.89s; merged doctests compilation took 0.28s
+"#;
+
+    fn read(output: &str) -> Summary {
+        let mut summary = Summary::default();
+        output.lines().for_each(|line| summary.read_line(line));
+        summary
+    }
+
+    #[test]
+    fn results_of_all_binaries_are_added_up() {
+        let text = read(OUTPUT).text();
+        assert_eq!(text.lines().last(), Some("4 passed, 1 failed, 3 skipped"));
+    }
+
+    #[test]
+    fn skipped_tests_are_named_with_their_reasons() {
+        assert_eq!(
+            read(OUTPUT).skipped_tests,
+            [
+                "range::tests::slow: takes an hour",
+                "range::tests::old: no reason given",
+                "lock::charges_the_limit: needs RLIMIT_MEMLOCK of 64 MiB (8 MiB here)",
+            ]
+        );
+    }
+
+    #[test]
+    fn no_output_is_no_tests() {
+        assert_eq!(read("").text(), "\n0 passed, 0 failed, 0 skipped\n");
+    }
+}

@@ -1,0 +1,182 @@
+//! Runs all tests, if asked to without privileges, and adds up their results.
+
+use std::{
+    env, fs,
+    io::{self, BufRead, BufReader, Write},
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+use tempfile::TempDir;
+
+use crate::summary::Summary;
+
+/// The user and group that own nothing (nobody).
+const NOBODY: u32 = 65534;
+
+/// Runs `cargo test` for the workspace below `root` with further `arguments`.
+/// Returns whether all is well.
+pub fn run(root: &Path, unprivileged: bool, arguments: &[String]) -> Result<bool> {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root);
+    cargo.args(["test", "--workspace", "--no-fail-fast"]);
+    cargo.args(arguments);
+    // Kept until the tests have ended.
+    let _home = if unprivileged {
+        drop_privileges(&mut cargo, root)?
+    } else {
+        None
+    };
+
+    // Standard error stays what it is; standard output is echoed and read.
+    let mut child = cargo
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting cargo")?;
+    let output = child.stdout.take().context("no output from cargo")?;
+    let summary = echo(BufReader::new(output), &mut io::stdout().lock())?;
+    let status = child.wait().context("waiting for cargo")?;
+    print!("{}", summary.text());
+    Ok(status.success())
+}
+
+/// Copies `output` to `out` as it comes, also unfinished lines, and reads it.
+fn echo(mut output: impl BufRead, out: &mut impl Write) -> Result<Summary> {
+    let mut summary = Summary::default();
+    let mut line = Vec::new();
+    loop {
+        let part = output.fill_buf().context("reading the output of cargo")?;
+        if part.is_empty() {
+            break;
+        }
+        out.write_all(part).and_then(|()| out.flush())?;
+        let len = part.len();
+        for &byte in part {
+            if byte == b'\n' {
+                summary.read_line(&String::from_utf8_lossy(&line));
+                line.clear();
+            } else {
+                line.push(byte);
+            }
+        }
+        output.consume(len);
+    }
+    summary.read_line(&String::from_utf8_lossy(&line));
+    Ok(summary)
+}
+
+/// Has cargo run each test binary as [`NOBODY`], with a folder of its own for
+/// HOME and TMPDIR, which lives as long as what is returned.
+fn drop_privileges(cargo: &mut Command, root: &Path) -> Result<Option<TempDir>> {
+    let user = fs::metadata("/proc/self")
+        .context("reading /proc/self")?
+        .uid();
+    if user != 0 {
+        eprintln!("xtask: not root: the tests run as user {user}, without privileges anyway");
+        return Ok(None);
+    }
+    let home = TempDir::with_prefix("tenure-test-").context("making a folder for the tests")?;
+    // This program lies in cargo's target directory, as do the tests.
+    let target = env::current_exe().context("looking for the target directory")?;
+    for path in [root, &target, home.path()] {
+        let folder = path.parent().context("a file in no folder")?;
+        check_open_to_all(folder)?;
+    }
+    check_open_to_all(root)?;
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).context("chmod")?;
+    chown(home.path(), Some(NOBODY), Some(NOBODY)).context("chown")?;
+
+    // `env` because the runner must not change cargo's own HOME and TMPDIR.
+    let runner = format!(
+        "setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups --no-new-privs -- \
+         env HOME={home} TMPDIR={home}",
+        home = home.path().display()
+    );
+    cargo.env(runner_variable(&host_triple()?), runner);
+    Ok(Some(home))
+}
+
+/// Fails when a user who owns nothing cannot get to `folder`.
+fn check_open_to_all(folder: &Path) -> Result<()> {
+    let path = folder
+        .canonicalize()
+        .with_context(|| format!("looking at {}", folder.display()))?;
+    match first_closed(path.ancestors())? {
+        None => Ok(()),
+        Some(closed) => bail!(
+            "user {NOBODY} cannot get to {}: {} is closed to others; open it with chmod o+x, or \
+             build and check out elsewhere (CARGO_TARGET_DIR, TMPDIR)",
+            path.display(),
+            closed.display()
+        ),
+    }
+}
+
+/// Returns the first folder that others may not pass through.
+fn first_closed<'a>(folders: impl IntoIterator<Item = &'a Path>) -> Result<Option<&'a Path>> {
+    for folder in folders {
+        let metadata = fs::metadata(folder);
+        let metadata = metadata.with_context(|| format!("looking at {}", folder.display()))?;
+        if metadata.permissions().mode() & 0o001 == 0 {
+            return Ok(Some(folder));
+        }
+    }
+    Ok(None)
+}
+
+fn host_triple() -> Result<String> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc)
+        .arg("-vV")
+        .output()
+        .context("starting rustc")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let triple = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(triple.context("rustc -vV names no host")?.to_owned())
+}
+
+/// Returns the variable in which cargo looks for the runner of a target.
+fn runner_variable(triple: &str) -> String {
+    let triple = triple.to_uppercase().replace(['-', '.'], "_");
+    format!("CARGO_TARGET_{triple}_RUNNER")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_is_echoed_and_read() {
+        let output = "test a ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored;\nno end";
+        let mut echoed = Vec::new();
+        let summary = echo(output.as_bytes(), &mut echoed).unwrap();
+        assert_eq!(echoed, output.as_bytes());
+        assert_eq!(summary.text(), "\n1 passed, 0 failed, 0 skipped\n");
+    }
+
+    #[test]
+    fn a_closed_folder_on_the_way_is_found() {
+        let outer = tempfile::tempdir().unwrap();
+        let inner = outer.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let open = |folder: &Path, mode| {
+            fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let folders = || [inner.as_path(), outer.path()];
+        open(&inner, 0o755);
+        open(outer.path(), 0o700);
+        assert_eq!(first_closed(folders()).unwrap(), Some(outer.path()));
+        open(outer.path(), 0o711);
+        assert_eq!(first_closed(folders()).unwrap(), None);
+    }
+
+    #[test]
+    fn the_runner_is_set_for_the_target() {
+        assert_eq!(
+            runner_variable("x86_64-unknown-linux-gnu"),
+            "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER"
+        );
+    }
+}
