@@ -4,7 +4,7 @@ use std::{
     env, fs,
     io::{self, BufRead, BufReader, Write},
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -78,13 +78,24 @@ fn drop_privileges(cargo: &mut Command, root: &Path) -> Result<Option<TempDir>> 
         return Ok(None);
     }
     let home = TempDir::with_prefix("tenure-test-").context("making a folder for the tests")?;
+    if let Some(closed) = closed_to_others(home.path().parent().unwrap_or(home.path()))? {
+        bail!(
+            "user {NOBODY} cannot get to {}: {} is closed to others; name an open folder in TMPDIR",
+            home.path().display(),
+            closed.display()
+        );
+    }
     // This program lies in cargo's target directory, as do the tests.
     let target = env::current_exe().context("looking for the target directory")?;
-    for path in [root, &target, home.path()] {
-        let folder = path.parent().context("a file in no folder")?;
-        check_open_to_all(folder)?;
+    if let Some(closed) = closed_to_others(target.parent().unwrap_or(root))? {
+        let elsewhere = home.path().join("target");
+        eprintln!(
+            "xtask: {} is closed to user {NOBODY}: building in {} instead",
+            closed.display(),
+            elsewhere.display()
+        );
+        cargo.env("CARGO_TARGET_DIR", elsewhere);
     }
-    check_open_to_all(root)?;
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).context("chmod")?;
     chown(home.path(), Some(NOBODY), Some(NOBODY)).context("chown")?;
 
@@ -98,20 +109,12 @@ fn drop_privileges(cargo: &mut Command, root: &Path) -> Result<Option<TempDir>> 
     Ok(Some(home))
 }
 
-/// Fails when a user who owns nothing cannot get to `folder`.
-fn check_open_to_all(folder: &Path) -> Result<()> {
+/// Returns the folder on the way to `folder` that keeps others out, if any.
+fn closed_to_others(folder: &Path) -> Result<Option<PathBuf>> {
     let path = folder
         .canonicalize()
         .with_context(|| format!("looking at {}", folder.display()))?;
-    match first_closed(path.ancestors())? {
-        None => Ok(()),
-        Some(closed) => bail!(
-            "user {NOBODY} cannot get to {}: {} is closed to others; open it with chmod o+x, or \
-             build and check out elsewhere (CARGO_TARGET_DIR, TMPDIR)",
-            path.display(),
-            closed.display()
-        ),
-    }
+    Ok(first_closed(path.ancestors())?.map(Path::to_path_buf))
 }
 
 /// Returns the first folder that others may not pass through.

@@ -65,10 +65,22 @@ pub(crate) fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> s
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
     // A thread inherits the mask of the one that starts it.
-    let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
+    let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || {
+        step_behind();
+        body();
+    });
     // SAFETY: the call above has written `before`.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     spawned.map(drop)
+}
+
+/// Has this thread not push others off their CPU when it wakes: the caller who
+/// woke it would wait for the work that it has just handed over.
+fn step_behind() {
+    let unprioritised = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads its argument; concerns this thread alone. Where it is
+    // refused (by seccomp), the thread stays as it is.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &unprioritised) };
 }
 
 #[cfg(test)]
