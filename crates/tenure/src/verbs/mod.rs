@@ -1,5 +1,5 @@
 //! The five verbs. Each has a safe form on [`Mapping`](crate::Mapping) and an
-//! `unsafe` form on [`PageRange`](crate::PageRange).
+//! `unsafe` form on [`PageRange`].
 
 mod lazy_free;
 mod lock;

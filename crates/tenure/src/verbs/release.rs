@@ -88,7 +88,7 @@ impl PageRange {
     /// once for the caller.
     ///
     /// Private anonymous memory of 4 MiB and more is moved out of the way with
-    /// `mremap` and freed by a worker thread; [`drain`](crate::drain) waits for
+    /// `mremap` and freed by a worker thread; [`drain`] waits for
     /// that. Everything else (files, shared, hugetlb and locked memory), and
     /// what the kernel does not move (for want of address space or of room for
     /// one more mapping), is unmapped by the caller in chunks that do not keep
