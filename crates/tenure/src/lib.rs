@@ -34,6 +34,11 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("tenure is built on Linux's own memory calls");
 
+/// The README's example runs as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 mod background;
 mod ground;
 mod verbs;

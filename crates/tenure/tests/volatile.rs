@@ -648,6 +648,14 @@ fn several_threads_mark_and_unmark() {
     });
 }
 
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Marks and unmarks while other threads have the kernel purge all the time.
 fn nothing_reported_intact_is_ever_lost() {
     let memory = anonymous(512);
@@ -655,6 +663,8 @@ fn nothing_reported_intact_is_ever_lost() {
     let stop = AtomicBool::new(false);
     let (intact, purged) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
+        // Also when an assertion fails: the scope waits for the threads.
+        let _stop = SetOnDrop(&stop);
         for _ in 0..3 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -683,7 +693,6 @@ fn nothing_reported_intact_is_ever_lost() {
             }
             assert!(is_filled(PageRange::new(at, range.end() - at).unwrap()));
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(
         purged.into_inner() > 0,

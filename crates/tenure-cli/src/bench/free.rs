@@ -114,7 +114,7 @@ fn sample_step() -> usize {
 }
 
 fn munmap(mapping: Mapping) -> Result<()> {
-    Ok(mapping.munmap().map_err(tenure::Error::from)?)
+    Ok(mapping.munmap()?)
 }
 
 fn dont_need(mut mapping: RawMapping) -> Result<RawMapping> {

@@ -278,7 +278,6 @@ pub struct Refused<T> {
     /// The value that the call would have consumed.
     pub value: T,
     /// Why it did not.
-    #[source]
     pub error: Error,
 }
 

@@ -90,8 +90,8 @@ impl PageRange {
     /// # Safety
     ///
     /// * Nothing may rely on the contents of the range any more.
-    /// * No reference to bytes of the range may exist until they have been
-    ///   written again.
+    /// * No byte of the range may be read, nor a shared reference to it exist,
+    ///   before it has been written again: until then its value may change.
     pub unsafe fn lazy_free(self) -> Result<()> {
         if self.is_empty() {
             return Ok(());

@@ -22,7 +22,8 @@ const CHUNK_BYTES: usize = 32 << 20;
 
 impl Mapping {
     /// Unmaps the memory at once for the caller; its pages are freed behind it.
-    /// Dropping the mapping does the same.
+    /// Dropping the mapping does the same. Until the worker is done the pages
+    /// are still in use; [`drain`] waits for it.
     ///
     /// # Errors
     ///

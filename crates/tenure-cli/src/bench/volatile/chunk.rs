@@ -108,7 +108,7 @@ impl Tenure {
 impl Chunk for Tenure {
     fn take_back(&mut self) -> Result<Contents> {
         let offered = self.offered.take().context("not offered")?;
-        let (mapping, outcome) = offered.mark_nonvolatile().map_err(tenure::Error::from)?;
+        let (mapping, outcome) = offered.mark_nonvolatile()?;
         self.in_use = Some(mapping);
         Ok(match outcome {
             Outcome::Intact => Contents::Intact,
@@ -126,7 +126,7 @@ impl Chunk for Tenure {
 
     fn offer(&mut self) -> Result<()> {
         let mapping = self.in_use.take().context("already offered")?;
-        self.offered = Some(mapping.mark_volatile().map_err(tenure::Error::from)?);
+        self.offered = Some(mapping.mark_volatile()?);
         Ok(())
     }
 }
