@@ -49,4 +49,7 @@ pub use ground::range::PageRange;
 pub use ground::sys::features::Features;
 pub use ground::sys::process::MemoryCgroup;
 pub use ground::sys::{Errno, page_size};
-pub use verbs::{Access, LazilyFreed, LockMode, LockModes, Outcome, VolatileMapping, drain};
+pub use verbs::{
+    Access, BackgroundPopulate, CancelToken, LazilyFreed, LockMode, LockModes, Outcome,
+    PopulateOptions, Progress, Strategy, VolatileMapping, drain,
+};

@@ -175,6 +175,17 @@ pub enum Error {
         range: PageRange,
     },
 
+    /// The work was cancelled before it was all done.
+    #[error("{verb} {range} was cancelled: {} of it are done", Bytes(*done_bytes))]
+    Cancelled {
+        /// What was asked for.
+        verb: &'static str,
+        /// The range asked for.
+        range: PageRange,
+        /// What had been done by then.
+        done_bytes: usize,
+    },
+
     /// Waiting ended before the work did.
     #[error("{} are still waiting to be freed", Bytes(*pending_bytes))]
     TimedOut {
@@ -226,6 +237,7 @@ impl Error {
             Self::Busy { .. } => Errno::BUSY,
             Self::NoBacking { .. } => Errno::FAULT,
             Self::Poisoned { .. } => Errno::HWPOISON,
+            Self::Cancelled { .. } => Errno::CANCELED,
             Self::TimedOut { .. } => Errno::TIMEDOUT,
             Self::System { errno, .. } | Self::SystemAt { errno, .. } => *errno,
         };

@@ -9,7 +9,7 @@ mod volatile;
 
 pub use lazy_free::LazilyFreed;
 pub use lock::{LockMode, LockModes};
-pub use populate::Access;
+pub use populate::{Access, BackgroundPopulate, CancelToken, PopulateOptions, Progress, Strategy};
 pub use release::drain;
 pub use volatile::{Outcome, VolatileMapping};
 

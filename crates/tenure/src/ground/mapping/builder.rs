@@ -1,7 +1,7 @@
 //! How a mapping is made.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::Mapping;
 use crate::ground::error::{Error, Result};
@@ -68,8 +68,8 @@ impl Mapping {
         MappingBuilder::new(Source::SharedAnonymous, Some(len))
     }
 
-    /// Begins a memfd of `len` bytes, mapped shared and closed again: the
-    /// mapping is all that keeps it.
+    /// Begins a memfd of `len` bytes, mapped shared. The mapping keeps its
+    /// descriptor; a [`private`](MappingBuilder::private) one does not.
     ///
     /// With [`MemfdPages::Huge2M`] whole huge pages are mapped and reserved;
     /// [`map`](MappingBuilder::map) fails when the pool has not enough of them.
@@ -187,11 +187,12 @@ impl MappingBuilder<'_> {
             .checked_next_multiple_of(granule)
             .filter(|&rounded| isize::try_from(rounded).is_ok())
             .ok_or(Error::Overflow { addr: 0, len })?;
-        let range = self.mmap(rounded)?;
+        let (range, file) = self.mmap(rounded)?;
         let mapping = Mapping {
             range,
             len,
             writable: self.writable,
+            file,
         };
         // From here on an error drops, and so unmaps, the mapping.
         self.give_advice(range)?;
@@ -217,19 +218,28 @@ impl MappingBuilder<'_> {
         Ok(file_len.saturating_sub(offset) as usize)
     }
 
-    fn mmap(&self, len: usize) -> Result<PageRange> {
+    /// Maps, and keeps a descriptor of the file that writing will write to.
+    fn mmap(&self, len: usize) -> Result<(PageRange, Option<(OwnedFd, u64)>)> {
         let map =
             |backing| map::map(backing, len, !self.private, self.writable).map_err(system("mmap"));
+        let written = self.writable && !self.private;
         match self.source {
-            Source::Anonymous | Source::SharedAnonymous => map(Backing::Anonymous),
-            Source::File { file, offset } => map(Backing::File { fd: file, offset }),
+            Source::Anonymous | Source::SharedAnonymous => Ok((map(Backing::Anonymous)?, None)),
+            Source::File { file: fd, offset } => {
+                let range = map(Backing::File { fd, offset })?;
+                let kept = written.then(|| fd.try_clone_to_owned()).transpose();
+                // Without it (no descriptor to be had) one strategy of populate
+                // is missing.
+                Ok((range, kept.ok().flatten().map(|file| (file, offset))))
+            }
             Source::Memfd(pages) => {
                 let memfd =
                     map::memfd(len, pages == MemfdPages::Huge2M).map_err(system("memfd_create"))?;
-                map(Backing::File {
+                let range = map(Backing::File {
                     fd: memfd.as_fd(),
                     offset: 0,
-                })
+                })?;
+                Ok((range, written.then_some((memfd, 0))))
             }
         }
     }

@@ -5,6 +5,7 @@ mod builder;
 pub use builder::{HugePages, MappingBuilder, MemfdPages};
 
 use std::ops::RangeBounds;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::error::{Error, Result};
 use super::range::PageRange;
@@ -35,6 +36,9 @@ pub struct Mapping {
     /// What was asked for, in bytes.
     len: usize,
     writable: bool,
+    /// The file behind it, and the offset of its first byte, if writing to the
+    /// memory writes to the file.
+    file: Option<(OwnedFd, u64)>,
 }
 
 impl Mapping {
@@ -79,6 +83,14 @@ impl Mapping {
         }
         // SAFETY: as in `as_slice`; mapped writable, and borrowed mutably.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) })
+    }
+
+    /// The file that writing to this memory writes to, and the offset of the
+    /// first byte in it.
+    pub(crate) fn writable_file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.file
+            .as_ref()
+            .map(|(file, offset)| (file.as_fd(), *offset))
     }
 
     /// The pages that hold the bytes named: for verbs that lose nothing.

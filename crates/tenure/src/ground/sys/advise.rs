@@ -31,6 +31,7 @@ pub(crate) enum Harmless {
     DontDump,
     HugePage,
     NoHugePage,
+    WillNeed,
 }
 
 impl From<Harmless> for Advice {
@@ -42,6 +43,7 @@ impl From<Harmless> for Advice {
             Harmless::DontDump => Self::LinuxDontDump,
             Harmless::HugePage => Self::LinuxHugepage,
             Harmless::NoHugePage => Self::LinuxNoHugepage,
+            Harmless::WillNeed => Self::WillNeed,
         }
     }
 }

@@ -130,3 +130,12 @@ pub(crate) fn memfd(len: usize, huge_2m: bool) -> Result<OwnedFd, Errno> {
 pub(crate) fn file_len(fd: impl AsFd) -> Result<u64, Errno> {
     Ok(rustix::fs::fstat(fd)?.st_size as u64)
 }
+
+/// Allocates room for `len` bytes at `offset` of a file, without making it
+/// longer.
+pub(crate) fn allocate(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+    if len == 0 {
+        return Ok(());
+    }
+    rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::KEEP_SIZE, offset, len)
+}

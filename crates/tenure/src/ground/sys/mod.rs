@@ -12,6 +12,7 @@ pub(crate) mod lock;
 pub(crate) mod map;
 pub(crate) mod pagemap;
 pub(crate) mod process;
+pub(crate) mod touch;
 pub(crate) mod userfaultfd;
 pub(crate) mod vma;
 

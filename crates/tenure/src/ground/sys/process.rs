@@ -54,8 +54,20 @@ fn memory_cgroup_of(groups: &procfs::ProcessCGroups) -> MemoryCgroup {
     }
 }
 
-/// Starts a thread that no signal of the program is delivered to.
+/// Starts a thread for work in the background: no signal of the program is
+/// delivered to it, and it steps behind other threads.
 pub(crate) fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let builder = thread::Builder::new().name(name.to_owned());
+    let body = move || {
+        step_behind();
+        body();
+    };
+    with_signals_blocked(|| builder.spawn(body)).map(drop)
+}
+
+/// Does what `start` does, with all signals blocked: a thread that it starts
+/// inherits that, and the program's signals go to the program's own threads.
+pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset writes the set that pthread_sigmask then reads; the
@@ -64,14 +76,10 @@ pub(crate) fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> s
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    // A thread inherits the mask of the one that starts it.
-    let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || {
-        step_behind();
-        body();
-    });
+    let started = start();
     // SAFETY: the call above has written `before`.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    spawned.map(drop)
+    started
 }
 
 /// Has this thread not push others off their CPU when it wakes: the caller who

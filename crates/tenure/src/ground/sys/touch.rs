@@ -1,0 +1,132 @@
+//! Access to single pages by way of system calls: what would be SIGBUS or
+//! SIGSEGV in the program is EFAULT here.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU32;
+
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
+
+use super::page_size;
+use crate::PageRange;
+
+/// Reads and writes pages without changing them.
+#[derive(Debug)]
+pub(crate) struct Toucher {
+    /// Takes the bytes that are read; each write goes to its start.
+    sink: OwnedFd,
+}
+
+/// How many pages one call reads.
+const BATCH_PAGES: usize = 512;
+
+impl Toucher {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let sink = rustix::fs::memfd_create("tenure-touch", MemfdFlags::CLOEXEC)?;
+        Ok(Self { sink })
+    }
+
+    /// Has the kernel read a byte of each page: `pwritev(2)`.
+    pub(crate) fn read(&self, range: PageRange) -> Result<(), Errno> {
+        use std::os::fd::AsRawFd;
+        let mut at = range.start();
+        while at < range.end() {
+            let mut bytes = [libc::iovec {
+                iov_base: std::ptr::null_mut(),
+                iov_len: 1,
+            }; BATCH_PAGES];
+            let count = BATCH_PAGES.min((range.end() - at) / page_size());
+            for (index, byte) in bytes[..count].iter_mut().enumerate() {
+                byte.iov_base = std::ptr::with_exposed_provenance_mut(at + index * page_size());
+            }
+            // SAFETY: the kernel checks the addresses itself and reads `count`
+            // entries of `bytes`, which outlives the call. (By libc: rustix
+            // takes references, and these bytes may not be readable.)
+            let got =
+                unsafe { libc::pwritev(self.sink.as_raw_fd(), bytes.as_ptr(), count as i32, 0) };
+            match usize::try_from(got) {
+                // A short answer stops before a page that cannot be read, where
+                // the next call begins and says why.
+                Ok(read) if read > 0 => at += read * page_size(),
+                Ok(_) => return Err(Errno::FAULT),
+                Err(_) => match last_errno() {
+                    Errno::INTR => {}
+                    errno => return Err(errno),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the kernel add zero to a word of each page, atomically:
+    /// `futex(2)` with FUTEX_WAKE_OP (Linux 2.6.14).
+    pub(crate) fn write(&self, range: PageRange) -> Result<(), Errno> {
+        static NOBODY_WAITS_HERE: AtomicU32 = AtomicU32::new(0);
+        // Add 0; then wake those who wait at the word if it was less than the
+        // least number there is, which it never is: 12 bits with a sign cannot
+        // say that, so at worst one waiter looks at its word once more.
+        let add_zero = (libc::FUTEX_OP_ADD << 28) | (libc::FUTEX_OP_CMP_LT << 24) | 0x800;
+        let mut at = range.start();
+        while at < range.end() {
+            // SAFETY: the kernel checks the address itself; adding zero leaves
+            // every value as it is, also beside other threads' writes.
+            let answer = unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    NOBODY_WAITS_HERE.as_ptr(),
+                    libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG,
+                    0,
+                    0,
+                    at,
+                    add_zero,
+                )
+            };
+            match answer {
+                0.. => at += page_size(),
+                _ => match last_errno() {
+                    Errno::INTR | Errno::AGAIN => {}
+                    errno => return Err(errno),
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::map::{self, Backing};
+    use super::super::pagemap::{self, PageState};
+    use super::*;
+
+    fn states(range: PageRange) -> Vec<PageState> {
+        pagemap::scan(range)
+            .unwrap()
+            .iter()
+            .map(|run| run.state)
+            .collect()
+    }
+
+    #[test]
+    fn reads_and_writes_without_changing() {
+        let range = map::map(Backing::Anonymous, 1100 * page_size(), false, true).unwrap();
+        super::super::advise::advise(range, super::super::advise::Harmless::NoHugePage).unwrap();
+        let toucher = Toucher::new().unwrap();
+        toucher.read(range).unwrap();
+        assert!(!states(range).contains(&PageState::Absent));
+        // SAFETY: inside the mapping made above.
+        unsafe { range.as_ptr().write_bytes(0xff, 100) };
+        toucher.write(range).unwrap();
+        assert_eq!(states(range), [PageState::Present]);
+        // SAFETY: as above.
+        assert!((0..100).all(|at| unsafe { range.as_ptr().add(at).read() } == 0xff));
+        // SAFETY: mapped above and used by nobody else.
+        unsafe { map::unmap(range) }.unwrap();
+        assert_eq!(toucher.read(range), Err(Errno::FAULT));
+        assert_eq!(toucher.write(range), Err(Errno::FAULT));
+    }
+}

@@ -1,0 +1,136 @@
+//! What is to be done: the range's parts, each with its way, checked before
+//! anything is changed.
+
+use std::os::fd::BorrowedFd;
+
+use super::options::{Access, Strategy};
+use crate::ground::error::{Error, MemoryKind, Result};
+use crate::ground::range::PageRange;
+use crate::ground::sys::features::Features;
+use crate::ground::sys::vma::{self, Vma};
+
+pub(super) const VERB: &str = "populate";
+
+/// Where the bytes of a mapping come from, for `fallocate`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'a> {
+    pub(super) file: BorrowedFd<'a>,
+    /// The file's offset at the address `start`.
+    pub(super) offset: u64,
+    pub(super) start: usize,
+}
+
+/// The way of one part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Populate,
+    Touch,
+    ReadThenWrite,
+    Allocate,
+    ReadAhead,
+    /// [`Way::Populate`] or [`Way::ReadAhead`], whichever proves faster.
+    Fastest,
+}
+
+/// A part of the range within one mapping of the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) range: PageRange,
+    pub(super) way: Way,
+    /// What chunks of it must be a multiple of.
+    pub(super) page_bytes: usize,
+}
+
+/// Looks at all that is mapped in the range and chooses the ways.
+pub(super) fn plan(
+    range: PageRange,
+    access: Access,
+    strategy: Strategy,
+    source: Option<Source<'_>>,
+) -> Result<(Vec<Part>, Vec<Vma>)> {
+    let vmas = vma::cover(range)?;
+    let part = |vma: &Vma| {
+        check(range, vma, access)?;
+        Ok(Part {
+            range: vma.range,
+            way: way(range, vma, access, strategy, source.is_some())?,
+            page_bytes: vma.page_bytes,
+        })
+    };
+    let parts = vmas.iter().map(part).collect::<Result<_>>()?;
+    Ok((parts, vmas))
+}
+
+fn check(range: PageRange, vma: &Vma, access: Access) -> Result<()> {
+    if vma.kind == MemoryKind::Special {
+        return Err(wrong_kind(range, vma, "memory and files"));
+    }
+    let missing = match access {
+        Access::Write if !vma.writable => "write",
+        Access::Read if !vma.readable => "read",
+        _ => return Ok(()),
+    };
+    Err(Error::NoAccess {
+        verb: VERB,
+        range,
+        part: vma.range,
+        missing,
+    })
+}
+
+fn way(
+    range: PageRange,
+    vma: &Vma,
+    access: Access,
+    strategy: Strategy,
+    has_source: bool,
+) -> Result<Way> {
+    let populate = Features::get().madv_populate;
+    let is_file = matches!(vma.kind, MemoryKind::PrivateFile | MemoryKind::Shared);
+    let way = match (strategy, populate) {
+        (Strategy::Touch, _) | (Strategy::Auto, Err(_)) => return Ok(Way::Touch),
+        (_, Err(answer)) => {
+            return Err(Error::Unsupported {
+                verb: VERB,
+                feature: "MADV_POPULATE",
+                answer,
+                remedy: "it needs Linux 5.14; Strategy::Auto and Touch do without",
+            });
+        }
+        (Strategy::Auto, Ok(())) if is_file && access == Access::Read => Way::Fastest,
+        (Strategy::Auto | Strategy::Populate, Ok(())) => Way::Populate,
+        (Strategy::ReadThenWrite, Ok(())) if access == Access::Write && vma.readable => {
+            Way::ReadThenWrite
+        }
+        (Strategy::ReadThenWrite, Ok(())) => {
+            return Err(wrong_kind(range, vma, "memory that is to be written"));
+        }
+        (Strategy::ReadAheadThenPopulate, Ok(())) if is_file => Way::ReadAhead,
+        (Strategy::ReadAheadThenPopulate, Ok(())) => {
+            return Err(wrong_kind(range, vma, "files, by reading ahead,"));
+        }
+        (Strategy::AllocateThenPopulate, Ok(()))
+            if vma.kind == MemoryKind::Shared && has_source =>
+        {
+            Way::Allocate
+        }
+        (Strategy::AllocateThenPopulate, Ok(())) => {
+            return Err(wrong_kind(
+                range,
+                vma,
+                "a Mapping of a memfd or a shared, writable file, by allocating,",
+            ));
+        }
+    };
+    Ok(way)
+}
+
+fn wrong_kind(range: PageRange, vma: &Vma, wanted: &'static str) -> Error {
+    Error::WrongKind {
+        verb: VERB,
+        range,
+        part: vma.range,
+        found: vma.kind,
+        wanted,
+    }
+}
