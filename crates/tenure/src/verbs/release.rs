@@ -9,6 +9,7 @@ use crate::ground::error::{Error, MemoryKind, Refused, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, Losing, advise_losing, lock_state};
+use crate::ground::sys::features::Features;
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, map, page_size};
 use crate::verbs::{check_private_anonymous, lock, volatile};
@@ -146,9 +147,10 @@ impl PageRange {
         }
         let vmas = check_private_anonymous("discard", self)?;
         volatile::forget(self);
+        let moves = Features::get().mremap_dontunmap.is_ok();
         let parts = vmas.iter().map(|vma| vma.range);
         let (large, small): (Vec<_>, Vec<_>) =
-            parts.partition(|part| part.len() >= THRESHOLD_BYTES);
+            parts.partition(|part| moves && part.len() >= THRESHOLD_BYTES);
         // SAFETY: mappings of private anonymous memory that is not locked, as
         // just checked; the caller gives the contents up.
         let left = unsafe { carry_off(self, large, Leave::Empty) };

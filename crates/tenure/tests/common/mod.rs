@@ -37,15 +37,19 @@ pub struct Test {
     pub run: fn() -> Completion,
 }
 
-/// Makes `main` of a test file: its tests, and the functions that tests run in
-/// a process of their own with [`in_child`].
+/// Makes `main` of a test file: its tests, the functions that tests run in a
+/// process of their own with [`in_child`], and why all of them may be skipped.
 #[macro_export]
 macro_rules! tests {
     ($($test:ident),* $(,)?) => { $crate::tests!($($test),*; children:); };
     ($($test:ident),* $(,)?; children: $($child:ident),* $(,)?) => {
+        $crate::tests!(unless: || None; $($test),*; children: $($child),*);
+    };
+    (unless: $reason:expr; $($test:ident),* $(,)?; children: $($child:ident),* $(,)?) => {
         fn main() -> std::process::ExitCode {
             use $crate::common::{Test, Verdict, run};
             run(
+                $reason,
                 &[$(Test { name: stringify!($test), run: || $test().completion() }),*],
                 &[$((stringify!($child), $child as fn())),*],
             )
@@ -53,7 +57,12 @@ macro_rules! tests {
     };
 }
 
-pub fn run(tests: &[Test], children: &[(&str, fn())]) -> ExitCode {
+/// `unless` tells why none of the tests can run here.
+pub fn run(
+    unless: fn() -> Option<&'static str>,
+    tests: &[Test],
+    children: &[(&str, fn())],
+) -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     if let [_, flag, name] = args.as_slice()
         && flag == "--child"
@@ -72,7 +81,8 @@ pub fn run(tests: &[Test], children: &[(&str, fn())]) -> ExitCode {
         .iter()
         .map(|test| {
             let run = test.run;
-            Trial::ignorable_test(test.name, move || Ok::<_, Failed>(run()))
+            let body = move || Ok::<_, Failed>(unless().map_or_else(run, skip));
+            Trial::ignorable_test(test.name, body)
         })
         .collect();
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -17,6 +17,11 @@ use super::{page_size, pagemap, vma};
 /// Each `Result` says that a feature is there, or what the kernel answered when
 /// it was tried. Asked once for each process, by trying: what a version number
 /// promises, a container may refuse.
+///
+/// The environment variable `TENURE_WITHOUT` names features, separated by
+/// commas, that tenure then does without, as on a kernel that lacks them:
+/// `TENURE_WITHOUT=madv_populate,procmap_query,pagemap_scan,mremap_dontunmap,userfaultfd`.
+/// It is read once, and shows how a program does on older kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Features {
@@ -50,7 +55,7 @@ impl Features {
     /// ```
     pub fn get() -> &'static Self {
         static FEATURES: OnceLock<Features> = OnceLock::new();
-        FEATURES.get_or_init(Self::probe)
+        FEATURES.get_or_init(|| Self::probe(&std::env::var("TENURE_WITHOUT").unwrap_or_default()))
     }
 
     /// Whether userfaultfd can turn an access to a missing page into SIGBUS
@@ -60,15 +65,21 @@ impl Features {
             .is_ok_and(|features| features & u64::from(UFFD_FEATURE_SIGBUS) != 0)
     }
 
-    fn probe() -> Self {
+    fn probe(without: &str) -> Self {
+        let wanted = |name| match without.split(',').any(|other| other.trim() == name) {
+            true => Err(Errno::NOSYS),
+            false => Ok(()),
+        };
         Self {
-            madv_populate: knows_advice(MADV_POPULATE_WRITE),
+            madv_populate: wanted("madv_populate").and_then(|()| knows_advice(MADV_POPULATE_WRITE)),
             madv_free: knows_advice(MADV_FREE),
             madv_guard: knows_advice(MADV_GUARD_INSTALL),
-            mremap_dontunmap: probe_dontunmap(),
-            userfaultfd: Userfaultfd::open().map(|uffd| uffd.features()),
-            pagemap_scan: pagemap::probe_scan(),
-            procmap_query: vma::probe_query(),
+            mremap_dontunmap: wanted("mremap_dontunmap").and_then(|()| probe_dontunmap()),
+            userfaultfd: wanted("userfaultfd")
+                .and_then(|()| Userfaultfd::open())
+                .map(|uffd| uffd.features()),
+            pagemap_scan: wanted("pagemap_scan").and_then(|()| pagemap::probe_scan()),
+            procmap_query: wanted("procmap_query").and_then(|()| vma::probe_query()),
             psi: rustix::fs::access("/proc/pressure/memory", rustix::fs::Access::READ_OK),
             memory_cgroup: process::memory_cgroup(),
         }
@@ -113,10 +124,18 @@ mod tests {
     }
 
     #[test]
+    fn does_without_what_it_is_told_to() {
+        let features = Features::probe("pagemap_scan, madv_populate");
+        assert_eq!(features.madv_populate, Err(Errno::NOSYS));
+        assert_eq!(features.pagemap_scan, Err(Errno::NOSYS));
+        assert_eq!(features.madv_free, Ok(()));
+    }
+
+    #[test]
     fn agrees_with_the_kernel_version() {
         let release = procfs::sys::kernel::Version::current().unwrap();
         let release = (release.major, release.minor);
-        let features = Features::get();
+        let features = Features::probe("");
         let since = |major, minor| release >= (major, minor);
         if since(4, 5) {
             assert_eq!(features.madv_free, Ok(()));

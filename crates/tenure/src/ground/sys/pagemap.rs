@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
+use super::features::Features;
 use super::page_size;
 use crate::PageRange;
 
@@ -40,9 +41,9 @@ pub(crate) fn scan(range: PageRange) -> Result<Vec<PageRun>, Errno> {
         return Ok(Vec::new());
     }
     let pagemap = open_pagemap()?;
-    match scan_regions(pagemap.as_fd(), range) {
-        Err(Errno::NOTTY) => read_entries(pagemap.as_fd(), range),
-        answer => answer,
+    match Features::get().pagemap_scan {
+        Ok(()) => scan_regions(pagemap.as_fd(), range),
+        Err(_) => read_entries(pagemap.as_fd(), range),
     }
 }
 

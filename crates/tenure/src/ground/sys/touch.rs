@@ -58,6 +58,25 @@ impl Toucher {
         Ok(())
     }
 
+    /// Whether every byte of the page at `at` is zero. EFAULT where there is no
+    /// page that can be read.
+    pub(crate) fn is_zero(&self, at: usize) -> Result<bool, Errno> {
+        use std::os::fd::AsRawFd;
+        let address = std::ptr::with_exposed_provenance(at);
+        // SAFETY: the kernel checks the address itself. (By libc: rustix takes
+        // a reference, and these bytes may not be readable.)
+        let got = unsafe { libc::pwrite(self.sink.as_raw_fd(), address, page_size(), 0) };
+        if got < 0 {
+            return Err(last_errno());
+        }
+        let mut copy = vec![1; page_size()];
+        let copied = rustix::io::pread(&self.sink, &mut copy, 0)?;
+        if usize::try_from(got) != Ok(page_size()) || copied != page_size() {
+            return Err(Errno::FAULT);
+        }
+        Ok(copy.iter().all(|&byte| byte == 0))
+    }
+
     /// Has the kernel add zero to a word of each page, atomically:
     /// `futex(2)` with FUTEX_WAKE_OP (Linux 2.6.14).
     pub(crate) fn write(&self, range: PageRange) -> Result<(), Errno> {
@@ -118,15 +137,20 @@ mod tests {
         let toucher = Toucher::new().unwrap();
         toucher.read(range).unwrap();
         assert!(!states(range).contains(&PageState::Absent));
+        assert_eq!(toucher.is_zero(range.start()), Ok(true));
         // SAFETY: inside the mapping made above.
         unsafe { range.as_ptr().write_bytes(0xff, 100) };
         toucher.write(range).unwrap();
         assert_eq!(states(range), [PageState::Present]);
+        assert_eq!(toucher.is_zero(range.start()), Ok(false));
         // SAFETY: as above.
         assert!((0..100).all(|at| unsafe { range.as_ptr().add(at).read() } == 0xff));
         // SAFETY: mapped above and used by nobody else.
         unsafe { map::unmap(range) }.unwrap();
+        // The lowest page is never mapped. (The range above may be again.)
+        let range = PageRange::between(page_size(), 2 * page_size());
         assert_eq!(toucher.read(range), Err(Errno::FAULT));
         assert_eq!(toucher.write(range), Err(Errno::FAULT));
+        assert_eq!(toucher.is_zero(range.start()), Err(Errno::FAULT));
     }
 }

@@ -12,9 +12,10 @@ use crate::ground::sys::advise::{Harmless, Losing, advise, advise_losing};
 use crate::ground::sys::features::Features;
 use crate::ground::sys::fork::ForkMutex;
 use crate::ground::sys::pagemap::{self, PageState};
+use crate::ground::sys::touch::Toucher;
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::vma::{self, Vma};
-use crate::ground::sys::{Errno, map};
+use crate::ground::sys::{Errno, map, page_size};
 use crate::verbs::check_private_anonymous;
 
 const VERB: &str = "mark volatile";
@@ -171,7 +172,8 @@ fn open_userfaultfd() -> Result<Userfaultfd> {
         call: "pthread_atfork",
         errno,
     })?;
-    Userfaultfd::open().map_err(|answer| Error::Unsupported {
+    let features = Features::get();
+    features.userfaultfd.and_then(|_| Userfaultfd::open()).map_err(|answer| Error::Unsupported {
         verb: VERB,
         feature: "userfaultfd",
         answer,
@@ -230,12 +232,35 @@ pub(super) fn purge(range: PageRange) -> Result<()> {
             continue;
         }
         for run in pagemap::scan(vma.range).map_err(at("PAGEMAP_SCAN", vma.range))? {
-            if matches!(run.state, PageState::Present | PageState::Swapped) {
-                // SAFETY: the range is volatile and still registered: whoever
-                // marked it lets its contents go at any time.
-                unsafe { advise_losing(run.range, Losing::DontNeed) }
-                    .map_err(at("madvise(MADV_DONTNEED)", run.range))?;
+            match run.state {
+                PageState::Swapped => purge_run(run.range)?,
+                PageState::Present if Features::get().pagemap_scan.is_ok() => purge_run(run.range)?,
+                PageState::Present => purge_but_zeros(run.range)?,
+                PageState::Absent | PageState::Zero => {}
             }
+        }
+    }
+    Ok(())
+}
+
+fn purge_run(run: PageRange) -> Result<()> {
+    // SAFETY: the range is volatile and registered: whoever marked it lets its
+    // contents go at any time, and the registration shows the loss.
+    unsafe { advise_losing(run, Losing::DontNeed) }.map_err(at("madvise(MADV_DONTNEED)", run))
+}
+
+/// Purges page by page what holds more than zeros. Without PAGEMAP_SCAN the page
+/// of zeros cannot be told from others; taking it from where nothing was ever
+/// written would be reported as a loss.
+fn purge_but_zeros(run: PageRange) -> Result<()> {
+    let toucher = Toucher::new().map_err(at("memfd_create", run))?;
+    for page in run.chunks(page_size()) {
+        match toucher.is_zero(page.start()) {
+            Ok(true) => {}
+            // The kernel has just taken it.
+            Err(Errno::FAULT) => {}
+            Ok(false) => purge_run(page)?,
+            Err(errno) => return Err(at("pwrite", page)(errno)),
         }
     }
     Ok(())
