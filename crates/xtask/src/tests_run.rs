@@ -1,7 +1,9 @@
 //! Runs all tests, if asked to without privileges, and adds up their results.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsString,
+    fs,
     io::{self, BufRead, BufReader, Write},
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
     path::{Path, PathBuf},
@@ -16,35 +18,80 @@ use crate::summary::Summary;
 /// The user and group that own nothing (nobody).
 const NOBODY: u32 = 65534;
 
-/// Runs `cargo test` for the workspace below `root` with further `arguments`.
+/// What is run once more as on older kernels: the features that tenure then does
+/// without, and the tests that concern them.
+const OLDER_KERNELS: [(&str, &[&str]); 2] = [
+    (
+        "procmap_query,pagemap_scan,mremap_dontunmap",
+        &["--package", "tenure", "--tests"],
+    ),
+    (
+        "madv_populate",
+        &[
+            "--package",
+            "tenure",
+            "--test",
+            "populate",
+            "--test",
+            "lazy_free",
+        ],
+    ),
+];
+
+/// Runs `cargo test` for the workspace below `root` with further `arguments`;
+/// without such, the core library's tests once more as on older kernels.
 /// Returns whether all is well.
 pub fn run(root: &Path, unprivileged: bool, arguments: &[String]) -> Result<bool> {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root);
-    cargo.args(["test", "--workspace", "--no-fail-fast"]);
-    cargo.args(arguments);
+    let mut common = Vec::new();
     // Kept until the tests have ended.
     let _home = if unprivileged {
-        drop_privileges(&mut cargo, root)?
+        drop_privileges(&mut common, root)?
     } else {
         None
     };
+    let mut summary = Summary::default();
+    let whole: Vec<&str> = ["--workspace"]
+        .into_iter()
+        .chain(arguments.iter().map(String::as_str))
+        .collect();
+    let mut all_well = run_cargo(root, &common, &whole, &mut summary)?;
+    if arguments.is_empty() {
+        for (without, which) in OLDER_KERNELS {
+            println!("\n== as on a kernel without {without}");
+            let mut variables = common.clone();
+            variables.push(("TENURE_WITHOUT".into(), without.into()));
+            all_well &= run_cargo(root, &variables, which, &mut summary)?;
+        }
+    }
+    print!("{}", summary.text());
+    Ok(all_well)
+}
 
+type Variable = (OsString, OsString);
+
+fn run_cargo(
+    root: &Path,
+    variables: &[Variable],
+    which: &[&str],
+    summary: &mut Summary,
+) -> Result<bool> {
     // Standard error stays what it is; standard output is echoed and read.
-    let mut child = cargo
+    let mut child = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .current_dir(root)
+        .args(["test", "--no-fail-fast"])
+        .args(which)
+        .envs(variables.iter().cloned())
         .stdout(Stdio::piped())
         .spawn()
         .context("starting cargo")?;
     let output = child.stdout.take().context("no output from cargo")?;
-    let summary = echo(BufReader::new(output), &mut io::stdout().lock())?;
+    echo(BufReader::new(output), &mut io::stdout().lock(), summary)?;
     let status = child.wait().context("waiting for cargo")?;
-    print!("{}", summary.text());
     Ok(status.success())
 }
 
 /// Copies `output` to `out` as it comes, also unfinished lines, and reads it.
-fn echo(mut output: impl BufRead, out: &mut impl Write) -> Result<Summary> {
-    let mut summary = Summary::default();
+fn echo(mut output: impl BufRead, out: &mut impl Write, summary: &mut Summary) -> Result<()> {
     let mut line = Vec::new();
     loop {
         let part = output.fill_buf().context("reading the output of cargo")?;
@@ -64,12 +111,12 @@ fn echo(mut output: impl BufRead, out: &mut impl Write) -> Result<Summary> {
         output.consume(len);
     }
     summary.read_line(&String::from_utf8_lossy(&line));
-    Ok(summary)
+    Ok(())
 }
 
 /// Has cargo run each test binary as [`NOBODY`], with a folder of its own for
 /// HOME and TMPDIR, which lives as long as what is returned.
-fn drop_privileges(cargo: &mut Command, root: &Path) -> Result<Option<TempDir>> {
+fn drop_privileges(variables: &mut Vec<Variable>, root: &Path) -> Result<Option<TempDir>> {
     let user = fs::metadata("/proc/self")
         .context("reading /proc/self")?
         .uid();
@@ -94,7 +141,7 @@ fn drop_privileges(cargo: &mut Command, root: &Path) -> Result<Option<TempDir>> 
             closed.display(),
             elsewhere.display()
         );
-        cargo.env("CARGO_TARGET_DIR", elsewhere);
+        variables.push(("CARGO_TARGET_DIR".into(), elsewhere.into()));
     }
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).context("chmod")?;
     chown(home.path(), Some(NOBODY), Some(NOBODY)).context("chown")?;
@@ -105,7 +152,7 @@ fn drop_privileges(cargo: &mut Command, root: &Path) -> Result<Option<TempDir>> 
          env HOME={home} TMPDIR={home}",
         home = home.path().display()
     );
-    cargo.env(runner_variable(&host_triple()?), runner);
+    variables.push((runner_variable(&host_triple()?).into(), runner.into()));
     Ok(Some(home))
 }
 
@@ -154,7 +201,8 @@ mod tests {
     fn output_is_echoed_and_read() {
         let output = "test a ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored;\nno end";
         let mut echoed = Vec::new();
-        let summary = echo(output.as_bytes(), &mut echoed).unwrap();
+        let mut summary = Summary::default();
+        echo(output.as_bytes(), &mut echoed, &mut summary).unwrap();
         assert_eq!(echoed, output.as_bytes());
         assert_eq!(summary.text(), "\n1 passed, 0 failed, 0 skipped\n");
     }
