@@ -201,10 +201,7 @@ fn limit_memlock(bytes: u64) {
         maximum: Some(bytes),
     };
     setrlimit(Resource::Memlock, limit).unwrap();
-    if is_root() {
-        // Privileges go with the user.
-        assert_eq!(unsafe { libc::setuid(65534) }, 0);
-    }
+    give_up_privileges();
 }
 
 fn lock_past_the_limit() {

@@ -114,7 +114,7 @@ fn echo(mut output: impl BufRead, out: &mut impl Write, summary: &mut Summary) -
     Ok(())
 }
 
-/// Has cargo run each test binary as [`NOBODY`], with a folder of its own for
+/// Has cargo, by `variables`, run each test binary as [`NOBODY`], with a folder of its own for
 /// HOME and TMPDIR, which lives as long as what is returned.
 fn drop_privileges(variables: &mut Vec<Variable>, root: &Path) -> Result<Option<TempDir>> {
     let user = fs::metadata("/proc/self")

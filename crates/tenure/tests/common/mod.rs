@@ -134,6 +134,15 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Makes root a user like others, for whom limits hold.
+pub fn give_up_privileges() {
+    if is_root() {
+        assert_eq!(unsafe { libc::setuid(65534) }, 0);
+        // Without it files under /proc/self belong to root from here on.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) }, 0);
+    }
+}
+
 /// The pages `count` from page `first` of a mapping or range.
 pub fn pages(of: PageRange, first: usize, count: usize) -> PageRange {
     PageRange::new(of.start() + first * page_size(), count * page_size()).unwrap()
@@ -165,8 +174,9 @@ pub fn is_filled(range: PageRange) -> bool {
     })
 }
 
-/// A stretch of one long row of bytes, which begins elsewhere for each page.
-fn pattern(page: PageRange) -> &'static [u8] {
+/// What [`fill`] writes to a page: a stretch of one long row of bytes, which
+/// begins elsewhere for each page.
+pub fn pattern(page: PageRange) -> &'static [u8] {
     const SHIFTS: usize = 4093;
     static ROW: LazyLock<Vec<u8>> = LazyLock::new(|| {
         (0..page_size() + SHIFTS)

@@ -185,7 +185,12 @@ fn open_userfaultfd() -> Result<Userfaultfd> {
 /// is missing later is one that was lost. Before the range is registered: a
 /// thread that reads such a page meanwhile must not meet SIGBUS.
 fn map_zeros_where_absent(range: PageRange) -> Result<()> {
-    let runs = pagemap::scan(range).map_err(at("PAGEMAP_SCAN", range))?;
+    let runs = pagemap::scan(range).map_err(|answer| Error::Unsupported {
+        verb: VERB,
+        feature: "/proc/self/pagemap",
+        answer,
+        remedy: "it needs /proc; after a change of user it belongs to root until prctl(PR_SET_DUMPABLE, 1)",
+    })?;
     for run in runs.iter().filter(|run| run.state == PageState::Absent) {
         advise(run.range, Harmless::PopulateRead)
             .map_err(at("madvise(MADV_POPULATE_READ)", run.range))?;

@@ -1,0 +1,578 @@
+//! populate in earnest: threads, strategies, progress, cancelling, and other
+//! threads that write meanwhile.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use common::*;
+use libtest_mimic::Completion;
+use proptest::prelude::{Just, ProptestConfig, prop_assert, prop_assert_eq, proptest};
+use proptest::strategy::Strategy as _;
+use tenure::{
+    Access, CancelToken, Error, Features, Mapping, MappingBuilder, MemfdPages, MemoryKind,
+    PopulateOptions, Progress, Strategy, page_size,
+};
+
+tests!(
+    every_strategy_brings_every_page_in,
+    a_strategy_without_meaning_is_refused,
+    without_populate_only_touching_serves,
+    touching_past_the_end_of_a_file_is_an_error,
+    allocating_does_not_make_a_file_longer,
+    reading_over_holes_of_a_file_allocates_nothing,
+    a_file_told_random_is_read_whole,
+    huge_pages_of_the_pool,
+    several_threads_share_the_work,
+    a_thread_that_cannot_start_leaves_its_work_to_others,
+    progress_is_told_on_the_calling_thread,
+    cancelled_before_it_starts,
+    cancelled_half_way,
+    in_the_background,
+    in_the_background_what_can_be_refused_is_refused_at_once,
+    in_the_background_a_failure_is_not_lost,
+    dropping_the_handle_ends_it,
+    a_failure_of_one_thread_is_the_answer,
+    contents_stay_while_others_write,
+    contents_are_the_same_before_and_after;
+    children:
+    populate_without_threads,
+);
+
+const MIB: usize = 1 << 20;
+
+fn options(access: Access, strategy: Strategy) -> PopulateOptions {
+    PopulateOptions::new(access).strategy(strategy)
+}
+
+const STRATEGIES: [Strategy; 6] = [
+    Strategy::Auto,
+    Strategy::Populate,
+    Strategy::Touch,
+    Strategy::ReadThenWrite,
+    Strategy::AllocateThenPopulate,
+    Strategy::ReadAheadThenPopulate,
+];
+
+/// A kind of memory, and how to make some of it.
+struct Kind {
+    name: &'static str,
+    make: fn(usize) -> Mapping,
+}
+
+/// The kinds of memory there are without a pool of huge pages.
+const KINDS: [Kind; 8] = [
+    Kind {
+        name: "private anonymous",
+        make: |len| made(Mapping::anonymous(len).huge_pages(tenure::HugePages::Never)),
+    },
+    Kind {
+        name: "private huge pages",
+        make: |len| made(Mapping::anonymous(len).huge_pages(tenure::HugePages::Always)),
+    },
+    Kind {
+        name: "shared anonymous",
+        make: |len| made(Mapping::shared_anonymous(len)),
+    },
+    Kind {
+        name: "shared memfd",
+        make: |len| made(Mapping::memfd(len, MemfdPages::Base)),
+    },
+    Kind {
+        name: "private memfd",
+        make: |len| made(Mapping::memfd(len, MemfdPages::Base).private()),
+    },
+    Kind {
+        name: "shared file",
+        make: |len| {
+            let file = file(len);
+            made(unsafe { Mapping::file(&file) }.read_write())
+        },
+    },
+    Kind {
+        name: "private file",
+        make: |len| {
+            let file = file(len);
+            made(unsafe { Mapping::file(&file) }.private().read_write())
+        },
+    },
+    Kind {
+        name: "file with holes",
+        make: |len| {
+            let file = holes(len);
+            made(unsafe { Mapping::file(&file) }.read_write())
+        },
+    },
+];
+
+fn made(builder: MappingBuilder<'_>) -> Mapping {
+    builder.map().unwrap()
+}
+
+/// A file in which every other 64 KiB are a hole.
+fn holes(len: usize) -> std::fs::File {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(len as u64).unwrap();
+    for at in (0..len).step_by(128 << 10) {
+        let part = vec![0x5a; (64 << 10).min(len - at)];
+        file.write_all_at(&part, at as u64).unwrap();
+    }
+    file
+}
+
+fn every_strategy_brings_every_page_in() {
+    let len = 4 * MIB;
+    for kind in &KINDS {
+        for access in [Access::Read, Access::Write] {
+            let mut served = 0;
+            for strategy in STRATEGIES {
+                let memory = (kind.make)(len);
+                let case = format!("{}, {access:?}, {strategy:?}", kind.name);
+                match memory.populate_with(.., &options(access, strategy)) {
+                    Ok(()) => {
+                        assert_eq!(count_present(memory.range()), len / page_size(), "{case}");
+                        served += 1;
+                    }
+                    Err(Error::WrongKind { .. } | Error::Unsupported { .. }) => {
+                        assert_eq!(count_present(memory.range()), 0, "{case}");
+                    }
+                    Err(error) => panic!("{case}: {error}"),
+                }
+            }
+            assert!(served >= 2, "{}, {access:?}", kind.name);
+        }
+    }
+}
+
+fn a_strategy_without_meaning_is_refused() -> Completion {
+    if Features::get().madv_populate.is_err() {
+        return skip("needs MADV_POPULATE (Linux 5.14)");
+    }
+    let memory = anonymous(64);
+    for (access, strategy) in [
+        (Access::Read, Strategy::ReadThenWrite),
+        (Access::Write, Strategy::AllocateThenPopulate),
+        (Access::Read, Strategy::ReadAheadThenPopulate),
+    ] {
+        let error = memory
+            .populate_with(.., &options(access, strategy))
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::WrongKind {
+                    found: MemoryKind::PrivateAnonymous,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+    assert_eq!(count_present(memory.range()), 0);
+    Completion::Completed
+}
+
+fn without_populate_only_touching_serves() -> Completion {
+    if Features::get().madv_populate.is_ok() {
+        return skip("runs with TENURE_WITHOUT=madv_populate");
+    }
+    let memory = anonymous(64);
+    let error = memory
+        .populate_with(.., &options(Access::Write, Strategy::Populate))
+        .unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    memory.populate(.., Access::Write).unwrap();
+    assert_eq!(count_present(memory.range()), 64);
+    Completion::Completed
+}
+
+fn touching_past_the_end_of_a_file_is_an_error() {
+    let file = file(4 * page_size());
+    for access in [Access::Read, Access::Write] {
+        for strategy in [Strategy::Touch, Strategy::Auto] {
+            let memory = made(
+                unsafe { Mapping::file(&file) }
+                    .read_write()
+                    .len(8 * page_size()),
+            );
+            let error = memory
+                .populate_with(.., &options(access, strategy))
+                .unwrap_err();
+            assert!(
+                matches!(error, Error::NoBacking { .. }),
+                "{access:?} {strategy:?}: {error}"
+            );
+            assert_eq!(count_present(memory.range()), 4);
+        }
+    }
+}
+
+fn allocating_does_not_make_a_file_longer() -> Completion {
+    if Features::get().madv_populate.is_err() {
+        return skip("needs MADV_POPULATE (Linux 5.14)");
+    }
+    let file = holes(4 * MIB);
+    let before = file.metadata().unwrap();
+    let memory = made(unsafe { Mapping::file(&file) }.read_write().len(5 * MIB));
+    let error = memory
+        .populate_with(.., &options(Access::Write, Strategy::AllocateThenPopulate))
+        .unwrap_err();
+    assert!(matches!(error, Error::NoBacking { .. }), "{error}");
+    let after = file.metadata().unwrap();
+    assert_eq!(after.len(), before.len());
+    assert!(
+        after.blocks() >= (4 * MIB / 512) as u64,
+        "{} blocks",
+        after.blocks()
+    );
+    Completion::Completed
+}
+
+fn reading_over_holes_of_a_file_allocates_nothing() {
+    for strategy in [Strategy::Auto, Strategy::Touch] {
+        let file = holes(4 * MIB);
+        file.sync_all().unwrap();
+        let before = file.metadata().unwrap().blocks();
+        let memory = made(unsafe { Mapping::file(&file) });
+        memory
+            .populate_with(.., &options(Access::Read, strategy))
+            .unwrap();
+        assert_eq!(count_present(memory.range()), 4 * MIB / page_size());
+        file.sync_all().unwrap();
+        assert_eq!(file.metadata().unwrap().blocks(), before, "{strategy:?}");
+    }
+}
+
+fn a_file_told_random_is_read_whole() {
+    let file = file(16 * MIB);
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let memory = made(unsafe { Mapping::file(&file) });
+    unsafe {
+        rustix::mm::madvise(
+            memory.as_ptr().cast(),
+            memory.len(),
+            rustix::mm::Advice::Random,
+        )
+    }
+    .unwrap();
+    memory.populate(.., Access::Read).unwrap();
+    assert_eq!(count_present(memory.range()), 16 * MIB / page_size());
+    assert!(
+        memory
+            .as_slice()
+            .iter()
+            .enumerate()
+            .all(|(at, &byte)| byte == (at % 251) as u8)
+    );
+}
+
+fn huge_pages_of_the_pool() -> Completion {
+    let Some(_pool) = HugePool::of(8) else {
+        return skip("needs 8 free huge pages of 2 MiB (vm.nr_hugepages), or root to ask for them");
+    };
+    for access in [Access::Read, Access::Write] {
+        for strategy in [Strategy::Auto, Strategy::Touch] {
+            for builder in [
+                Mapping::memfd(8 * MIB, MemfdPages::Huge2M),
+                Mapping::memfd(8 * MIB, MemfdPages::Huge2M).private(),
+            ] {
+                let memory = made(builder);
+                memory
+                    .populate_with(.., &options(access, strategy).threads(3).chunk_bytes(1))
+                    .unwrap();
+                assert_eq!(
+                    count_present(memory.range()),
+                    8 * MIB / page_size(),
+                    "{access:?} {strategy:?}"
+                );
+            }
+        }
+    }
+    Completion::Completed
+}
+
+fn several_threads_share_the_work() {
+    let mut memory = anonymous(512 * MIB / page_size());
+    for threads in [1, 2, 5] {
+        memory.discard(..).unwrap();
+        tenure::drain(None).unwrap();
+        let before = threads_there();
+        let most = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&most);
+        let options = PopulateOptions::new(Access::Write)
+            .threads(threads)
+            .progress(move |_| {
+                seen.fetch_max(threads_there(), Ordering::Relaxed);
+            });
+        memory.populate_with(.., &options).unwrap();
+        assert_eq!(count_present(memory.range()), memory.range().pages());
+        assert_eq!(most.load(Ordering::Relaxed), before + threads - 1);
+        assert_eq!(threads_there(), before);
+    }
+}
+
+/// The threads of this process; without the worker that frees memory, which
+/// comes and goes.
+fn threads_there() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+    tasks
+        .filter_map(|task| name(task.ok()?))
+        .filter(|name| name != "tenure-free\n")
+        .count()
+}
+
+fn populate_without_threads() {
+    let memory = anonymous(256 * MIB / page_size());
+    give_up_privileges();
+    let none = rustix::process::Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nproc, none).unwrap();
+    assert!(
+        std::thread::Builder::new().spawn(|| ()).is_err(),
+        "threads can be had"
+    );
+    memory
+        .populate_with(.., &PopulateOptions::new(Access::Write).threads(4))
+        .unwrap();
+    assert_eq!(count_present(memory.range()), memory.range().pages());
+}
+
+fn a_thread_that_cannot_start_leaves_its_work_to_others() {
+    in_child_ok("populate_without_threads");
+}
+
+fn progress_is_told_on_the_calling_thread() {
+    let memory = anonymous(256 * MIB / page_size());
+    let told: Arc<Mutex<Vec<(Progress, ThreadId)>>> = Arc::default();
+    let tell = Arc::clone(&told);
+    let options = PopulateOptions::new(Access::Write)
+        .threads(2)
+        .chunk_bytes(64 << 10)
+        .progress(move |now| {
+            tell.lock()
+                .unwrap()
+                .push((now, std::thread::current().id()))
+        });
+    memory.populate_with(.., &options).unwrap();
+    let told = told.lock().unwrap();
+    let (last, _) = told.last().expect("told at least once");
+    assert_eq!(
+        (last.done_bytes, last.total_bytes),
+        (memory.len(), memory.len())
+    );
+    assert!(
+        told.iter()
+            .all(|(_, thread)| *thread == std::thread::current().id())
+    );
+    assert!(told.is_sorted_by_key(|(now, _)| (now.done_bytes, now.elapsed)));
+}
+
+fn cancelled_before_it_starts() {
+    let memory = anonymous(64);
+    let token = CancelToken::new();
+    token.cancel();
+    let error = memory
+        .populate_with(.., &PopulateOptions::new(Access::Write).cancel(&token))
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::Cancelled { done_bytes: 0, .. }),
+        "{error}"
+    );
+    assert_eq!(error.errno(), libc::ECANCELED);
+    assert_eq!(count_present(memory.range()), 0);
+}
+
+fn cancelled_half_way() {
+    let memory = anonymous(1024 * MIB / page_size());
+    let token = CancelToken::new();
+    let from_inside = token.clone();
+    let options = PopulateOptions::new(Access::Write)
+        .chunk_bytes(256 << 10)
+        .cancel(&token)
+        .progress(move |_| from_inside.cancel());
+    let error = memory.populate_with(.., &options).unwrap_err();
+    let Error::Cancelled { done_bytes, .. } = error else {
+        panic!("{error}")
+    };
+    assert!(done_bytes > 0 && done_bytes < memory.len(), "{done_bytes}");
+    assert_eq!(count_present(memory.range()), done_bytes / page_size());
+}
+
+fn in_the_background() {
+    let memory = Arc::new(anonymous(256 * MIB / page_size()));
+    let arriving = memory
+        .populate_in_background(.., &PopulateOptions::new(Access::Write))
+        .unwrap();
+    // The memory can be used meanwhile.
+    assert_eq!(memory.as_slice()[memory.len() - 1], 0);
+    arriving.wait().unwrap();
+    assert_eq!(count_present(memory.range()), memory.range().pages());
+    assert_eq!(Arc::strong_count(&memory), 1);
+}
+
+fn in_the_background_what_can_be_refused_is_refused_at_once() {
+    let memory = Arc::new(anonymous(64));
+    raw_unmap(pages(memory.range(), 40, 1));
+    let error = memory
+        .populate_in_background(.., &PopulateOptions::new(Access::Write))
+        .unwrap_err();
+    assert!(matches!(error, Error::Hole { .. }), "{error}");
+}
+
+fn in_the_background_a_failure_is_not_lost() {
+    let file = file(2 * page_size());
+    let memory = Arc::new(made(unsafe { Mapping::file(&file) }.len(8 * page_size())));
+    let arriving = memory
+        .populate_in_background(.., &PopulateOptions::new(Access::Read))
+        .unwrap();
+    while !arriving.is_finished() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let error = arriving.wait().unwrap_err();
+    assert!(matches!(error, Error::NoBacking { .. }), "{error}");
+}
+
+fn dropping_the_handle_ends_it() {
+    let memory = Arc::new(anonymous(1024 * MIB / page_size()));
+    let options = PopulateOptions::new(Access::Write)
+        .threads(1)
+        .chunk_bytes(64 << 10);
+    let arriving = memory.populate_in_background(.., &options).unwrap();
+    drop(arriving);
+    let after = count_present(memory.range());
+    assert!(after < memory.range().pages());
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(count_present(memory.range()), after);
+}
+
+fn a_failure_of_one_thread_is_the_answer() {
+    // The last megabyte lies behind the end of the file.
+    let file = file(63 * MIB);
+    let memory = made(unsafe { Mapping::file(&file) }.len(64 * MIB));
+    let error = memory
+        .populate_with(.., &PopulateOptions::new(Access::Read).threads(4))
+        .unwrap_err();
+    let Error::NoBacking { range, .. } = error else {
+        panic!("{error}")
+    };
+    assert!(range.end() > memory.range().start() + 63 * MIB);
+}
+
+/// Counts up in bytes all over the memory while it is populated for writing.
+fn contents_stay_while_others_write() {
+    for kind in &KINDS {
+        for strategy in [Strategy::Auto, Strategy::Touch, Strategy::ReadThenWrite] {
+            let memory = (kind.make)(8 * MIB);
+            let range = memory.range();
+            // The first byte of each page, which touching touches, and one more.
+            let counters: Vec<usize> = (0..range.pages())
+                .step_by(7)
+                .flat_map(|page| [page * page_size(), page * page_size() + 100])
+                .collect();
+            let before: Vec<u8> = counters.iter().map(|&at| memory.as_slice()[at]).collect();
+            let counter = |at: usize| unsafe { AtomicU8::from_ptr(range.as_ptr().add(at)) };
+            let stop = AtomicBool::new(false);
+            let (rounds, answer) = std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    let mut rounds = 0_u8;
+                    while !stop.load(Ordering::Relaxed) {
+                        for &at in &counters {
+                            counter(at).fetch_add(1, Ordering::Relaxed);
+                        }
+                        rounds = rounds.wrapping_add(1);
+                    }
+                    rounds
+                });
+                let answer = (0..3).try_for_each(|_| unsafe {
+                    range.populate_with(
+                        &options(Access::Write, strategy)
+                            .threads(2)
+                            .chunk_bytes(64 << 10),
+                    )
+                });
+                stop.store(true, Ordering::Relaxed);
+                (writer.join().unwrap(), answer)
+            });
+            match answer {
+                Ok(()) | Err(Error::Unsupported { .. }) => {}
+                Err(error) => panic!("{}, {strategy:?}: {error}", kind.name),
+            }
+            for (&at, before) in counters.iter().zip(before) {
+                let now = counter(at).load(Ordering::Relaxed);
+                assert_eq!(
+                    now,
+                    before.wrapping_add(rounds),
+                    "{}, {strategy:?}",
+                    kind.name
+                );
+            }
+        }
+    }
+}
+
+fn contents_are_the_same_before_and_after() {
+    const PAGES: usize = 700;
+    let config = ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let part = (0..PAGES).prop_flat_map(|first| (Just(first), 0..=PAGES - first));
+    let inputs = (
+        0..KINDS.len(),
+        proptest::sample::select(&STRATEGIES[..]),
+        proptest::bool::ANY,
+        1..5_usize,
+        proptest::option::of(1..3 * MIB),
+        part,
+        proptest::collection::vec(0..PAGES, 0..40),
+    );
+    proptest!(config, |((kind, strategy, write, threads, chunk_bytes, (first, count), written) in inputs)| {
+        let memory = (KINDS[kind].make)(PAGES * page_size());
+        for &page in &written {
+            fill(pages(memory.range(), page, 1));
+        }
+        let before = expected(kind, &memory, &written);
+        let access = if write { Access::Write } else { Access::Read };
+        let mut options = options(access, strategy).threads(threads);
+        if let Some(bytes) = chunk_bytes {
+            options = options.chunk_bytes(bytes);
+        }
+        let bounds = first * page_size()..(first + count) * page_size();
+        match memory.populate_with(bounds, &options) {
+            Ok(()) => prop_assert_eq!(count_present(pages(memory.range(), first, count)), count),
+            Err(Error::WrongKind { .. } | Error::Unsupported { .. }) => {}
+            Err(error) => prop_assert!(false, "{}", error),
+        }
+        prop_assert!(memory.as_slice() == before);
+    });
+}
+
+/// What the memory must hold: without a look at it, which would bring it in.
+fn expected(kind: usize, memory: &Mapping, written: &[usize]) -> Vec<u8> {
+    let mut bytes = match KINDS[kind].name {
+        "shared file" | "private file" => (0..memory.len()).map(|at| (at % 251) as u8).collect(),
+        "file with holes" => (0..memory.len())
+            .map(|at| if at >> 16 & 1 == 0 { 0x5a } else { 0 })
+            .collect(),
+        _ => vec![0; memory.len()],
+    };
+    for &page in written {
+        let at = page * page_size();
+        bytes[at..at + page_size()].copy_from_slice(pattern(pages(memory.range(), page, 1)));
+    }
+    bytes
+}
