@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::map::{self, Backing};
 use super::process::{self, MemoryCgroup};
 use super::userfaultfd::Userfaultfd;
-use super::{page_size, pagemap, vma};
+use super::{last_errno, page_size, pagemap, vma};
 
 /// What this kernel can do, as far as tenure builds on it.
 ///
@@ -95,10 +95,6 @@ fn knows_advice(advice: u32) -> Result<(), Errno> {
         0 => Ok(()),
         _ => Err(last_errno()),
     }
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }
 
 fn probe_dontunmap() -> Result<(), Errno> {
