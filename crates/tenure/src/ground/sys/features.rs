@@ -7,8 +7,8 @@ use linux_raw_sys::general::{
 };
 use rustix::io::Errno;
 
+use super::cgroup::{self, MemoryCgroup};
 use super::map::{self, Backing};
-use super::process::{self, MemoryCgroup};
 use super::userfaultfd::Userfaultfd;
 use super::{last_errno, page_size, pagemap, vma};
 
@@ -81,7 +81,7 @@ impl Features {
             pagemap_scan: wanted("pagemap_scan").and_then(|()| pagemap::probe_scan()),
             procmap_query: wanted("procmap_query").and_then(|()| vma::probe_query()),
             psi: rustix::fs::access("/proc/pressure/memory", rustix::fs::Access::READ_OK),
-            memory_cgroup: process::memory_cgroup(),
+            memory_cgroup: cgroup::memory_cgroup(),
         }
     }
 }

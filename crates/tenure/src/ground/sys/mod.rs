@@ -6,8 +6,10 @@
 //! decided by the verb.
 
 pub(crate) mod advise;
+pub(crate) mod cgroup;
 pub(crate) mod features;
 pub(crate) mod fork;
+pub(crate) mod hugetlb;
 pub(crate) mod lock;
 pub(crate) mod map;
 pub(crate) mod numa;
