@@ -30,9 +30,9 @@ pub enum RoomBound {
         path: PathBuf,
         /// Its limit.
         limit_bytes: usize,
-        /// What it and the groups in it use, less the inactive page cache and
-        /// the lazily freed memory, which the kernel gives up first. The room
-        /// is the limit less this.
+        /// What it and the groups in it use, less what the kernel gives up
+        /// first: inactive page cache, and what this process has freed lazily.
+        /// The room is the limit less this.
         used_bytes: usize,
     },
     /// The pool of huge pages of one size.

@@ -33,9 +33,12 @@ pub(crate) struct LimitedGroup {
     pub(crate) limit_bytes: usize,
     /// What it and the groups in it use, page cache included.
     pub(crate) usage_bytes: usize,
-    /// The part of the usage that the kernel gives up first: page cache that
-    /// was not used of late, and lazily freed memory.
+    /// The part of the usage on the list that the kernel takes from first: page
+    /// cache that was not used of late, and memory that was freed lazily, also
+    /// if it has been taken back since.
     pub(crate) inactive_file_bytes: usize,
+    /// The part of the usage that is page cache, without shared memory.
+    pub(crate) page_cache_bytes: usize,
 }
 
 /// The groups that limit this process: its own and those around it, innermost
@@ -65,8 +68,10 @@ struct Version {
     name: MemoryCgroup,
     limit: &'static str,
     usage: &'static str,
-    /// The line of `memory.stat`, with what is inside the group.
+    /// The lines of `memory.stat`, with what is inside the group.
     inactive_file: &'static str,
+    page_cache: &'static str,
+    shared: &'static str,
 }
 
 static VERSION_1: Version = Version {
@@ -74,6 +79,8 @@ static VERSION_1: Version = Version {
     limit: "memory.limit_in_bytes",
     usage: "memory.usage_in_bytes",
     inactive_file: "total_inactive_file ",
+    page_cache: "total_cache ",
+    shared: "total_shmem ",
 };
 
 static VERSION_2: Version = Version {
@@ -81,6 +88,8 @@ static VERSION_2: Version = Version {
     limit: "memory.max",
     usage: "memory.current",
     inactive_file: "inactive_file ",
+    page_cache: "file ",
+    shared: "shmem ",
 };
 
 impl Version {
@@ -199,15 +208,21 @@ fn limited_group(folder: &Path, version: &Version) -> Option<LimitedGroup> {
     let limit = number(version.limit).filter(|&limit| limit < NO_LIMIT)?;
     let usage = number(version.usage)?;
     let stat = read(&folder.join("memory.stat"));
-    let inactive_file = stat
-        .lines()
-        .find_map(|line| line.strip_prefix(version.inactive_file)?.parse().ok());
+    let line = |name| {
+        let mut numbers = stat.lines().filter_map(|line| line.strip_prefix(name));
+        numbers.next()?.parse::<u64>().ok()
+    };
+    let inactive_file = line(version.inactive_file).unwrap_or(0);
+    // Shared memory is in the page cache, and nothing can be dropped of it.
+    let page_cache = line(version.page_cache).unwrap_or(0);
+    let page_cache = page_cache.saturating_sub(line(version.shared).unwrap_or(0));
     let bytes = |number| usize::try_from(number).unwrap_or(usize::MAX);
     Some(LimitedGroup {
         path: folder.to_owned(),
         limit_bytes: bytes(limit),
         usage_bytes: bytes(usage),
-        inactive_file_bytes: bytes(inactive_file.unwrap_or(0)),
+        inactive_file_bytes: bytes(inactive_file),
+        page_cache_bytes: bytes(page_cache),
     })
 }
 
@@ -221,6 +236,8 @@ fn read(file: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const CACHE: u64 = 77;
 
     /// A recorded tree in a folder of its own.
     struct Tree(tempfile::TempDir);
@@ -245,7 +262,9 @@ mod tests {
                 &format!("{group}/memory.usage_in_bytes"),
                 &format!("{usage}\n"),
             );
-            let stat = format!("inactive_file 1\ntotal_inactive_file {inactive_file}\n");
+            let stat = format!(
+                "cache 1\ninactive_file 1\ntotal_cache {CACHE}\ntotal_shmem 5\ntotal_inactive_file {inactive_file}\n"
+            );
             self.write(&format!("{group}/memory.stat"), &stat);
             self
         }
@@ -253,7 +272,9 @@ mod tests {
         fn v2(self, group: &str, limit: &str, usage: u64, inactive_file: u64) -> Self {
             self.write(&format!("{group}/memory.max"), limit);
             self.write(&format!("{group}/memory.current"), &format!("{usage}\n"));
-            let stat = format!("anon 7\ninactive_file {inactive_file}\nactive_file 3\n");
+            let stat = format!(
+                "anon 7\nfile {CACHE}\nshmem 5\nfile_mapped 2\ninactive_file {inactive_file}\nactive_file 3\n"
+            );
             self.write(&format!("{group}/memory.stat"), &stat);
             self
         }
@@ -428,6 +449,17 @@ mod tests {
         assert_eq!(tree.found(), []);
         let tree = Tree::new("0::/../sub\n", V2_ONLY).v2("sys/fs/cgroup", "900\n", 300, 0);
         assert_eq!(tree.found(), []);
+    }
+
+    #[test]
+    fn shared_memory_is_no_page_cache() {
+        for tree in [
+            Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 20),
+            Tree::new("4:memory:/a\n", HYBRID).v1("sys/fs/cgroup/memory/a", "900\n", 300, 20),
+        ] {
+            let found = limited_groups_below(tree.0.path());
+            assert_eq!(found[0].page_cache_bytes as u64, CACHE - 5);
+        }
     }
 
     #[test]
