@@ -41,14 +41,17 @@ struct Readme;
 
 mod background;
 mod ground;
+mod observation;
 mod verbs;
 
 pub use ground::error::{Error, MemoryKind, Refused, Result};
 pub use ground::mapping::{HugePages, Mapping, MappingBuilder, MemfdPages};
 pub use ground::range::PageRange;
+pub use ground::room_bound::RoomBound;
+pub use ground::sys::cgroup::MemoryCgroup;
 pub use ground::sys::features::Features;
-pub use ground::sys::process::MemoryCgroup;
 pub use ground::sys::{Errno, page_size};
+pub use observation::room::Room;
 pub use verbs::{
     Access, BackgroundPopulate, CancelToken, LazilyFreed, LockMode, LockModes, Outcome,
     PopulateOptions, Progress, Strategy, VolatileMapping, drain,

@@ -56,19 +56,13 @@ impl Environment {
             cpus_allowed: allowed.count() as usize,
             hypervisor: flags.contains(&"hypervisor"),
             memory_total_bytes: meminfo.mem_total,
-            memory_available_bytes: memory_available_bytes()?,
+            memory_available_bytes: meminfo
+                .mem_available
+                .context("no MemAvailable in /proc/meminfo")?,
             page_size_bytes: tenure::page_size(),
             transparent_huge_pages: kernel::huge_page_mode().as_str(),
         })
     }
-}
-
-/// Returns MemAvailable.
-pub fn memory_available_bytes() -> Result<u64> {
-    let meminfo = Meminfo::current().context("reading /proc/meminfo")?;
-    meminfo
-        .mem_available
-        .context("no MemAvailable in /proc/meminfo")
 }
 
 #[cfg(test)]

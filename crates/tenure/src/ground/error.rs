@@ -4,6 +4,7 @@ use rustix::io::Errno;
 
 use super::bytes::Bytes;
 use super::range::PageRange;
+use super::room_bound::RoomBound;
 
 /// What a call of this library answers.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -163,6 +164,26 @@ pub enum Error {
         range: PageRange,
     },
 
+    /// There is less memory than the verb would take. It looked before it
+    /// began, for past a cgroup's limit the kernel answers with SIGKILL.
+    #[error(
+        "cannot {verb} {range}: it takes {}, and {bound} leaves {}: {}, or go on all the same with `force`; nothing was done",
+        Bytes(*need_bytes), Bytes(*room_bytes), bound.remedy()
+    )]
+    NoMemory {
+        /// What was asked for.
+        verb: &'static str,
+        /// The range asked for.
+        range: PageRange,
+        /// What it would take.
+        need_bytes: usize,
+        /// What there is.
+        room_bytes: usize,
+        /// What leaves no more. (In a box, for an error travels with the
+        /// mapping that was refused.)
+        bound: Box<RoomBound>,
+    },
+
     /// The kernel could make no further mapping: `vm.max_map_count`, the
     /// address space limit, or overcommit.
     #[error(
@@ -230,7 +251,7 @@ impl Error {
             | Self::WrongKind { .. }
             | Self::Locked { .. } => Errno::INVAL,
             Self::NoAccess { .. } => Errno::ACCESS,
-            Self::Hole { .. } | Self::NoRoom { .. } => Errno::NOMEM,
+            Self::Hole { .. } | Self::NoMemory { .. } | Self::NoRoom { .. } => Errno::NOMEM,
             Self::LockLimit { limit_bytes: 0, .. } => Errno::PERM,
             Self::LockLimit { .. } => Errno::NOMEM,
             Self::Unsupported { .. } => Errno::OPNOTSUPP,
@@ -296,5 +317,44 @@ pub struct Refused<T> {
 impl<T> From<Refused<T>> for Error {
     fn from(refused: Refused<T>) -> Self {
         refused.error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_memory_is_told_with_its_figures_and_remedy() {
+        let page = crate::page_size();
+        let range = PageRange::new(page, 64 * page).unwrap();
+        let refused = |bound| Error::NoMemory {
+            verb: "populate",
+            range,
+            need_bytes: 300 << 20,
+            room_bytes: 156 << 20,
+            bound: Box::new(bound),
+        };
+        let by_cgroup = refused(RoomBound::Cgroup {
+            path: "/sys/fs/cgroup/jobs".into(),
+            limit_bytes: 256 << 20,
+            used_bytes: 100 << 20,
+        });
+        assert_eq!(by_cgroup.errno(), libc::ENOMEM);
+        assert_eq!(
+            by_cgroup.to_string(),
+            format!(
+                "cannot populate {range}: it takes 300 MiB, and the memory cgroup \
+                 /sys/fs/cgroup/jobs (limit 256 MiB, 100 MiB in use) leaves 156 MiB: raise the \
+                 limit, free memory in the cgroup, or go on all the same with `force`; \
+                 nothing was done"
+            )
+        );
+        let told = |bound| refused(bound).to_string();
+        assert!(told(RoomBound::MemAvailable).contains("MemAvailable leaves 156 MiB: free memory"));
+        let pool = RoomBound::HugePool {
+            page_bytes: 2 << 20,
+        };
+        assert!(told(pool).contains("the pool of 2 MiB huge pages leaves 156 MiB: enlarge"));
     }
 }

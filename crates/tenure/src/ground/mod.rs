@@ -5,4 +5,5 @@ pub(crate) mod bytes;
 pub(crate) mod error;
 pub(crate) mod mapping;
 pub(crate) mod range;
+pub(crate) mod room_bound;
 pub(crate) mod sys;

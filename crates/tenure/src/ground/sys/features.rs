@@ -7,10 +7,10 @@ use linux_raw_sys::general::{
 };
 use rustix::io::Errno;
 
+use super::cgroup::{self, MemoryCgroup};
 use super::map::{self, Backing};
-use super::process::{self, MemoryCgroup};
 use super::userfaultfd::Userfaultfd;
-use super::{page_size, pagemap, vma};
+use super::{last_errno, page_size, pagemap, vma};
 
 /// What this kernel can do, as far as tenure builds on it.
 ///
@@ -81,7 +81,7 @@ impl Features {
             pagemap_scan: wanted("pagemap_scan").and_then(|()| pagemap::probe_scan()),
             procmap_query: wanted("procmap_query").and_then(|()| vma::probe_query()),
             psi: rustix::fs::access("/proc/pressure/memory", rustix::fs::Access::READ_OK),
-            memory_cgroup: process::memory_cgroup(),
+            memory_cgroup: cgroup::memory_cgroup(),
         }
     }
 }
@@ -95,10 +95,6 @@ fn knows_advice(advice: u32) -> Result<(), Errno> {
         0 => Ok(()),
         _ => Err(last_errno()),
     }
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }
 
 fn probe_dontunmap() -> Result<(), Errno> {

@@ -6,10 +6,13 @@
 //! decided by the verb.
 
 pub(crate) mod advise;
+pub(crate) mod cgroup;
 pub(crate) mod features;
 pub(crate) mod fork;
+pub(crate) mod hugetlb;
 pub(crate) mod lock;
 pub(crate) mod map;
+pub(crate) mod numa;
 pub(crate) mod pagemap;
 pub(crate) mod process;
 pub(crate) mod touch;
@@ -36,4 +39,9 @@ pub(crate) fn pmd_bytes() -> usize {
 /// What one page of the next level maps (1 GiB where pages have 4 KiB).
 pub(crate) fn pud_bytes() -> usize {
     pmd_bytes() * (page_size() / size_of::<u64>())
+}
+
+/// Why the call through `libc` that was just made has failed.
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }

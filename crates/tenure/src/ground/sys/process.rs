@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::thread;
 
-use procfs::{Current, FromBufRead};
+use procfs::Current;
 use rustix::process::Resource;
 
 /// The soft `RLIMIT_MEMLOCK` in bytes, and how much is locked already.
@@ -24,34 +24,29 @@ pub(crate) fn mem_total_bytes() -> Option<usize> {
     Some(info.mem_total as usize)
 }
 
-/// Which cgroup version controls this process's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MemoryCgroup {
-    /// The memory controller of cgroup v1.
-    V1,
-    /// The unified hierarchy.
-    V2,
-    /// Neither, or `/proc` does not say.
-    None,
+/// What can be taken without swapping, in bytes, as the kernel estimates it
+/// (`MemAvailable`, Linux 3.14).
+pub(crate) fn mem_available_bytes() -> Option<usize> {
+    let info = procfs::Meminfo::current().ok()?;
+    usize::try_from(info.mem_available?).ok()
 }
 
-pub(crate) fn memory_cgroup() -> MemoryCgroup {
-    let read = std::fs::read("/proc/self/cgroup").ok();
-    let groups =
-        read.and_then(|bytes| procfs::ProcessCGroups::from_buf_read(bytes.as_slice()).ok());
-    groups.map_or(MemoryCgroup::None, |groups| memory_cgroup_of(&groups))
-}
-
-fn memory_cgroup_of(groups: &procfs::ProcessCGroups) -> MemoryCgroup {
-    let v1 = |group: &procfs::ProcessCGroup| group.controllers.iter().any(|name| name == "memory");
-    if groups.0.iter().any(v1) {
-        MemoryCgroup::V1
-    } else if groups.0.iter().any(|group| group.hierarchy == 0) {
-        MemoryCgroup::V2
-    } else {
-        MemoryCgroup::None
-    }
+/// How much of this process's memory is lazily free and not taken back, in
+/// bytes (`smaps_rollup`). The kernel looks at every page for it.
+pub(crate) fn lazily_free_bytes() -> Option<usize> {
+    let rollup = procfs::process::Process::myself()
+        .ok()?
+        .smaps_rollup()
+        .ok()?;
+    let bytes = rollup
+        .memory_map_rollup
+        .0
+        .first()?
+        .extension
+        .map
+        .get("LazyFree")
+        .copied()?;
+    usize::try_from(bytes).ok()
 }
 
 /// Starts a thread for work in the background: no signal of the program is
@@ -95,20 +90,10 @@ fn step_behind() {
 mod tests {
     use super::*;
 
-    fn cgroup(text: &str) -> MemoryCgroup {
-        memory_cgroup_of(&procfs::ProcessCGroups::from_buf_read(text.as_bytes()).unwrap())
-    }
-
-    #[test]
-    fn tells_the_cgroup_versions_apart() {
-        assert_eq!(cgroup("4:memory:/a\n1:cpu:/\n0::/\n"), MemoryCgroup::V1);
-        assert_eq!(cgroup("0::/user.slice/x\n"), MemoryCgroup::V2);
-        assert_eq!(cgroup("1:name=systemd:/\n"), MemoryCgroup::None);
-    }
-
     #[test]
     fn reads_this_machine() {
         assert!(mem_total_bytes().unwrap() > 1 << 26);
+        assert!(mem_available_bytes().unwrap() < mem_total_bytes().unwrap());
     }
 
     #[test]

@@ -1,0 +1,59 @@
+//! The pools of huge pages, as `/sys/kernel/mm/hugepages` tells of them.
+
+use std::path::Path;
+
+/// How many huge pages of `page_bytes` can be had: those free in the pool, and
+/// those by which it may grow (`nr_overcommit_hugepages`). `None` where there
+/// is no such pool or it cannot be read.
+///
+/// Free pages that other mappings have reserved count, for this one may have
+/// reserved them.
+pub(crate) fn free_pages(page_bytes: usize) -> Option<usize> {
+    free_pages_in(Path::new("/sys/kernel/mm/hugepages"), page_bytes)
+}
+
+fn free_pages_in(pools: &Path, page_bytes: usize) -> Option<usize> {
+    let pool = pools.join(format!("hugepages-{}kB", page_bytes / 1024));
+    let pages = |file| {
+        let text = std::fs::read_to_string(pool.join(file)).ok()?;
+        text.trim().parse::<usize>().ok()
+    };
+    let free = pages("free_hugepages")?;
+    let most_surplus = pages("nr_overcommit_hugepages").unwrap_or(0);
+    let surplus = pages("surplus_hugepages").unwrap_or(0);
+    Some(free.saturating_add(most_surplus.saturating_sub(surplus)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn counts_what_is_free_and_what_may_come() {
+        let pools = tempfile::tempdir().unwrap();
+        let pool = pools.path().join("hugepages-2048kB");
+        fs::create_dir(&pool).unwrap();
+        let found = || free_pages_in(pools.path(), 2 << 20);
+        assert_eq!(found(), None);
+        fs::write(pool.join("free_hugepages"), "3\n").unwrap();
+        assert_eq!(found(), Some(3));
+        fs::write(pool.join("nr_overcommit_hugepages"), "5\n").unwrap();
+        assert_eq!(found(), Some(8));
+        fs::write(pool.join("surplus_hugepages"), "4\n").unwrap();
+        assert_eq!(found(), Some(4));
+        // The setting was lowered after pages had come.
+        fs::write(pool.join("surplus_hugepages"), "9\n").unwrap();
+        assert_eq!(found(), Some(3));
+        assert_eq!(free_pages_in(pools.path(), 1 << 30), None);
+    }
+
+    #[test]
+    fn reads_this_machine() {
+        assert_eq!(
+            free_pages(2 << 20).is_some(),
+            Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists()
+        );
+        assert_eq!(free_pages(1234), None);
+    }
+}

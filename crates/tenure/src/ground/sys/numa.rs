@@ -1,0 +1,320 @@
+//! NUMA nodes: which CPUs are near the memory that a range will get.
+
+use std::fs;
+use std::path::Path;
+
+use libc::{c_int, c_ulong};
+use linux_raw_sys::mempolicy::_bindgen_ty_1 as Mode;
+use linux_raw_sys::mempolicy::{
+    MPOL_DEFAULT, MPOL_F_ADDR, MPOL_F_RELATIVE_NODES, MPOL_LOCAL, MPOL_MODE_FLAGS,
+};
+use rustix::io::Errno;
+use rustix::thread::{self, CpuSet};
+
+use super::last_errno;
+use crate::PageRange;
+
+const NODES: &str = "/sys/devices/system/node";
+
+/// The CPUs on the nodes that the memory policy names for the range, as far as
+/// this thread may run there; by the policy at the range's first address.
+///
+/// `None` where it makes no difference or cannot be known: one node, a policy
+/// that names none, no permission to ask, no such CPU.
+#[cfg_attr(not(test), expect(dead_code, reason = "for the threads of populate"))]
+pub(crate) fn cpus_for(range: PageRange) -> Option<CpuSet> {
+    let folder = Path::new(NODES);
+    if !has_several_nodes(folder) {
+        return None;
+    }
+    let nodes = policy_nodes(range.start())?;
+    cpus_of(folder, &nodes, &thread::sched_getaffinity(None).ok()?)
+}
+
+/// Has the calling thread run on these CPUs only. Where that is refused it runs
+/// where it did, with its memory farther away.
+#[cfg_attr(not(test), expect(dead_code, reason = "for the threads of populate"))]
+pub(crate) fn run_on(cpus: &CpuSet) {
+    let _ = thread::sched_setaffinity(None, cpus);
+}
+
+fn has_several_nodes(folder: &Path) -> bool {
+    let online = fs::read_to_string(folder.join("online")).unwrap_or_default();
+    parse_list(&online).nth(1).is_some()
+}
+
+/// The CPUs of the nodes that are also `allowed`, if any.
+fn cpus_of(folder: &Path, nodes: &[usize], allowed: &CpuSet) -> Option<CpuSet> {
+    let mut cpus = CpuSet::new();
+    for node in nodes {
+        let path = folder.join(format!("node{node}/cpulist"));
+        let list = fs::read_to_string(path).unwrap_or_default();
+        for cpu in parse_list(&list).take_while(|&cpu| cpu < CpuSet::MAX_CPU) {
+            if allowed.is_set(cpu) {
+                cpus.set(cpu);
+            }
+        }
+    }
+    (cpus.count() > 0).then_some(cpus)
+}
+
+/// Reads a list of the kernel's, such as `0-3,8`, in ascending order. Ends at
+/// what is not one.
+fn parse_list(text: &str) -> impl Iterator<Item = usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<usize>().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').map_while(range).flatten()
+}
+
+/// The nodes named by the policy for the address; by the thread's own where the
+/// memory has none, as the kernel takes it.
+fn policy_nodes(addr: usize) -> Option<Vec<usize>> {
+    let of_memory = policy(Some(addr)).ok()?;
+    if of_memory.is(MPOL_DEFAULT) {
+        return policy(None).ok()?.nodes();
+    }
+    of_memory.nodes()
+}
+
+/// What `get_mempolicy(2)` answers.
+struct Policy {
+    mode: u32,
+    flags: u32,
+    mask: Mask,
+}
+
+/// A bit for each of 1024 nodes, the most that a kernel can be built for.
+type Mask = [c_ulong; MASK_WORDS];
+
+const MASK_BITS: usize = 1024;
+const MASK_WORDS: usize = MASK_BITS / c_ulong::BITS as usize;
+
+impl Policy {
+    /// The nodes that the policy names, if it names any. Every mode but the
+    /// local ones takes memory from the nodes in its mask, and from others
+    /// only when it must.
+    fn nodes(&self) -> Option<Vec<usize>> {
+        // Relative numbers name no node by themselves.
+        if self.is(MPOL_DEFAULT) || self.is(MPOL_LOCAL) || self.flags & MPOL_F_RELATIVE_NODES != 0 {
+            return None;
+        }
+        let word_bits = c_ulong::BITS as usize;
+        let is_named = |node: &usize| self.mask[node / word_bits] >> (node % word_bits) & 1 == 1;
+        let nodes: Vec<_> = (0..MASK_BITS).filter(is_named).collect();
+        // "Preferred" without a node is how kernels before 5.14 say "local".
+        (!nodes.is_empty()).then_some(nodes)
+    }
+
+    fn is(&self, mode: Mode) -> bool {
+        self.mode == mode as u32
+    }
+}
+
+/// Asks for the policy that was set for the memory at an address, or for this
+/// thread: EFAULT where nothing is mapped, EPERM in many containers.
+fn policy(addr: Option<usize>) -> Result<Policy, Errno> {
+    let mut mode: c_int = 0;
+    let mut mask: Mask = [0; MASK_WORDS];
+    let flags = addr.map_or(0, |_| c_ulong::from(MPOL_F_ADDR));
+    // SAFETY: the kernel writes one int to `mode` and to `mask` as many bits as
+    // it is told are there, which is its size; `addr` is looked up, not used.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &raw mut mode,
+            mask.as_mut_ptr(),
+            MASK_BITS as c_ulong,
+            addr.unwrap_or(0) as c_ulong,
+            flags,
+        )
+    };
+    if answer != 0 {
+        return Err(last_errno());
+    }
+    let mode = mode as u32;
+    Ok(Policy {
+        mode: mode & !MPOL_MODE_FLAGS,
+        flags: mode & MPOL_MODE_FLAGS,
+        mask,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use linux_raw_sys::mempolicy::{
+        MPOL_BIND, MPOL_F_STATIC_NODES, MPOL_INTERLEAVE, MPOL_PREFERRED,
+    };
+
+    use super::*;
+    use crate::Mapping;
+
+    fn list(text: &str) -> Vec<usize> {
+        parse_list(text).collect()
+    }
+
+    fn set(cpus: &[usize]) -> CpuSet {
+        let mut set = CpuSet::new();
+        for &cpu in cpus {
+            set.set(cpu);
+        }
+        set
+    }
+
+    #[test]
+    fn reads_the_kernels_lists() {
+        assert_eq!(list("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(list("7\n"), [7]);
+        assert_eq!(list("\n"), []);
+        assert_eq!(list(""), []);
+        assert_eq!(list("1,x,3"), [1]);
+    }
+
+    #[test]
+    fn the_cpus_of_the_nodes_named_and_allowed() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        assert!(!has_several_nodes(folder.path()));
+        write("online", "0\n");
+        assert!(!has_several_nodes(folder.path()));
+        write("online", "0-2\n");
+        assert!(has_several_nodes(folder.path()));
+        write("online", "0,2\n");
+        assert!(has_several_nodes(folder.path()));
+        write("node0/cpulist", "0-1,4-5\n");
+        write("node1/cpulist", "2-3,6-7,1020-1030\n");
+        // Memory without CPUs.
+        write("node2/cpulist", "\n");
+
+        let all = set(&(0..CpuSet::MAX_CPU).collect::<Vec<_>>());
+        let cpus = |nodes: &[usize], allowed| cpus_of(folder.path(), nodes, &allowed);
+        assert_eq!(cpus(&[0], all), Some(set(&[0, 1, 4, 5])));
+        assert_eq!(cpus(&[0, 2], all), Some(set(&[0, 1, 4, 5])));
+        assert_eq!(cpus(&[0, 1], set(&[1, 2, 9])), Some(set(&[1, 2])));
+        assert_eq!(cpus(&[1], set(&[1020, 1023])), Some(set(&[1020, 1023])));
+        assert_eq!(cpus(&[0], set(&[2, 3])), None);
+        assert_eq!(cpus(&[2], all), None);
+        assert_eq!(cpus(&[3], all), None);
+    }
+
+    #[test]
+    fn modes_that_name_nodes_and_modes_that_do_not() {
+        let nodes = |mode, flags, words: &[c_ulong]| {
+            let mut mask: Mask = [0; MASK_WORDS];
+            mask[..words.len()].copy_from_slice(words);
+            Policy { mode, flags, mask }.nodes()
+        };
+        let (preferred, bind) = (MPOL_PREFERRED as u32, MPOL_BIND as u32);
+        assert_eq!(nodes(bind, 0, &[0b101]), Some(vec![0, 2]));
+        assert_eq!(nodes(bind, MPOL_F_STATIC_NODES, &[0b10]), Some(vec![1]));
+        assert_eq!(nodes(bind, MPOL_F_RELATIVE_NODES, &[0b10]), None);
+        let second = [0, 1 << 3];
+        let node = c_ulong::BITS as usize + 3;
+        assert_eq!(nodes(MPOL_INTERLEAVE as u32, 0, &second), Some(vec![node]));
+        assert_eq!(nodes(preferred, 0, &[1]), Some(vec![0]));
+        assert_eq!(nodes(preferred, 0, &[]), None);
+        assert_eq!(nodes(MPOL_LOCAL as u32, 0, &[1]), None);
+        assert_eq!(nodes(MPOL_DEFAULT as u32, 0, &[1]), None);
+    }
+
+    /// Node 0, which every kernel with NUMA has, as a mask.
+    const NODE_0: Mask = {
+        let mut mask: Mask = [0; MASK_WORDS];
+        mask[0] = 1;
+        mask
+    };
+
+    /// Whether the policy calls are there: without NUMA in the kernel, or in a
+    /// container that refuses them, there is nothing to be tested.
+    fn policies_can_be_set() -> bool {
+        let answer = policy(None);
+        if let Err(errno) = &answer {
+            assert!([Errno::NOSYS, Errno::PERM].contains(errno), "{errno}");
+        }
+        answer.is_ok()
+    }
+
+    #[test]
+    fn reads_the_policy_of_the_memory() {
+        let memory = Mapping::anonymous(1 << 20).map().unwrap();
+        let range = memory.range();
+        if !policies_can_be_set() {
+            assert_eq!(policy_nodes(range.start()), None);
+            return;
+        }
+        assert_eq!(policy_nodes(range.start()), None);
+        // SAFETY: says where pages of this mapping come from, and reads the
+        // mask, which has as many bits as it is told.
+        let answer = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                range.start() as c_ulong,
+                range.len() as c_ulong,
+                MPOL_BIND as c_ulong,
+                NODE_0.as_ptr(),
+                MASK_BITS as c_ulong,
+                0 as c_ulong,
+            )
+        };
+        assert_eq!(answer, 0, "mbind: {}", last_errno());
+        assert_eq!(policy_nodes(range.start()), Some(vec![0]));
+        drop(memory);
+        assert_eq!(policy(Some(0)).err(), Some(Errno::FAULT));
+        assert_eq!(policy_nodes(0), None);
+    }
+
+    #[test]
+    fn reads_the_policy_of_the_thread_where_the_memory_has_none() {
+        if !policies_can_be_set() {
+            return;
+        }
+        let memory = Mapping::anonymous(1 << 20).map().unwrap();
+        let start = memory.range().start();
+        let set_and_ask = || {
+            // SAFETY: concerns the calling thread alone, and reads the mask,
+            // which has as many bits as it is told.
+            let answer = unsafe {
+                libc::syscall(
+                    libc::SYS_set_mempolicy,
+                    MPOL_BIND as c_ulong,
+                    NODE_0.as_ptr(),
+                    MASK_BITS as c_ulong,
+                )
+            };
+            assert_eq!(answer, 0, "set_mempolicy: {}", last_errno());
+            policy_nodes(start)
+        };
+        // A thread of its own: the policy stays with it.
+        let nodes = std::thread::scope(|scope| scope.spawn(set_and_ask).join());
+        assert_eq!(nodes.unwrap(), Some(vec![0]));
+        assert_eq!(policy_nodes(start), None);
+    }
+
+    #[test]
+    fn one_node_needs_no_choice() {
+        let memory = Mapping::anonymous(1 << 20).map().unwrap();
+        if !has_several_nodes(Path::new(NODES)) {
+            assert_eq!(cpus_for(memory.range()), None);
+        }
+    }
+
+    #[test]
+    fn runs_on_the_cpus_named_and_stays_where_that_is_refused() {
+        let run = || {
+            let before = thread::sched_getaffinity(None).unwrap();
+            let first = (0..CpuSet::MAX_CPU).find(|&cpu| before.is_set(cpu));
+            let first = set(&[first.unwrap()]);
+            run_on(&first);
+            assert_eq!(thread::sched_getaffinity(None).unwrap(), first);
+            // No CPU at all: EINVAL.
+            run_on(&CpuSet::new());
+            assert_eq!(thread::sched_getaffinity(None).unwrap(), first);
+        };
+        std::thread::scope(|scope| scope.spawn(run).join()).unwrap();
+    }
+}

@@ -1,0 +1,3 @@
+//! What the verbs and the background look at before and while they act.
+
+pub(crate) mod room;

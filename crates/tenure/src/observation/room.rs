@@ -1,0 +1,188 @@
+//! How much more memory may be taken.
+
+use std::cell::LazyCell;
+
+use crate::ground::error::{Error, Result};
+use crate::ground::room_bound::RoomBound;
+use crate::ground::sys::Errno;
+use crate::ground::sys::cgroup::{self, LimitedGroup};
+use crate::ground::sys::{hugetlb, process};
+
+/// How much more memory this process may take, and what bounds it.
+///
+/// A moment's answer: others take memory too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// The room, in bytes.
+    pub bytes: usize,
+    /// What leaves no more.
+    pub bound: RoomBound,
+}
+
+impl Room {
+    /// Reads `MemAvailable` and the memory limits of this process's cgroup and
+    /// of those around it (version 1 or 2), and tells which leaves least.
+    ///
+    /// In a cgroup, inactive page cache and what this process has freed lazily
+    /// count as room, for the kernel gives them up first. Swap does not. Limits
+    /// that this process cannot see, outside its container, cannot count.
+    ///
+    /// Reads a few small files; in a cgroup that holds memory that was freed
+    /// lazily it also has the kernel look at every page of this process.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] when `/proc/meminfo` cannot be read.
+    ///
+    /// ```
+    /// let room = tenure::Room::now()?;
+    /// println!("{} bytes may be taken, says {}", room.bytes, room.bound);
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    pub fn now() -> Result<Self> {
+        let available = process::mem_available_bytes().ok_or(Error::System {
+            call: "reading MemAvailable in /proc/meminfo",
+            errno: Errno::NOENT,
+        })?;
+        let lazily_free = LazyCell::new(|| process::lazily_free_bytes().unwrap_or(0));
+        let rooms = cgroup::limited_groups()
+            .into_iter()
+            .map(|group| Self::in_group(group, || *lazily_free));
+        Ok(Self::least(available, rooms))
+    }
+
+    fn least(available_bytes: usize, in_groups: impl Iterator<Item = Self>) -> Self {
+        let machine = Self {
+            bytes: available_bytes,
+            bound: RoomBound::MemAvailable,
+        };
+        // Of equals the first counts: the machine, then the innermost group.
+        in_groups.fold(machine, |least, room| {
+            if room.bytes < least.bytes {
+                room
+            } else {
+                least
+            }
+        })
+    }
+
+    fn in_group(group: LimitedGroup, lazily_free_bytes: impl Fn() -> usize) -> Self {
+        let given_up_bytes = given_up_first(&group, lazily_free_bytes);
+        let used_bytes = group.usage_bytes.saturating_sub(given_up_bytes);
+        Self {
+            bytes: group.limit_bytes.saturating_sub(used_bytes),
+            bound: RoomBound::Cgroup {
+                path: group.path,
+                limit_bytes: group.limit_bytes,
+                used_bytes,
+            },
+        }
+    }
+}
+
+/// What the kernel gives up before it kills. Memory that was freed lazily and
+/// taken back is still on its list of inactive files, for it notices only when
+/// it comes to take it: the list beyond the page cache counts as far as this
+/// process knows it to be free.
+fn given_up_first(group: &LimitedGroup, lazily_free_bytes: impl Fn() -> usize) -> usize {
+    /// The figures are this inexact anyway.
+    const WORTH_ASKING: usize = 1 << 20;
+    let page_cache = group.inactive_file_bytes.min(group.page_cache_bytes);
+    let beyond = group.inactive_file_bytes - page_cache;
+    if beyond < WORTH_ASKING {
+        return page_cache;
+    }
+    page_cache + beyond.min(lazily_free_bytes())
+}
+
+/// The room in the pool of huge pages of `page_bytes`, in bytes; `None` where
+/// there is no such pool or it cannot be read.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "for the room check of populate")
+)]
+pub(crate) fn huge_room(page_bytes: usize) -> Option<usize> {
+    Some(hugetlb::free_pages(page_bytes)?.saturating_mul(page_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn group(name: &str, limit: usize, usage: usize, inactive: usize) -> LimitedGroup {
+        LimitedGroup {
+            path: name.into(),
+            limit_bytes: limit * MIB,
+            usage_bytes: usage * MIB,
+            inactive_file_bytes: inactive * MIB,
+            page_cache_bytes: inactive * MIB,
+        }
+    }
+
+    fn least(available: usize, groups: Vec<LimitedGroup>) -> Room {
+        let not_asked = || panic!("nothing there but page cache");
+        let rooms = groups.into_iter();
+        Room::least(
+            available * MIB,
+            rooms.map(|group| Room::in_group(group, not_asked)),
+        )
+    }
+
+    #[test]
+    fn the_machine_bounds_where_no_group_does() {
+        let machine = Room {
+            bytes: 500 * MIB,
+            bound: RoomBound::MemAvailable,
+        };
+        assert_eq!(least(500, vec![]), machine);
+        let wide = vec![group("in", 1000, 400, 0), group("out", 2000, 1500, 0)];
+        assert_eq!(least(500, wide), machine);
+    }
+
+    #[test]
+    fn the_tightest_group_bounds_and_idle_cache_is_room() {
+        let groups = vec![
+            group("in", 1000, 900, 500),
+            group("between", 1000, 900, 300),
+            group("out", 2000, 1500, 0),
+        ];
+        let room = least(10_000, groups);
+        assert_eq!(room.bytes, 400 * MIB);
+        let bound = RoomBound::Cgroup {
+            path: "between".into(),
+            limit_bytes: 1000 * MIB,
+            used_bytes: 600 * MIB,
+        };
+        assert_eq!(room.bound, bound);
+    }
+
+    #[test]
+    fn a_group_past_its_limit_leaves_nothing() {
+        assert_eq!(least(500, vec![group("a", 100, 130, 10)]).bytes, 0);
+        // The two figures are read one after the other.
+        assert_eq!(least(500, vec![group("a", 100, 10, 20)]).bytes, 100 * MIB);
+    }
+
+    #[test]
+    fn of_what_was_freed_lazily_only_what_is_still_free_is_room() {
+        let with_lazy = LimitedGroup {
+            page_cache_bytes: 40 * MIB,
+            ..group("a", 1000, 900, 300)
+        };
+        let room = |free| Room::in_group(with_lazy.clone(), || free * MIB).bytes;
+        assert_eq!(room(0), 140 * MIB);
+        assert_eq!(room(100), 240 * MIB);
+        // Small ranges are free before they are on the list.
+        assert_eq!(room(500), 400 * MIB);
+    }
+
+    #[test]
+    fn reads_this_machine() {
+        let room = Room::now().unwrap();
+        assert!(room.bytes > 0 && room.bytes <= process::mem_total_bytes().unwrap());
+        assert!(huge_room(2 << 20).is_none_or(|bytes| bytes.is_multiple_of(2 << 20)));
+        assert_eq!(huge_room(1234), None);
+    }
+}

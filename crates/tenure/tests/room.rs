@@ -1,0 +1,239 @@
+//! room: how much more memory may be taken, in cgroups with real limits.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use common::*;
+use libtest_mimic::Completion;
+use tenure::{Features, Mapping, MemoryCgroup, Room, RoomBound, page_size};
+
+tests!(
+    the_machine_bounds_at_most,
+    the_limit_of_the_cgroup_bounds,
+    the_limit_of_a_cgroup_around_it_bounds;
+    children:
+    use_the_room_of_a_cgroup,
+    see_the_limit_around,
+);
+
+const MIB: usize = 1 << 20;
+
+/// The folder of the cgroup that a child is to enter.
+const GROUP: &str = "TENURE_TEST_CGROUP";
+
+fn the_machine_bounds_at_most() {
+    let room = Room::now().unwrap();
+    let text = fs::read_to_string("/proc/meminfo").unwrap();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let total_kib = total.unwrap().trim().trim_end_matches(" kB");
+    assert!(room.bytes > 0, "{room:?}");
+    assert!(room.bytes < total_kib.parse::<usize>().unwrap() * 1024);
+}
+
+fn the_limit_of_the_cgroup_bounds() -> Completion {
+    let group = match Group::with_limit(256 * MIB) {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("use_the_room_of_a_cgroup");
+    Completion::Completed
+}
+
+fn use_the_room_of_a_cgroup() {
+    let group = enter_group();
+    let room = || {
+        let Room { bytes, bound } = Room::now().unwrap();
+        let RoomBound::Cgroup {
+            path,
+            limit_bytes,
+            used_bytes,
+        } = bound
+        else {
+            panic!("{bytes} by {bound}");
+        };
+        assert_eq!(path, group);
+        assert_eq!(limit_bytes, 256 * MIB);
+        assert_eq!(bytes, limit_bytes - used_bytes);
+        bytes
+    };
+    // The kernel charges each CPU ahead of its use, and a program that starts
+    // has pages of its own.
+    const SLACK: usize = 8 * MIB;
+    let near = |bytes: usize, expected: usize| bytes.abs_diff(expected) < SLACK;
+
+    let before = room();
+    assert!(near(before, 256 * MIB), "{before}");
+    let memory = anonymous(64 * MIB / page_size());
+    assert!(near(room(), before));
+    fill(memory.range());
+    let used = room();
+    assert!(near(used, before - 64 * MIB), "{before} {used}");
+    // What is lazily free may be taken, though it is still charged.
+    let idle = memory.lazy_free().unwrap();
+    let free = room();
+    assert!(near(free, before), "{before} {free}");
+    // The kernel's inactive_file goes on counting what was taken back.
+    let memory = idle.take_back().unwrap();
+    let taken_back = room();
+    assert!(near(taken_back, used), "{used} {taken_back}");
+    memory.munmap().unwrap();
+    tenure::drain(None).unwrap();
+    let after = room();
+    assert!(near(after, before), "{before} {after}");
+}
+
+fn the_limit_of_a_cgroup_around_it_bounds() -> Completion {
+    let inner = Group::with_limit(128 * MIB).and_then(|outer| outer.inner(256 * MIB));
+    match inner {
+        Ok(inner) => inner.run("see_the_limit_around"),
+        Err(why) => return skip(&why),
+    }
+    Completion::Completed
+}
+
+fn see_the_limit_around() {
+    let group = enter_group();
+    // The outer group is charged for what is used in the inner.
+    let memory = Mapping::anonymous(64 * MIB).map().unwrap();
+    fill(memory.range());
+    let room = Room::now().unwrap();
+    assert!(room.bytes < 64 * MIB, "{room:?}");
+    assert!(
+        matches!(&room.bound, RoomBound::Cgroup { path, limit_bytes, .. }
+            if Some(path.as_path()) == group.parent() && *limit_bytes == 128 * MIB),
+        "{room:?}"
+    );
+}
+
+/// Moves this process into the cgroup that its parent has made for it.
+fn enter_group() -> PathBuf {
+    let group = PathBuf::from(std::env::var_os(GROUP).expect("the cgroup to enter"));
+    fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+    group
+}
+
+/// A cgroup with a memory limit, removed when it is dropped.
+struct Group {
+    path: PathBuf,
+    limit_file: &'static str,
+    /// Removed after what is in it.
+    outer: Option<Box<Group>>,
+}
+
+impl Group {
+    /// Makes one below the group of this process, or says why it cannot.
+    fn with_limit(limit_bytes: usize) -> Result<Self, String> {
+        if !is_root() {
+            return Err("making a cgroup needs root".to_owned());
+        }
+        let (parent, limit_file) = match Features::get().memory_cgroup {
+            MemoryCgroup::V1 => {
+                let own = own_folder("cgroup", "memory")?;
+                (own, "memory.limit_in_bytes")
+            }
+            MemoryCgroup::V2 => {
+                let own = own_folder("cgroup2", "")?;
+                // A group with processes in it has no limited groups in it.
+                let parent = own.ancestors().find(|group| hands_down_memory(group));
+                let parent = parent.ok_or("no cgroup of ours hands the memory controller down")?;
+                (parent.to_owned(), "memory.max")
+            }
+            _ => return Err("this process is in no memory cgroup".to_owned()),
+        };
+        Self::make(&parent, limit_file, limit_bytes, None)
+    }
+
+    fn inner(self, limit_bytes: usize) -> Result<Self, String> {
+        if self.limit_file == "memory.max" {
+            fs::write(self.path.join("cgroup.subtree_control"), "+memory")
+                .map_err(|error| format!("handing the memory controller down: {error}"))?;
+        }
+        let (parent, limit_file) = (self.path.clone(), self.limit_file);
+        Self::make(&parent, limit_file, limit_bytes, Some(Box::new(self)))
+    }
+
+    fn make(
+        parent: &Path,
+        limit_file: &'static str,
+        limit_bytes: usize,
+        outer: Option<Box<Self>>,
+    ) -> Result<Self, String> {
+        let path = parent.join(format!("tenure-test-{}", std::process::id()));
+        let explain = |error| format!("making a cgroup in {}: {error}", parent.display());
+        fs::create_dir(&path).map_err(explain)?;
+        let group = Self {
+            path,
+            limit_file,
+            outer,
+        };
+        fs::write(group.path.join(limit_file), limit_bytes.to_string()).map_err(explain)?;
+        Ok(group)
+    }
+
+    /// Runs a function named in `children:` in a process that is to enter.
+    fn run(&self, child: &str) {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--child", child])
+            .env(GROUP, &self.path)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{child}: {}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A process that has just ended is counted a moment longer.
+        let gone = (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            fs::remove_dir(&self.path).is_ok()
+        });
+        drop(self.outer.take());
+        assert!(
+            gone || std::thread::panicking(),
+            "{} cannot be removed",
+            self.path.display()
+        );
+    }
+}
+
+fn hands_down_memory(group: &Path) -> bool {
+    let handed = fs::read_to_string(group.join("cgroup.subtree_control")).unwrap_or_default();
+    handed.split_whitespace().any(|name| name == "memory")
+}
+
+/// The folder of this process's cgroup in the hierarchy that controls memory,
+/// where that is mounted whole.
+fn own_folder(kind: &str, controller: &str) -> Result<PathBuf, String> {
+    let is_ours = |list: &str| list.split(',').any(|name| name == controller);
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let own = groups.lines().find_map(|line| {
+        let fields: Vec<_> = line.splitn(3, ':').collect();
+        is_ours(fields[1]).then(|| fields[2].trim_start_matches('/').to_owned())
+    });
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let point = mounts.lines().find_map(|line| {
+        let fields: Vec<_> = line.split(' ').collect();
+        let dash = fields.iter().position(|&field| field == "-")?;
+        let fits = fields[dash + 1] == kind
+            && (controller.is_empty() || is_ours(fields[dash + 3]))
+            && fields[3] == "/";
+        fits.then(|| PathBuf::from(fields[4]))
+    });
+    let folder = own.and_then(|own| Some(point?.join(own)));
+    folder.ok_or_else(|| format!("no whole {kind} file system is mounted"))
+}
