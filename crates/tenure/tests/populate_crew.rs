@@ -43,9 +43,12 @@ tests!(
     dropping_the_handle_ends_it,
     a_failure_of_one_thread_is_the_answer,
     contents_stay_while_others_write,
-    contents_are_the_same_before_and_after;
+    contents_are_the_same_before_and_after,
+    room_in_the_pool_of_huge_pages,
+    more_than_there_is_is_refused_with_the_figures;
     children:
     populate_without_threads,
+    touch_instead,
 );
 
 const MIB: usize = 1 << 20;
@@ -181,10 +184,12 @@ fn a_strategy_without_meaning_is_refused() -> Completion {
     Completion::Completed
 }
 
-fn without_populate_only_touching_serves() -> Completion {
-    if Features::get().madv_populate.is_ok() {
-        return skip("runs with TENURE_WITHOUT=madv_populate");
-    }
+fn without_populate_only_touching_serves() {
+    in_child_without("madv_populate", "touch_instead");
+}
+
+fn touch_instead() {
+    assert!(Features::get().madv_populate.is_err());
     let memory = anonymous(64);
     let error = memory
         .populate_with(.., &options(Access::Write, Strategy::Populate))
@@ -192,7 +197,6 @@ fn without_populate_only_touching_serves() -> Completion {
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     memory.populate(.., Access::Write).unwrap();
     assert_eq!(count_present(memory.range()), 64);
-    Completion::Completed
 }
 
 fn touching_past_the_end_of_a_file_is_an_error() {
@@ -575,4 +579,63 @@ fn expected(kind: usize, memory: &Mapping, written: &[usize]) -> Vec<u8> {
         bytes[at..at + page_size()].copy_from_slice(pattern(pages(memory.range(), page, 1)));
     }
     bytes
+}
+
+fn room_in_the_pool_of_huge_pages() -> Completion {
+    let Some(_pool) = HugePool::of(4) else {
+        return skip("needs 4 free huge pages of 2 MiB (vm.nr_hugepages), or root to ask for them");
+    };
+    if Features::get().procmap_query.is_err() {
+        return skip("needs PROCMAP_QUERY (Linux 6.11) to tell huge pages from others");
+    }
+    // More than any pool has; not reserved, so that mapping it succeeds.
+    let len = 1 << 40;
+    let addr = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(addr, libc::MAP_FAILED);
+    let range = tenure::PageRange::new(addr as usize, len).unwrap();
+    let error = unsafe { range.populate(Access::Write) }.unwrap_err();
+    assert!(
+        matches!(error, Error::NoMemory { need_bytes, .. } if need_bytes == len),
+        "{error}"
+    );
+    // Told to go on, it comes to the last page of the pool, without a signal.
+    let forced = PopulateOptions::new(Access::Write).force();
+    let error = unsafe { range.populate_with(&forced) }.unwrap_err();
+    assert!(matches!(error, Error::NoBacking { .. }), "{error}");
+    raw_unmap(range);
+    Completion::Completed
+}
+
+fn more_than_there_is_is_refused_with_the_figures() {
+    let room = tenure::Room::now().unwrap();
+    let len = room.bytes + (1 << 30);
+    // Reserved only: mapping more than there is succeeds without MAP_POPULATE.
+    let memory = Mapping::shared_anonymous(len).map();
+    let Ok(memory) = memory else {
+        panic!("{}", memory.unwrap_err())
+    };
+    for access in [Access::Read, Access::Write] {
+        let error = memory.populate(.., access).unwrap_err();
+        let Error::NoMemory {
+            need_bytes,
+            room_bytes,
+            ..
+        } = &error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(*need_bytes, len.next_multiple_of(page_size()));
+        assert!(*room_bytes < len);
+        assert_eq!(error.errno(), libc::ENOMEM);
+        assert_eq!(count_present(pages(memory.range(), 0, 1000)), 0);
+    }
 }

@@ -14,15 +14,17 @@ use std::time::Duration;
 
 use common::*;
 use libtest_mimic::Completion;
-use tenure::{Features, Mapping, MemoryCgroup, Room, RoomBound, page_size};
+use tenure::{Access, Error, Features, Mapping, MemoryCgroup, Room, RoomBound, page_size};
 
 tests!(
     the_machine_bounds_at_most,
     the_limit_of_the_cgroup_bounds,
-    the_limit_of_a_cgroup_around_it_bounds;
+    the_limit_of_a_cgroup_around_it_bounds,
+    populating_past_the_limit_is_refused_not_killed;
     children:
     use_the_room_of_a_cgroup,
     see_the_limit_around,
+    populate_past_the_limit,
 );
 
 const MIB: usize = 1 << 20;
@@ -111,6 +113,45 @@ fn see_the_limit_around() {
         matches!(&room.bound, RoomBound::Cgroup { path, limit_bytes, .. }
             if Some(path.as_path()) == group.parent() && *limit_bytes == 128 * MIB),
         "{room:?}"
+    );
+}
+
+fn populating_past_the_limit_is_refused_not_killed() -> Completion {
+    let group = match Group::with_limit(128 * MIB) {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("populate_past_the_limit");
+    Completion::Completed
+}
+
+fn populate_past_the_limit() {
+    enter_group();
+    let memory = anonymous(192 * MIB / page_size());
+    let error = memory.populate(.., Access::Write).unwrap_err();
+    let Error::NoMemory {
+        need_bytes,
+        room_bytes,
+        ..
+    } = error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!(need_bytes, memory.len());
+    assert!(room_bytes <= 128 * MIB, "{room_bytes}");
+    assert_eq!(count_present(memory.range()), 0);
+    // What fits is not refused, nor what is there already.
+    memory.populate(..96 * MIB, Access::Write).unwrap();
+    memory.populate(..96 * MIB, Access::Write).unwrap();
+    assert_eq!(count_present(memory.range()), 96 * MIB / page_size());
+    // Small pieces are not let through one by one.
+    let pieces = (96 * MIB..192 * MIB).step_by(MIB);
+    let refused = pieces
+        .map(|at| memory.populate(at..at + MIB, Access::Write))
+        .find_map(Result::err);
+    assert!(
+        matches!(refused, Some(Error::NoMemory { .. })),
+        "{refused:?}"
     );
 }
 

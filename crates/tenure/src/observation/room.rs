@@ -97,10 +97,6 @@ fn given_up_first(group: &LimitedGroup, lazily_free_bytes: impl Fn() -> usize) -
 
 /// The room in the pool of huge pages of `page_bytes`, in bytes; `None` where
 /// there is no such pool or it cannot be read.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "for the room check of populate")
-)]
 pub(crate) fn huge_room(page_bytes: usize) -> Option<usize> {
     Some(hugetlb::free_pages(page_bytes)?.saturating_mul(page_bytes))
 }

@@ -94,15 +94,27 @@ pub fn skip(reason: &str) -> Completion {
 
 /// Runs a function of this test file, named in `children:`, in a new process.
 pub fn in_child(name: &str) -> Output {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--child", name])
-        .output()
-        .unwrap()
+    child(name).output().unwrap()
 }
 
 /// The same, for functions that must end well.
 pub fn in_child_ok(name: &str) {
-    let output = in_child(name);
+    assert_ended_well(name, &child(name).output().unwrap());
+}
+
+/// The same, as on a kernel without the features named.
+pub fn in_child_without(features: &str, name: &str) {
+    let output = child(name).env("TENURE_WITHOUT", features).output();
+    assert_ended_well(name, &output.unwrap());
+}
+
+fn child(name: &str) -> Command {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--child", name]);
+    child
+}
+
+pub fn assert_ended_well(name: &str, output: &Output) {
     assert!(
         output.status.success(),
         "{name}: {}\n{}{}",

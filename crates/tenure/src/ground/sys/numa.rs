@@ -21,7 +21,6 @@ const NODES: &str = "/sys/devices/system/node";
 ///
 /// `None` where it makes no difference or cannot be known: one node, a policy
 /// that names none, no permission to ask, no such CPU.
-#[cfg_attr(not(test), expect(dead_code, reason = "for the threads of populate"))]
 pub(crate) fn cpus_for(range: PageRange) -> Option<CpuSet> {
     let folder = Path::new(NODES);
     if !has_several_nodes(folder) {
@@ -33,7 +32,6 @@ pub(crate) fn cpus_for(range: PageRange) -> Option<CpuSet> {
 
 /// Has the calling thread run on these CPUs only. Where that is refused it runs
 /// where it did, with its memory farther away.
-#[cfg_attr(not(test), expect(dead_code, reason = "for the threads of populate"))]
 pub(crate) fn run_on(cpus: &CpuSet) {
     let _ = thread::sched_setaffinity(None, cpus);
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
 use super::features::Features;
-use super::page_size;
+use super::{last_errno, page_size};
 use crate::PageRange;
 
 /// Where the contents of a page are.
@@ -44,6 +44,18 @@ pub(crate) fn scan(range: PageRange) -> Result<Vec<PageRun>, Errno> {
     match Features::get().pagemap_scan {
         Ok(()) => scan_regions(pagemap.as_fd(), range),
         Err(_) => read_entries(pagemap.as_fd(), range),
+    }
+}
+
+/// How much of a range of shared memory or of a file is not in the page cache:
+/// `mincore(2)`.
+pub(crate) fn uncached_bytes(range: PageRange) -> Result<usize, Errno> {
+    let mut pages = vec![0_u8; range.pages()];
+    // SAFETY: the kernel checks the range itself and writes a byte for each of
+    // its pages, for which there is room. (rustix has no mincore.)
+    match unsafe { libc::mincore(range.as_ptr().cast(), range.len(), pages.as_mut_ptr()) } {
+        0 => Ok(pages.iter().filter(|&&page| page & 1 == 0).count() * page_size()),
+        _ => Err(last_errno()),
     }
 }
 

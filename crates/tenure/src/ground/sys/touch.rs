@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
-use super::page_size;
+use super::{last_errno, page_size};
 use crate::PageRange;
 
 /// Reads and writes pages without changing them.
@@ -110,10 +110,6 @@ impl Toucher {
         }
         Ok(())
     }
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

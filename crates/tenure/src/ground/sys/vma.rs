@@ -1,9 +1,12 @@
 //! What is mapped in a range: PROCMAP_QUERY (Linux 6.11), `/proc/self/maps`
 //! before.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
-use linux_raw_sys::general::{procmap_query, procmap_query_flags};
+use linux_raw_sys::general::{PATH_MAX, procmap_query, procmap_query_flags};
 use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -126,6 +129,40 @@ fn query_each(range: PageRange) -> Result<Vec<Vma>, Errno> {
     Ok(vmas)
 }
 
+/// Whether what is mapped at the address is a file that lives in memory alone:
+/// shared anonymous memory, a memfd, System V memory, or a file on tmpfs.
+pub(crate) fn is_memory_file(at: usize) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    let Some(path) = path_at(at) else {
+        return false;
+    };
+    let name = path.as_os_str().as_bytes();
+    let nameless = [&b"/memfd:"[..], b"/dev/zero", b"/SYSV"];
+    if nameless.iter().any(|prefix| name.starts_with(prefix)) {
+        return true;
+    }
+    rustix::fs::statfs(&path).is_ok_and(|stat| u64::try_from(stat.f_type) == Ok(TMPFS_MAGIC))
+}
+
+/// The path of the file that is mapped at the address.
+fn path_at(at: usize) -> Option<PathBuf> {
+    if Features::get().procmap_query.is_err() {
+        let maps = Process::myself().and_then(|me| me.maps()).ok()?;
+        let here = maps
+            .iter()
+            .find(|map| (map.address.0..map.address.1).contains(&(at as u64)))?;
+        return match &here.pathname {
+            MMapPath::Path(path) => Some(path.clone()),
+            MMapPath::Vsys(_) => Some(PathBuf::from("/SYSV")),
+            _ => None,
+        };
+    }
+    let mut name = vec![0; PATH_MAX as usize];
+    let found = query(open_maps().ok()?, at, Some(&mut name)).ok()?;
+    name.truncate((found.vma_name_size as usize).saturating_sub(1));
+    Some(PathBuf::from(OsString::from_vec(name)))
+}
+
 enum Name {
     Ours,
     Kernels,
@@ -242,6 +279,8 @@ mod tests {
             assert_eq!(vmas.len(), 1, "{vmas:?}");
             assert_eq!((vmas[0].range, vmas[0].kind), (range, kind));
             assert!(vmas[0].readable && vmas[0].writable);
+            let in_memory = kind != MemoryKind::PrivateAnonymous;
+            assert_eq!(is_memory_file(range.start()), in_memory);
             // SAFETY: mapped above and used by nobody else.
             unsafe { map::unmap(range) }.unwrap();
         }

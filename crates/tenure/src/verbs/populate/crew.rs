@@ -13,7 +13,8 @@ use super::ways::bring_in;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::touch::Toucher;
-use crate::ground::sys::{pmd_bytes, process};
+use crate::ground::sys::{numa, pmd_bytes, process};
+use rustix::thread::CpuSet;
 
 /// More threads than one for each so many bytes cost more than they bring.
 const BYTES_PER_THREAD: usize = 64 << 20;
@@ -28,6 +29,8 @@ pub(super) struct Crew<'a> {
     source: Option<Source<'a>>,
     toucher: Option<Toucher>,
     faster: FasterWay,
+    /// Near the memory; for the threads that are started, not for the caller.
+    cpus: Option<CpuSet>,
     /// What each thread still has before it. Whoever is done takes half of the
     /// longest.
     spans: Vec<Mutex<Range<usize>>>,
@@ -62,6 +65,7 @@ impl<'a> Crew<'a> {
             source,
             toucher,
             faster: FasterWay::default(),
+            cpus: numa::cpus_for(range),
             spans: divide(range, threads).into_iter().map(Mutex::new).collect(),
             done_bytes: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -79,6 +83,9 @@ impl<'a> Crew<'a> {
             let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
             let spawn = |index| {
                 let body = move || {
+                    if let Some(cpus) = &self.cpus {
+                        numa::run_on(cpus);
+                    }
                     drop(gate.read());
                     self.work(index, &mut || ());
                 };

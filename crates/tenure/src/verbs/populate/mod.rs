@@ -5,6 +5,7 @@ mod crew;
 mod options;
 mod pace;
 mod plan;
+mod room;
 mod ways;
 
 pub use background::BackgroundPopulate;
@@ -14,7 +15,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use self::crew::Crew;
-use self::plan::{Source, plan};
+use self::plan::{Part, Source, plan};
 use crate::ground::error::Result;
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
@@ -87,7 +88,7 @@ impl Mapping {
         options: &PopulateOptions,
     ) -> Result<BackgroundPopulate> {
         let range = self.pages_covering(bounds)?;
-        plan(range, options.access, options.strategy, self.source())?;
+        prepare(range, options, self.source())?;
         let (mapping, options) = (Arc::clone(self), options.clone());
         BackgroundPopulate::start(&options.cancel.clone(), move || {
             run(range, &options, mapping.source())
@@ -134,7 +135,10 @@ impl PageRange {
     ///   [`Access::Write`], written,
     /// * [`Error::WrongKind`] for the kernel's own special mappings, and for a
     ///   strategy that has no meaning for the kind of memory,
-    /// * [`Error::Unsupported`] where the kernel lacks what the strategy needs.
+    /// * [`Error::Unsupported`] where the kernel lacks what the strategy needs,
+    /// * [`Error::NoMemory`] when it would take more memory than
+    ///   [`Room`](crate::Room) or the pool of huge pages has, unless
+    ///   [`force`](PopulateOptions::force) was asked for.
     ///
     /// With a part populated, which is harmless:
     /// * [`Error::NoBacking`] for pages that touching would answer with SIGBUS,
@@ -151,6 +155,7 @@ impl PageRange {
     /// [`Error::NoAccess`]: crate::Error::NoAccess
     /// [`Error::WrongKind`]: crate::Error::WrongKind
     /// [`Error::Unsupported`]: crate::Error::Unsupported
+    /// [`Error::NoMemory`]: crate::Error::NoMemory
     /// [`Error::NoBacking`]: crate::Error::NoBacking
     /// [`Error::Poisoned`]: crate::Error::Poisoned
     /// [`Error::Cancelled`]: crate::Error::Cancelled
@@ -174,7 +179,7 @@ impl PageRange {
         self,
         options: &PopulateOptions,
     ) -> Result<BackgroundPopulate> {
-        plan(self, options.access, options.strategy, None)?;
+        prepare(self, options, None)?;
         let options = options.clone();
         BackgroundPopulate::start(&options.cancel.clone(), move || run(self, &options, None))
     }
@@ -184,6 +189,19 @@ fn run(range: PageRange, options: &PopulateOptions, source: Option<Source<'_>>) 
     if range.is_empty() {
         return Ok(());
     }
-    let (parts, _) = plan(range, options.access, options.strategy, source)?;
+    let parts = prepare(range, options, source)?;
     Crew::new(range, &parts, options, source)?.run()
+}
+
+/// Everything that can be refused is refused here, before anything is changed.
+fn prepare(
+    range: PageRange,
+    options: &PopulateOptions,
+    source: Option<Source<'_>>,
+) -> Result<Vec<Part>> {
+    let (parts, vmas) = plan(range, options.access, options.strategy, source)?;
+    if !options.force {
+        room::check(range, options.access, &vmas)?;
+    }
+    Ok(parts)
 }
