@@ -581,6 +581,20 @@ fn expected(kind: usize, memory: &Mapping, written: &[usize]) -> Vec<u8> {
     bytes
 }
 
+/// Addresses without a promise of memory: there may be more of them than memory.
+fn unreserved(len: usize, flags: libc::c_int) -> tenure::PageRange {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+    assert_ne!(
+        addr,
+        libc::MAP_FAILED,
+        "{}",
+        std::io::Error::last_os_error()
+    );
+    tenure::PageRange::new(addr as usize, len).unwrap()
+}
+
 fn room_in_the_pool_of_huge_pages() -> Completion {
     let Some(_pool) = HugePool::of(4) else {
         return skip("needs 4 free huge pages of 2 MiB (vm.nr_hugepages), or root to ask for them");
@@ -588,20 +602,9 @@ fn room_in_the_pool_of_huge_pages() -> Completion {
     if Features::get().procmap_query.is_err() {
         return skip("needs PROCMAP_QUERY (Linux 6.11) to tell huge pages from others");
     }
-    // More than any pool has; not reserved, so that mapping it succeeds.
+    // More than any pool has.
     let len = 1 << 40;
-    let addr = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    assert_ne!(addr, libc::MAP_FAILED);
-    let range = tenure::PageRange::new(addr as usize, len).unwrap();
+    let range = unreserved(len, libc::MAP_PRIVATE | libc::MAP_HUGETLB);
     let error = unsafe { range.populate(Access::Write) }.unwrap_err();
     assert!(
         matches!(error, Error::NoMemory { need_bytes, .. } if need_bytes == len),
@@ -617,25 +620,22 @@ fn room_in_the_pool_of_huge_pages() -> Completion {
 
 fn more_than_there_is_is_refused_with_the_figures() {
     let room = tenure::Room::now().unwrap();
-    let len = room.bytes + (1 << 30);
-    // Reserved only: mapping more than there is succeeds without MAP_POPULATE.
-    let memory = Mapping::shared_anonymous(len).map();
-    let Ok(memory) = memory else {
-        panic!("{}", memory.unwrap_err())
-    };
+    let len = (room.bytes + (4 << 30)).next_multiple_of(page_size());
+    let range = unreserved(len, libc::MAP_SHARED);
     for access in [Access::Read, Access::Write] {
-        let error = memory.populate(.., access).unwrap_err();
+        let error = unsafe { range.populate(access) }.unwrap_err();
         let Error::NoMemory {
             need_bytes,
             room_bytes,
             ..
-        } = &error
+        } = error
         else {
             panic!("{error}")
         };
-        assert_eq!(*need_bytes, len.next_multiple_of(page_size()));
-        assert!(*room_bytes < len);
+        assert_eq!(need_bytes, len);
+        assert!(room_bytes < len);
         assert_eq!(error.errno(), libc::ENOMEM);
-        assert_eq!(count_present(pages(memory.range(), 0, 1000)), 0);
+        assert_eq!(count_present(pages(range, 0, 1000)), 0);
     }
+    raw_unmap(range);
 }
