@@ -153,7 +153,7 @@ fn way<M: 'static, R: 'static>(
                 drained?;
                 rest
             };
-            let (rest, longest) = probe::longest_wait(clock, work)?;
+            let (rest, longest) = probe::longest_wait(clock, page_size(), work)?;
             recorder.record(OTHERS, Unit::Seconds, longest);
             Ok((rest?, start, resident_bytes_before))
         },

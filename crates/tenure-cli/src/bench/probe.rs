@@ -17,20 +17,24 @@ use super::{clock::Clock, raw::RawMapping};
 /// The pause between two probes: rare enough to leave the CPU to the work.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Does `work` while another thread maps and unmaps a page over and over, and
-/// returns the answer and the longest time, in seconds, that the pair took.
-pub fn longest_wait<T>(clock: &dyn Clock, work: impl FnOnce() -> T) -> Result<(T, f64)> {
+/// Does `work` while another thread maps and unmaps `len` bytes over and over,
+/// and returns the answer and the longest time, in seconds, that the pair took.
+pub fn longest_wait<T>(
+    clock: &dyn Clock,
+    len: usize,
+    work: impl FnOnce() -> T,
+) -> Result<(T, f64)> {
     let stop = AtomicBool::new(false);
     let started = Barrier::new(2);
     thread::scope(|scope| {
         // Tells the probe to end also when `work` panics.
         let stopper = SetOnDrop(&stop);
         let probe = scope.spawn(|| {
-            let mut longest = probe_once(clock);
+            let mut longest = probe_once(clock, len);
             started.wait();
             while !stop.load(Ordering::Relaxed) {
                 thread::sleep(PAUSE);
-                longest = longest.and_then(|longest| Ok(longest.max(probe_once(clock)?)));
+                longest = longest.and_then(|longest| Ok(longest.max(probe_once(clock, len)?)));
             }
             longest
         });
@@ -42,9 +46,9 @@ pub fn longest_wait<T>(clock: &dyn Clock, work: impl FnOnce() -> T) -> Result<(T
     })
 }
 
-fn probe_once(clock: &dyn Clock) -> Result<Duration> {
+fn probe_once(clock: &dyn Clock, len: usize) -> Result<Duration> {
     let before = clock.now();
-    RawMapping::anonymous(tenure::page_size(), MapFlags::PRIVATE)?.unmap()?;
+    RawMapping::anonymous(len, MapFlags::PRIVATE)?.unmap()?;
     Ok(clock.now() - before)
 }
 
@@ -63,13 +67,13 @@ mod tests {
 
     #[test]
     fn the_answer_comes_back() {
-        let (answer, _) = longest_wait(&MockClock::default(), || 42).unwrap();
+        let (answer, _) = longest_wait(&MockClock::default(), 65536, || 42).unwrap();
         assert_eq!(answer, 42);
     }
 
     #[test]
     fn a_probe_takes_some_time() {
-        let (_, longest) = longest_wait(&MonotonicClock::start(), || ()).unwrap();
+        let (_, longest) = longest_wait(&MonotonicClock::start(), 65536, || ()).unwrap();
         assert!(longest > 0.0);
     }
 }
