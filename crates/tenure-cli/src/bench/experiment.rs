@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use super::{
+    choice::Choice,
     clock::Clock,
     statistics::{Better, Series},
 };
@@ -70,6 +71,8 @@ pub struct Way {
     pub is_tenure: bool,
     /// Whether the other ways of the case are compared with this one.
     pub is_baseline: bool,
+    /// Whether tenure's way chooses between this way and others like it.
+    pub is_choice: bool,
     take_sample: TakeSample,
 }
 
@@ -89,6 +92,7 @@ impl Way {
             name,
             is_tenure: false,
             is_baseline: false,
+            is_choice: false,
             take_sample: Box::new(move |recorder| {
                 let made = set_up().context("setting up")?;
                 let answer = work(made, recorder)?;
@@ -118,14 +122,49 @@ impl Way {
         self.is_baseline = true;
         self
     }
+
+    /// Says that tenure's way chooses between this way and others like it.
+    pub fn choice(mut self) -> Self {
+        self.is_choice = true;
+        self
+    }
 }
 
 /// The same work, done in several ways that are compared.
 pub struct Case {
+    /// The table that the case stands in; empty where the experiment has one.
+    pub table: String,
     /// What is worked on.
     pub name: String,
     /// The ways; at most one is the baseline.
     pub ways: Vec<Way>,
+    /// Whether a round takes so long that there are few of them.
+    pub is_long: bool,
+}
+
+impl Case {
+    /// Makes a case.
+    pub fn new(name: impl Into<String>, ways: Vec<Way>) -> Self {
+        Self {
+            table: String::new(),
+            name: name.into(),
+            ways,
+            is_long: false,
+        }
+    }
+
+    /// Puts the case into the table of that title, with the cases beside it.
+    pub fn in_table(mut self, title: &str) -> Self {
+        self.table = title.to_owned();
+        self
+    }
+
+    /// Says that a round takes long: the case gets no warm-up, which another
+    /// one has to be for it, and a small, fixed number of rounds.
+    pub fn long(mut self) -> Self {
+        self.is_long = true;
+        self
+    }
 }
 
 /// Some cases and what is compared in them.
@@ -165,11 +204,16 @@ pub struct WayResult {
     pub is_tenure: bool,
     /// Whether the others are compared with this way.
     pub is_baseline: bool,
+    /// Whether tenure's way chooses between this way and others like it.
+    pub is_choice: bool,
     /// The figures, in the order in which they were recorded.
     pub figures: Vec<FigureResult>,
     /// How many times as good as the baseline the compared figure is, round by
     /// round; more is better. Absent for the baseline itself.
     pub times_as_good: Option<Series>,
+    /// How many times as good as this way tenure's way is, round by round.
+    /// Absent for tenure's way itself.
+    pub tenure_times_as_good: Option<Series>,
 }
 
 impl WayResult {
@@ -182,12 +226,18 @@ impl WayResult {
 /// All ways of one case.
 #[derive(Clone, Debug, Serialize)]
 pub struct CaseResult {
+    /// The table that the case stands in.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub table: String,
     /// What was worked on.
     pub name: String,
     /// How many rounds were measured.
     pub rounds: u32,
     /// The ways, in the order in which they took turns.
     pub ways: Vec<WayResult>,
+    /// What tenure could have chosen; absent where it had no choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Choice>,
 }
 
 impl CaseResult {

@@ -37,9 +37,8 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
          a page every 0.2 ms."
             .to_owned(),
     );
-    let case = |what: &str, len: usize, ways| Case {
-        name: format!("{what} {}", bytes_text(len as f64)),
-        ways,
+    let case = |what: &str, len: usize, ways| {
+        Case::new(format!("{what} {}", bytes_text(len as f64)), ways)
     };
     Ok(Experiment {
         title: "give up a range of private anonymous memory".to_owned(),

@@ -41,19 +41,18 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
             threads,
             seed: settings.seed,
         };
-        Case {
-            name: if threads == 1 {
-                "1 thread".to_owned()
-            } else {
-                format!("{threads} threads")
-            },
-            ways: vec![
-                way("munmap", &work, MapEachTime::new),
-                way("MADV_DONTNEED", &work, Advise::dont_need).baseline(),
-                way("MADV_FREE", &work, Advise::free),
-                way("tenure", &work, LazilyFree::new).tenure(),
-            ],
-        }
+        let name = if threads == 1 {
+            "1 thread".to_owned()
+        } else {
+            format!("{threads} threads")
+        };
+        let ways = vec![
+            way("munmap", &work, MapEachTime::new),
+            way("MADV_DONTNEED", &work, Advise::dont_need).baseline(),
+            way("MADV_FREE", &work, Advise::free),
+            way("tenure", &work, LazilyFree::new).tenure(),
+        ];
+        Case::new(name, ways)
     });
     Ok(Experiment {
         title: format!(

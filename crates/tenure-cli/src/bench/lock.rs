@@ -67,10 +67,7 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
         notes,
         compared: TOTAL,
         better: Better::Less,
-        cases: vec![Case {
-            name: "file".to_owned(),
-            ways,
-        }],
+        cases: vec![Case::new("file", ways)],
         conclude,
     })
 }

@@ -1,11 +1,13 @@
 //! `tenure bench`: tenure beside the older ways, alternating in one run.
 
+mod choice;
 mod clock;
 mod environment;
 mod experiment;
 mod fault_handler;
 mod files;
 mod free;
+mod grid;
 mod kernel;
 mod lazy;
 mod lock;
@@ -16,6 +18,7 @@ mod report;
 mod runner;
 mod sizes;
 mod statistics;
+mod tables;
 mod text;
 mod touch;
 mod volatile;
@@ -31,13 +34,14 @@ use self::{
     experiment::Experiment,
     report::{ExperimentReport, Findings, Outcome, Report},
     runner::Repeats,
-    sizes::Room,
+    sizes::{Room, Sizes},
 };
 use crate::cli::{BenchArguments, ExperimentName};
 
 /// What an experiment is prepared from.
 struct Settings {
     seed: u64,
+    sizes: Sizes,
     room: Room,
 }
 
@@ -51,7 +55,6 @@ pub fn run(arguments: &BenchArguments, out: &mut dyn Write) -> Result<()> {
     let clock = MonotonicClock::start();
     let mut report = Report {
         environment: Environment::now()?,
-        sizes: "quick",
         seed: arguments.seed,
         experiments: Vec::new(),
     };
@@ -97,17 +100,20 @@ fn run_one(
     arguments: &BenchArguments,
     clock: &dyn Clock,
 ) -> Result<Findings> {
+    let sizes = Sizes::of(name, arguments);
     let settings = Settings {
         seed: arguments.seed,
+        sizes,
         room: Room::now()?,
     };
     let mut experiment = prepare(name, &settings)?;
-    let repeats = repeats(name, arguments.rounds);
+    let repeats = repeats(name, sizes, arguments.rounds);
     let progress = progress_bar(name, runner::sample_count(&experiment, repeats));
     let measured = runner::measure(&mut experiment, repeats, clock, &mut || progress.inc(1));
     progress.finish_and_clear();
     let cases = measured?;
     Ok(Findings {
+        sizes,
         conclusion: (experiment.conclude)(&cases),
         title: experiment.title,
         notes: experiment.notes,
@@ -127,12 +133,22 @@ fn prepare(name: ExperimentName, settings: &Settings) -> Result<Experiment> {
 }
 
 /// Divides the minute that all five may take; a slow machine gets fewer rounds.
-fn repeats(name: ExperimentName, rounds: Option<u32>) -> Repeats {
+/// Full sizes have a time of their own, and long cases, which take most of it.
+fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
     if let Some(rounds) = rounds {
         return Repeats {
             rounds,
             at_least: rounds,
+            of_long: rounds,
             within: Duration::ZERO,
+        };
+    }
+    if sizes == Sizes::Full {
+        return Repeats {
+            rounds: 11,
+            at_least: 3,
+            of_long: 1,
+            within: Duration::from_secs(100),
         };
     }
     let seconds = match name {
@@ -145,6 +161,7 @@ fn repeats(name: ExperimentName, rounds: Option<u32>) -> Repeats {
     Repeats {
         rounds: 5,
         at_least: 3,
+        of_long: 1,
         within: Duration::from_secs(seconds),
     }
 }
@@ -172,14 +189,33 @@ mod tests {
 
     #[test]
     fn asked_for_rounds_are_exact() {
-        let repeats = repeats(ExperimentName::Free, Some(7));
+        let repeats = repeats(ExperimentName::Free, Sizes::Quick, Some(7));
         assert_eq!((repeats.rounds, repeats.at_least), (7, 7));
+        assert_eq!(repeats.of_long, 7);
+    }
+
+    #[test]
+    fn only_populate_by_its_name_is_measured_in_full() {
+        let arguments = |experiments: &[ExperimentName], quick| BenchArguments {
+            experiments: experiments.to_vec(),
+            quick,
+            rounds: None,
+            json: false,
+            seed: 1,
+        };
+        let (populate, lock) = (ExperimentName::Populate, ExperimentName::Lock);
+        assert_eq!(Sizes::of(populate, &arguments(&[], false)), Sizes::Quick);
+        let named = [lock, populate];
+        assert_eq!(Sizes::of(populate, &arguments(&named, false)), Sizes::Full);
+        assert_eq!(Sizes::of(populate, &arguments(&named, true)), Sizes::Quick);
+        assert_eq!(Sizes::of(lock, &arguments(&named, false)), Sizes::Quick);
     }
 
     #[test]
     fn the_time_for_all_is_less_than_a_minute() {
         let all = <ExperimentName as clap::ValueEnum>::value_variants();
-        let seconds = all.iter().map(|&name| repeats(name, None).within.as_secs());
+        let within = |&name| repeats(name, Sizes::Quick, None).within;
+        let seconds = all.iter().map(|name| within(name).as_secs());
         assert!(seconds.sum::<u64>() <= 52);
     }
 }

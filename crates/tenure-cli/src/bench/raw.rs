@@ -1,6 +1,6 @@
 //! Memory mapped with the plain system calls, for the older ways.
 
-use std::{ffi::c_void, os::fd::BorrowedFd, ptr::NonNull};
+use std::{ffi::c_void, ops::Range, os::fd::BorrowedFd, ptr::NonNull};
 
 use anyhow::{Context as _, Result};
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
@@ -81,10 +81,19 @@ impl RawMapping {
 
     /// Calls madvise on the whole mapping.
     pub fn advise(&mut self, advice: Advice) -> Result<()> {
+        self.advise_part(0..self.len, advice)
+    }
+
+    /// Calls madvise on the bytes `part`, whose start is a whole page.
+    pub fn advise_part(&mut self, part: Range<usize>, advice: Advice) -> Result<()> {
         // SAFETY: `&mut self` says that nobody holds a reference to the bytes,
-        // whose contents some advice changes.
-        unsafe { mm::madvise(self.start.as_ptr().cast(), self.len, advice) }
-            .with_context(|| format!("madvise({advice:?}) of {} bytes", self.len))
+        // whose contents some advice changes; slicing checks the bounds.
+        unsafe {
+            let bytes = std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len);
+            let bytes = &mut bytes[part];
+            mm::madvise(bytes.as_mut_ptr().cast(), bytes.len(), advice)
+                .with_context(|| format!("madvise({advice:?}) of {} bytes", bytes.len()))
+        }
     }
 
     /// Calls mlock on the whole mapping.

@@ -1,13 +1,9 @@
 //! The report: a JSON document, or headings, tables and sentences.
 
-use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
 use super::{
-    environment::Environment,
-    experiment::{CaseResult, FigureResult, Unit, WayResult},
-    statistics::Series,
-    text::{bytes_text, spread_text},
+    environment::Environment, experiment::CaseResult, sizes::Sizes, tables, text::bytes_text,
 };
 use crate::cli::ExperimentName;
 
@@ -16,8 +12,6 @@ use crate::cli::ExperimentName;
 pub struct Report {
     /// Where the figures come from.
     pub environment: Environment,
-    /// Which sizes were used.
-    pub sizes: &'static str,
     /// What random contents and offsets were made from.
     pub seed: u64,
     /// The experiments, in the order in which they ran.
@@ -50,6 +44,8 @@ pub enum Outcome {
 /// What an experiment found.
 #[derive(Serialize)]
 pub struct Findings {
+    /// Which sizes were used.
+    pub sizes: Sizes,
     /// What was measured.
     pub title: String,
     /// What a reader must know to judge the figures.
@@ -104,16 +100,11 @@ impl ExperimentReport {
 
 impl Findings {
     fn text(&self) -> String {
-        let table = if self.is_matrix() {
-            self.matrix()
-        } else {
-            self.list()
-        };
         let notes: String = self.notes.iter().map(|note| format!(" {note}")).collect();
         format!(
             "{}\n{}\n{}{notes}\n=> {}\n",
             self.title,
-            table.trim_fmt(),
+            tables::text(&self.cases),
             self.rounds(),
             self.conclusion
         )
@@ -121,142 +112,16 @@ impl Findings {
 
     fn rounds(&self) -> String {
         let rounds = || self.cases.iter().map(|case| case.rounds);
+        let figures = if self.cases.iter().all(|case| case.table.is_empty()) {
+            "Median (smallest–largest)"
+        } else {
+            "Median (smallest–largest, or ± half of what lies between them)"
+        };
         match (rounds().min().unwrap_or(0), rounds().max().unwrap_or(0)) {
             (1, 1) => "One round.".to_owned(),
-            (fewest, most) if fewest == most => {
-                format!("Median (smallest–largest) of {most} rounds.")
-            }
-            (fewest, most) => format!("Median (smallest–largest) of {fewest} to {most} rounds."),
+            (fewest, most) if fewest == most => format!("{figures} of {most} rounds."),
+            (fewest, most) => format!("{figures} of {fewest} to {most} rounds."),
         }
-    }
-
-    /// Says whether a row for each case says it all: one figure for each way.
-    fn is_matrix(&self) -> bool {
-        let ways = || self.cases.iter().flat_map(|case| &case.ways);
-        self.cases.len() > 1 && ways().all(|way| way.figures.len() == 1)
-    }
-
-    /// A row for each case, a column for each way, and tenure's ratio.
-    fn matrix(&self) -> Table {
-        let mut names: Vec<&str> = Vec::new();
-        for way in self.cases.iter().flat_map(|case| &case.ways) {
-            if !names.contains(&way.name) {
-                names.push(way.name);
-            }
-        }
-        let ratio = format!("tenure: {}", self.ratio_name());
-        let header = [""].into_iter().chain(names.iter().copied());
-        let mut table = table_with(header.chain([ratio.as_str()]));
-        for case in &self.cases {
-            let mut row = vec![Cell::new(&case.name)];
-            for name in &names {
-                let figure = case.way(name).and_then(|way| way.figures.first());
-                row.push(number(figure.map_or("–".to_owned(), figure_text)));
-            }
-            row.push(number(case.tenure().map_or("–".to_owned(), series_text)));
-            table.add_row(row);
-        }
-        table
-    }
-
-    /// A row for each way of each case, a column for each figure.
-    fn list(&self) -> Table {
-        let has_cases = self.cases.len() > 1;
-        let ratio = self.ratio_name();
-        let mut header: Vec<&str> = Vec::new();
-        header.extend(has_cases.then_some(""));
-        header.push("way");
-        let first_way = self.cases.iter().flat_map(|case| &case.ways).next();
-        header.extend(
-            first_way
-                .iter()
-                .flat_map(|way| &way.figures)
-                .map(|figure| figure.name),
-        );
-        header.push(&ratio);
-        let mut table = table_with(header);
-        for case in &self.cases {
-            for (index, way) in case.ways.iter().enumerate() {
-                let mut row: Vec<Cell> = Vec::new();
-                let case_name = if index == 0 { case.name.as_str() } else { "" };
-                row.extend(has_cases.then(|| Cell::new(case_name)));
-                row.push(Cell::new(way.name));
-                row.extend(way.figures.iter().map(|figure| number(figure_text(figure))));
-                row.push(number(ratio_cell(way)));
-                table.add_row(row);
-            }
-        }
-        table
-    }
-
-    /// Names the ratio after the baseline where all cases have the same.
-    fn ratio_name(&self) -> String {
-        let baseline = |case: &CaseResult| {
-            let way = case.ways.iter().find(|way| way.is_baseline)?;
-            Some(way.name)
-        };
-        let mut baselines = self.cases.iter().map(baseline);
-        match baselines.next().flatten() {
-            Some(name) if baselines.all(|other| other == Some(name)) => {
-                format!("times as fast as {name}")
-            }
-            _ => "times as fast as the baseline".to_owned(),
-        }
-    }
-}
-
-fn table_with(header: impl IntoIterator<Item = impl AsRef<str>>) -> Table {
-    const LINE: LineStyle = LineStyle::none().fill('─').junction('─');
-    const STYLE: TableStyle = TableStyle::new()
-        .top_border(LINE)
-        .header_separator(LINE)
-        .bottom_border(LINE);
-    let mut table = Table::new();
-    table.load_style(STYLE);
-    table.set_header(header.into_iter().map(|text| in_short_lines(text.as_ref())));
-    table
-}
-
-/// Breaks the text of a header at spaces, so that it makes no column wide.
-fn in_short_lines(text: &str) -> String {
-    const WIDTH: usize = 18;
-    let (mut lines, mut width) = (String::new(), 0);
-    for word in text.split(' ') {
-        let word_width = word.chars().count();
-        if width > 0 {
-            let fits = width + 1 + word_width <= WIDTH;
-            lines.push(if fits { ' ' } else { '\n' });
-            width = if fits { width + 1 } else { 0 };
-        }
-        lines.push_str(word);
-        width += word_width;
-    }
-    lines
-}
-
-fn number(text: String) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
-}
-
-fn figure_text(figure: &FigureResult) -> String {
-    let Series {
-        median,
-        minimum,
-        maximum,
-        ..
-    } = figure.series;
-    spread_text(figure.unit, median, minimum, maximum)
-}
-
-fn series_text(ratio: &Series) -> String {
-    spread_text(Unit::Ratio, ratio.median, ratio.minimum, ratio.maximum)
-}
-
-fn ratio_cell(way: &WayResult) -> String {
-    match &way.times_as_good {
-        _ if way.is_baseline => "baseline".to_owned(),
-        Some(ratio) => series_text(ratio),
-        None => "–".to_owned(),
     }
 }
 

@@ -1,6 +1,11 @@
 //! Tables and JSON from made-up figures.
 
 use super::*;
+use crate::bench::{
+    choice,
+    experiment::{FigureResult, Unit, WayResult},
+    statistics::Series,
+};
 
 fn figure(name: &'static str, unit: Unit, samples: &[f64]) -> FigureResult {
     FigureResult {
@@ -15,20 +20,27 @@ fn case(name: &str, figures: impl Fn(f64) -> Vec<FigureResult>) -> CaseResult {
         name: "old way",
         is_tenure: false,
         is_baseline: true,
+        is_choice: true,
         figures: figures(2.0),
         times_as_good: None,
+        tenure_times_as_good: Series::new(vec![2.0, 2.5, 1.5]),
     };
     let new = WayResult {
         name: "tenure",
         is_tenure: true,
         is_baseline: false,
+        is_choice: false,
         figures: figures(1.0),
         times_as_good: Series::new(vec![2.0, 2.5, 1.5]),
+        tenure_times_as_good: None,
     };
+    let ways = vec![old, new];
     CaseResult {
+        table: String::new(),
         name: name.to_owned(),
         rounds: 3,
-        ways: vec![old, new],
+        choice: choice::of(&ways),
+        ways,
     }
 }
 
@@ -36,6 +48,7 @@ fn findings(cases: Vec<CaseResult>) -> ExperimentReport {
     ExperimentReport {
         name: ExperimentName::Free,
         outcome: Outcome::Measured(Findings {
+            sizes: Sizes::Quick,
             title: "give up".to_owned(),
             notes: vec!["Base pages.".to_owned()],
             compared: "time",
@@ -83,15 +96,6 @@ fn several_figures_make_a_list() {
 }
 
 #[test]
-fn headers_are_broken_at_spaces() {
-    assert_eq!(in_short_lines("caller waits"), "caller waits");
-    assert_eq!(
-        in_short_lines("times as fast as mlock before each read"),
-        "times as fast as\nmlock before each\nread"
-    );
-}
-
-#[test]
 fn the_reader_is_told_rounds_notes_and_conclusion() {
     let text = findings(vec![case("only", time_and_count)]).text();
     assert!(text.starts_with("\nfree: give up\n"));
@@ -129,7 +133,37 @@ fn json_has_samples_and_summary() {
     let way = &json["cases"][0]["ways"][1];
     assert_eq!(way["is_tenure"], true);
     assert_eq!(way["times_as_good"]["median"], 2.0);
+    assert_eq!(json["sizes"], "quick");
+    let case = &json["cases"][0];
+    assert_eq!(case["ways"][0]["tenure_times_as_good"]["median"], 2.0);
+    assert_eq!(case["choice"]["best"], "old way");
+    assert_eq!(case["choice"]["tenure_worse_by"], -0.5);
+    assert_eq!(case["choice"]["is_within_5_percent"], true);
+    assert!(case.get("table").is_none(), "only where there are several");
     assert_eq!(way["figures"][0]["unit"], "seconds");
     assert_eq!(way["figures"][0]["median"], 0.3);
     assert_eq!(way["figures"][0]["samples"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn cases_in_tables_make_a_grid_for_each() {
+    let in_table = |table: &str, name: &str| CaseResult {
+        table: table.to_owned(),
+        ..case(name, time)
+    };
+    let cases = vec![
+        in_table("2 MiB, Read", "private"),
+        in_table("2 MiB, Read", "shared"),
+        in_table("2 MiB, Write", "private"),
+    ];
+    let report = findings(cases);
+    let text = report.text();
+    let titles: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("2 MiB"))
+        .collect();
+    assert_eq!(titles, ["2 MiB, Read", "2 MiB, Write"]);
+    assert!(text.contains("*600 ms ±33%"), "{text}");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["cases"][2]["table"], "2 MiB, Write");
 }

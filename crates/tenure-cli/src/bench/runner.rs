@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use super::{
+    choice,
     clock::Clock,
     experiment::{Case, CaseResult, Experiment, Figure, FigureResult, WayResult},
     statistics::{Better, Series},
@@ -17,41 +18,61 @@ pub struct Repeats {
     pub rounds: u32,
     /// Rounds measured however long they take.
     pub at_least: u32,
+    /// Rounds of long cases.
+    pub of_long: u32,
     /// No further round is begun that would likely end after this time.
     pub within: Duration,
 }
 
 /// Returns how many samples `experiment` takes at most, the warm-up included.
 pub fn sample_count(experiment: &Experiment, repeats: Repeats) -> u64 {
-    let ways: usize = experiment.cases.iter().map(|case| case.ways.len()).sum();
-    ways as u64 * (u64::from(repeats.rounds) + 1)
+    let of_case = |case: &Case| {
+        let rounds = if case.is_long {
+            repeats.of_long
+        } else {
+            repeats.rounds + 1
+        };
+        case.ways.len() as u64 * u64::from(rounds)
+    };
+    experiment.cases.iter().map(of_case).sum()
 }
 
-/// Runs `experiment`: one round of all cases that is not counted, so that memory
+/// Runs `experiment`: one round of the cases that is not counted, so that memory
 /// has been touched once (a virtual machine's memory is only backed by its host
-/// when it is first used), then case by case the rounds that are. `after_sample`
-/// is called after each sample.
+/// when it is first used), then case by case the rounds that are. Long cases get
+/// no such round and a fixed number of rounds; the others share the time. `after_sample` is called after each sample.
 pub fn measure(
     experiment: &mut Experiment,
     repeats: Repeats,
     clock: &dyn Clock,
     after_sample: &mut dyn FnMut(),
 ) -> Result<Vec<CaseResult>> {
-    let end = clock.now() + repeats.within;
+    let mut end = clock.now() + repeats.within;
     let mut costs = Vec::new();
     for case in &mut experiment.cases {
         let before = clock.now();
-        take_round(case, clock, after_sample)?;
+        if !case.is_long {
+            take_round(case, clock, after_sample)?;
+        }
         costs.push(clock.now() - before);
     }
     let mut results = Vec::new();
     for (index, case) in experiment.cases.iter_mut().enumerate() {
-        let left = end.saturating_sub(clock.now());
+        let before = clock.now();
+        let left = end.saturating_sub(before);
         let repeats = Repeats {
+            rounds: if case.is_long {
+                repeats.of_long
+            } else {
+                repeats.rounds
+            },
             within: share(left, &costs[index..]),
             ..repeats
         };
         let rounds = take_rounds(case, repeats, clock, after_sample)?;
+        if case.is_long {
+            end += clock.now() - before;
+        }
         results.push(summarise(
             case,
             &rounds,
@@ -114,8 +135,10 @@ fn summarise(case: &Case, rounds: &[Round], compared: &str, better: Better) -> R
             name: way.name,
             is_tenure: way.is_tenure,
             is_baseline: way.is_baseline,
+            is_choice: way.is_choice,
             figures,
             times_as_good: None,
+            tenure_times_as_good: None,
         });
     }
     let compared = |way: &WayResult| way.figure(compared).map(|figure| figure.series.clone());
@@ -126,9 +149,18 @@ fn summarise(case: &Case, rounds: &[Round], compared: &str, better: Better) -> R
                 compared(way).and_then(|series| series.times_as_good(&baseline, better));
         }
     }
+    let tenure = ways.iter().find(|way| way.is_tenure).and_then(compared);
+    if let Some(tenure) = tenure {
+        for way in ways.iter_mut().filter(|way| !way.is_tenure) {
+            way.tenure_times_as_good =
+                compared(way).and_then(|series| tenure.times_as_good(&series, better));
+        }
+    }
     Ok(CaseResult {
+        table: case.table.clone(),
         name: case.name.clone(),
         rounds: rounds.len() as u32,
+        choice: choice::of(&ways),
         ways,
     })
 }

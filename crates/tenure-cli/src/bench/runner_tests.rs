@@ -13,6 +13,7 @@ use crate::bench::{
 const FIVE: Repeats = Repeats {
     rounds: 5,
     at_least: 3,
+    of_long: 2,
     within: Duration::from_secs(1000),
 };
 
@@ -48,10 +49,7 @@ fn experiment(ways: Vec<Way>) -> Experiment {
         notes: Vec::new(),
         compared: "time",
         better: Better::Less,
-        cases: vec![Case {
-            name: "case".to_owned(),
-            ways,
-        }],
+        cases: vec![Case::new("case", ways)],
         conclude: |_| String::new(),
     }
 }
@@ -122,10 +120,7 @@ fn rounds_stop_when_the_time_is_used_up_but_not_too_early() {
 fn each_case_gets_its_share_of_the_time() {
     let (clock, log) = (Arc::new(MockClock::default()), Log::default());
     let mut experiment = experiment(vec![way("long", 980, &clock, &log)]);
-    let short = Case {
-        name: "short".to_owned(),
-        ways: vec![way("short", 80, &clock, &log)],
-    };
+    let short = Case::new("short", vec![way("short", 80, &clock, &log)]);
     experiment.cases.push(short);
     // The warm-up takes 1.1 s, which leaves 4 s and 0.4 s: four rounds of each.
     let within = Duration::from_millis(5_500);
@@ -180,4 +175,44 @@ fn a_figure_that_is_missing_in_one_round_is_an_error() {
     );
     let error = measure(&mut experiment(vec![fickle]), FIVE, &clock, &mut || ()).unwrap_err();
     assert!(format!("{error:#}").contains("the same figures"));
+}
+
+#[test]
+fn a_long_case_gets_few_rounds_and_takes_no_time_from_the_others() {
+    let (clock, log) = (Arc::new(MockClock::default()), Log::default());
+    let mut experiment = experiment(vec![way("long", 9_980, &clock, &log)]);
+    let cases = std::mem::take(&mut experiment.cases);
+    experiment.cases.extend(cases.into_iter().map(Case::long));
+    let short = Case::new("short", vec![way("short", 80, &clock, &log)]);
+    experiment.cases.push(short);
+    // The warm-up takes 0.1 s, which leaves 0.4 s for the short case.
+    let within = Duration::from_millis(500);
+    let repeats = Repeats { within, ..FIVE };
+    let mut samples = 0;
+    let measured = measure(&mut experiment, repeats, &*clock, &mut || samples += 1).unwrap();
+    assert_eq!([measured[0].rounds, measured[1].rounds], [2, 4]);
+    assert_eq!(samples, 7, "only the short case is warmed up");
+    assert_eq!(sample_count(&experiment, repeats), 8, "at most");
+}
+
+#[test]
+fn tenure_is_compared_with_every_way_and_with_its_best_choice() {
+    let (clock, log) = (Arc::new(MockClock::default()), Log::default());
+    let mut experiment = experiment(vec![
+        way("old", 300, &clock, &log).baseline(),
+        way("slow choice", 200, &clock, &log).choice(),
+        way("fast choice", 80, &clock, &log).choice(),
+        way("new", 100, &clock, &log).tenure(),
+    ]);
+    let measured = measure(&mut experiment, FIVE, &*clock, &mut || ()).unwrap();
+    let ratio = |name| {
+        let way = measured[0].way(name).unwrap();
+        way.tenure_times_as_good.as_ref().map(|ratio| ratio.median)
+    };
+    assert!((ratio("old").unwrap() - 3.0).abs() < 1e-9);
+    assert!((ratio("slow choice").unwrap() - 2.0).abs() < 1e-9);
+    assert_eq!(ratio("new"), None);
+    let choice = measured[0].choice.as_ref().unwrap();
+    assert_eq!(choice.best, "fast choice");
+    assert!((choice.tenure_worse_by - 0.25).abs() < 1e-9);
 }

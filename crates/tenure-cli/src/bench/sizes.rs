@@ -6,7 +6,32 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
+use serde::Serialize;
+
 use super::{kernel, text::bytes_text};
+use crate::cli::{BenchArguments, ExperimentName};
+
+/// How much there is to measure.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sizes {
+    /// What lets all experiments end within a minute.
+    Quick,
+    /// What the reference measured.
+    Full,
+}
+
+impl Sizes {
+    /// Returns the sizes of an experiment: only populate has full ones, for
+    /// those who ask for it by name.
+    pub fn of(name: ExperimentName, arguments: &BenchArguments) -> Self {
+        let is_asked_for = arguments.experiments.contains(&name);
+        match name {
+            ExperimentName::Populate if is_asked_for && !arguments.quick => Self::Full,
+            _ => Self::Quick,
+        }
+    }
+}
 
 /// A size that fits, and what to tell the reader when it is not the size that
 /// was wanted.

@@ -1,6 +1,6 @@
 //! Figures as people read them.
 
-use super::experiment::Unit;
+use super::{experiment::Unit, statistics::Series};
 
 /// Bytes in the largest binary unit that leaves a number of at least 1.
 pub fn bytes_text(bytes: f64) -> String {
@@ -76,6 +76,37 @@ pub fn spread_text(unit: Unit, median: f64, minimum: f64, maximum: f64) -> Strin
     }
 }
 
+/// The median and, behind ±, half of the distance between the extremes in per
+/// cent of it.
+pub fn short_spread_text(unit: Unit, series: &Series) -> String {
+    let Series {
+        median,
+        minimum,
+        maximum,
+        ..
+    } = *series;
+    let text = spread_text(unit, median, median, median);
+    if minimum == maximum {
+        return text;
+    }
+    let percent = (maximum - minimum) / 2.0 / median * 100.0;
+    format!("{text} ±{percent:.0}%")
+}
+
+/// A difference as a part of the whole, with its sign.
+pub fn percent_text(part: f64) -> String {
+    let percent = (part * 1000.0).round() / 10.0;
+    let sign = match percent {
+        0.0 => "",
+        0.0.. => "+",
+        _ => "−",
+    };
+    match percent.abs() {
+        percent @ 10.0.. => format!("{sign}{percent:.0} %"),
+        percent => format!("{sign}{percent:.1} %"),
+    }
+}
+
 /// Three significant digits, and all digits before the point.
 fn significant(value: f64) -> String {
     match value {
@@ -119,6 +150,24 @@ mod tests {
         assert_eq!(ratio_text(31.26), "31.3");
         assert_eq!(ratio_text(6120.4), "6,120");
         assert_eq!(ratio_text(f64::NAN), "?");
+    }
+
+    #[test]
+    fn a_short_spread_is_in_per_cent() {
+        let text = |samples: &[f64]| {
+            let series = Series::new(samples.to_vec()).unwrap();
+            short_spread_text(Unit::Seconds, &series)
+        };
+        assert_eq!(text(&[0.9, 1.0, 1.2]), "1.00 s ±15%");
+        assert_eq!(text(&[0.0625]), "62.5 ms");
+    }
+
+    #[test]
+    fn a_difference_has_its_sign() {
+        assert_eq!(percent_text(0.124), "+12 %");
+        assert_eq!(percent_text(-0.03), "−3.0 %");
+        assert_eq!(percent_text(0.0514), "+5.1 %");
+        assert_eq!(percent_text(-0.0001), "0.0 %");
     }
 
     #[test]

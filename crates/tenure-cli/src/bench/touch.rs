@@ -26,6 +26,15 @@ pub fn write_each_page(bytes: &mut [u8], first_byte: impl Fn(usize) -> u8) {
     }
 }
 
+/// Reads one byte of each page and writes it back.
+pub fn read_and_write_each_page(bytes: &mut [u8]) {
+    for byte in bytes.iter_mut().step_by(page_size()) {
+        // SAFETY: the pointer comes from a reference. Volatile, because writing
+        // what stands there already must not be optimised away.
+        unsafe { ptr::write_volatile(byte, ptr::read_volatile(byte)) };
+    }
+}
+
 /// Brings zeroed memory in for writing, with two threads.
 pub fn bring_in(bytes: &mut [u8]) -> Result<()> {
     // A call for each 64 MiB: one large call would keep the other threads of the
@@ -75,6 +84,7 @@ mod tests {
         let bytes = unsafe { mapping.bytes_mut() };
         bytes[2 * page] = 9;
         write_each_page(bytes, |index| if index == 2 { 9 } else { 0 });
+        read_and_write_each_page(bytes);
         kernel::check_all_present(bytes).unwrap();
         assert_eq!(bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>(), 9);
     }

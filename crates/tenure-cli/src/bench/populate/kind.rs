@@ -3,48 +3,21 @@
 use std::{fs::File, os::fd::AsFd, rc::Rc};
 
 use anyhow::{Context as _, Result};
-use fastrand::Rng;
 use rustix::{
     fs::MemfdFlags,
     mm::{Advice, MapFlags, ProtFlags},
 };
-use tenure::{Access, HugePages, Mapping, MemfdPages, page_size};
+use tenure::{Access, HugePages, Mapping, MappingBuilder, MemfdPages};
 
-use super::super::{
-    files,
-    kernel::{self, HugePageMode},
-    raw::RawMapping,
+use super::{
+    super::{
+        files,
+        kernel::{self, HugePageMode},
+        raw::RawMapping,
+    },
+    content::Content,
+    huge_pool::HugePool,
 };
-
-/// Contents that a populated mapping must show.
-pub struct Content {
-    file: File,
-    /// The sum of all bytes, as 64-bit words.
-    pub sum: u64,
-    /// The first byte of each page.
-    pub first_bytes: Vec<u8>,
-}
-
-impl Content {
-    /// Fills `file` with `len` random bytes.
-    pub fn write(file: File, len: usize, rng: &mut Rng) -> Result<Self> {
-        files::write_random(&file, len, rng).context("filling a memfd")?;
-        Self::read(file, len)
-    }
-
-    /// Looks at the first `len` bytes of `file`.
-    pub fn read(file: File, len: usize) -> Result<Self> {
-        // SAFETY: the file has no name and nobody else writes to it.
-        let mapping = unsafe { files::map_for_reading(&file, len) }?;
-        let first_bytes = mapping.bytes().iter().copied().step_by(page_size());
-        let (first_bytes, sum) = (first_bytes.collect(), files::sum(mapping.bytes()));
-        Ok(Self {
-            file,
-            sum,
-            first_bytes,
-        })
-    }
-}
 
 /// Kinds of memory.
 #[derive(Clone)]
@@ -55,26 +28,59 @@ pub enum Kind {
     PrivateHuge,
     /// Shared anonymous memory.
     SharedAnonymous,
-    /// A new, empty memfd, mapped shared.
-    SharedMemfd,
+    /// A new, empty memfd.
+    Memfd {
+        /// Mapped shared, or private.
+        shared: bool,
+        /// Where its pages of 2 MiB come from; `None` for base pages.
+        pool: Option<Rc<HugePool>>,
+    },
     /// A memfd with contents, mapped private.
-    PrivateMemfd(Rc<Content>),
-    /// A file with contents, mapped read-only.
-    File(Rc<Content>),
+    FullMemfd(Rc<Content>),
+    /// A file with contents in the page cache, mapped read-only.
+    WarmFile(Rc<Content>),
+    /// The same, but nothing is in the page cache.
+    ColdFile(Rc<Content>),
+    /// A file with contents and holes, mapped shared and writable.
+    FileWithHoles(Rc<Content>),
 }
 
 impl Kind {
     /// Returns the contents, `None` for zeros.
     pub fn content(&self) -> Option<&Content> {
         match self {
-            Self::PrivateMemfd(content) | Self::File(content) => Some(content),
+            Self::FullMemfd(content)
+            | Self::WarmFile(content)
+            | Self::ColdFile(content)
+            | Self::FileWithHoles(content) => Some(content),
             _ => None,
         }
+    }
+
+    /// Says whether the memory is private and anonymous.
+    pub fn is_private_anonymous(&self) -> bool {
+        matches!(self, Self::PrivateBase | Self::PrivateHuge)
+    }
+
+    /// Brings all to the state that each sample starts from, and returns how many
+    /// blocks the file has then.
+    pub fn reset(&self) -> Result<Option<u64>> {
+        match self {
+            Self::ColdFile(content) => files::drop_from_cache(content.as_file())?,
+            Self::FileWithHoles(content) => content.punch_holes()?,
+            _ => {}
+        }
+        self.content().map(Content::blocks).transpose()
     }
 
     /// Maps memory of this kind with the plain system calls.
     pub fn map_raw(&self, len: usize, more: MapFlags) -> Result<RawMapping> {
         let read_write = ProtFlags::READ | ProtFlags::WRITE;
+        let map_file = |file: &File, protection, flags| {
+            // SAFETY: the file has at least `len` bytes, and is only written to
+            // through a mapping that is the only one.
+            unsafe { RawMapping::of_file(file.as_fd(), len, protection, flags | more) }
+        };
         match self {
             // With MAP_POPULATE it would be too late to refuse huge pages, and
             // that way is only there when nothing has to be refused.
@@ -86,23 +92,28 @@ impl Kind {
                 Ok(mapping)
             }
             Self::SharedAnonymous => RawMapping::anonymous(len, MapFlags::SHARED | more),
-            Self::SharedMemfd => {
-                let memfd = rustix::fs::memfd_create("tenure-bench", MemfdFlags::CLOEXEC)
-                    .context("memfd_create")?;
-                rustix::fs::ftruncate(&memfd, len as u64).context("ftruncate")?;
-                let (fd, flags) = (memfd.as_fd(), MapFlags::SHARED | more);
-                // SAFETY: just made with this length, and known to nobody else.
-                unsafe { RawMapping::of_file(fd, len, read_write, flags) }
+            Self::Memfd { shared, pool } => {
+                let mut flags = MemfdFlags::CLOEXEC;
+                if pool.is_some() {
+                    flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+                }
+                let memfd =
+                    rustix::fs::memfd_create("tenure-bench", flags).context("memfd_create")?;
+                let memfd = File::from(memfd);
+                memfd.set_len(len as u64).context("ftruncate")?;
+                let sharing = if *shared {
+                    MapFlags::SHARED
+                } else {
+                    MapFlags::PRIVATE
+                };
+                map_file(&memfd, read_write, sharing)
             }
-            Self::PrivateMemfd(content) => {
-                let (fd, flags) = (content.file.as_fd(), MapFlags::PRIVATE | more);
-                // SAFETY: filled with `len` bytes; nobody writes to it any more.
-                unsafe { RawMapping::of_file(fd, len, read_write, flags) }
+            Self::FullMemfd(content) => map_file(content.as_file(), read_write, MapFlags::PRIVATE),
+            Self::WarmFile(content) | Self::ColdFile(content) => {
+                map_file(content.as_file(), ProtFlags::READ, MapFlags::SHARED)
             }
-            Self::File(content) => {
-                let (fd, flags) = (content.file.as_fd(), MapFlags::SHARED | more);
-                // SAFETY: filled with `len` bytes; nobody writes to it any more.
-                unsafe { RawMapping::of_file(fd, len, ProtFlags::READ, flags) }
+            Self::FileWithHoles(content) => {
+                map_file(content.as_file(), read_write, MapFlags::SHARED)
             }
         }
     }
@@ -113,14 +124,17 @@ impl Kind {
             Self::PrivateBase => Mapping::anonymous(len).huge_pages(HugePages::Never).map(),
             Self::PrivateHuge => Mapping::anonymous(len).huge_pages(HugePages::Always).map(),
             Self::SharedAnonymous => Mapping::shared_anonymous(len).map(),
-            Self::SharedMemfd => Mapping::memfd(len, MemfdPages::Base).map(),
-            // SAFETY: filled with `len` bytes; nobody writes to it any more.
-            Self::PrivateMemfd(content) => unsafe { Mapping::file(&content.file) }
-                .private()
-                .read_write()
-                .map(),
-            // SAFETY: filled with `len` bytes; nobody writes to it any more.
-            Self::File(content) => unsafe { Mapping::file(&content.file) }.map(),
+            Self::Memfd { shared, pool } => {
+                let pages = match pool {
+                    Some(_) => MemfdPages::Huge2M,
+                    None => MemfdPages::Base,
+                };
+                let memfd = Mapping::memfd(len, pages);
+                if *shared { memfd } else { memfd.private() }.map()
+            }
+            Self::FullMemfd(content) => tenure_file(content, len).private().read_write().map(),
+            Self::WarmFile(content) | Self::ColdFile(content) => tenure_file(content, len).map(),
+            Self::FileWithHoles(content) => tenure_file(content, len).read_write().map(),
         }
     }
 
@@ -128,11 +142,19 @@ impl Kind {
     /// writable mappings in for writing and all others for reading, and with the
     /// huge pages that the system's mode gives.
     pub fn has_map_populate(&self, access: Access) -> bool {
-        match self {
-            Self::PrivateBase => kernel::huge_page_mode() != HugePageMode::Always,
-            Self::PrivateHuge => kernel::huge_page_mode() == HugePageMode::Always,
-            Self::PrivateMemfd(_) => access == Access::Write,
-            Self::SharedAnonymous | Self::SharedMemfd | Self::File(_) => access == Access::Read,
-        }
+        let for_writing = match self {
+            Self::PrivateBase if kernel::huge_page_mode() == HugePageMode::Always => return false,
+            Self::PrivateHuge if kernel::huge_page_mode() != HugePageMode::Always => return false,
+            Self::PrivateBase | Self::PrivateHuge | Self::FullMemfd(_) => true,
+            Self::Memfd { shared, .. } => !shared,
+            _ => false,
+        };
+        for_writing == (access == Access::Write)
     }
+}
+
+fn tenure_file(content: &Content, len: usize) -> MappingBuilder<'_> {
+    // SAFETY: the file has at least `len` bytes, and is only written to through
+    // a mapping that is the only one.
+    unsafe { Mapping::file(content.as_file()) }.len(len)
 }

@@ -28,18 +28,19 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
     let most_threads = 2;
     let needed = most_threads * CHUNKS * CHUNK_BYTES;
     settings.room.fit(needed, 2, needed)?;
-    let cases = [1, most_threads].map(|threads| Case {
-        name: if threads == 1 {
+    let cases = [1, most_threads].map(|threads| {
+        let name = if threads == 1 {
             "1 thread".to_owned()
         } else {
             format!("{threads} threads")
-        },
-        ways: vec![
+        };
+        let ways = vec![
             way(DONT_NEED, threads, Plain::dont_need).baseline(),
             way("MADV_FREE", threads, Plain::free),
             way(TENURE, threads, Tenure::new).tenure(),
             way("memset only", threads, Plain::kept),
-        ],
+        ];
+        Case::new(name, ways)
     });
     Ok(Experiment {
         title: format!(
