@@ -242,15 +242,16 @@ fn allocating_does_not_make_a_file_longer() -> Completion {
 }
 
 fn reading_over_holes_of_a_file_allocates_nothing() {
-    for strategy in [Strategy::Auto, Strategy::Touch] {
+    for strategy in STRATEGIES {
         let file = holes(4 * MIB);
         file.sync_all().unwrap();
         let before = file.metadata().unwrap().blocks();
-        let memory = made(unsafe { Mapping::file(&file) });
-        memory
-            .populate_with(.., &options(Access::Read, strategy))
-            .unwrap();
-        assert_eq!(count_present(memory.range()), 4 * MIB / page_size());
+        let memory = made(unsafe { Mapping::file(&file) }.read_write());
+        match memory.populate_with(.., &options(Access::Read, strategy)) {
+            Ok(()) => assert_eq!(count_present(memory.range()), 4 * MIB / page_size()),
+            Err(Error::WrongKind { .. } | Error::Unsupported { .. }) => {}
+            Err(error) => panic!("{strategy:?}: {error}"),
+        }
         file.sync_all().unwrap();
         assert_eq!(file.metadata().unwrap().blocks(), before, "{strategy:?}");
     }
@@ -619,8 +620,10 @@ fn room_in_the_pool_of_huge_pages() -> Completion {
 }
 
 fn more_than_there_is_is_refused_with_the_figures() {
-    let room = tenure::Room::now().unwrap();
-    let len = (room.bytes + (4 << 30)).next_multiple_of(page_size());
+    // Twice the machine: it must never come to populating it.
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total_kib: usize = meminfo.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let len = (2 * total_kib * 1024).next_multiple_of(page_size());
     let range = unreserved(len, libc::MAP_SHARED);
     for access in [Access::Read, Access::Write] {
         let error = unsafe { range.populate(access) }.unwrap_err();

@@ -16,7 +16,8 @@ use crate::ground::sys::touch::Toucher;
 use crate::ground::sys::{numa, pmd_bytes, process};
 use rustix::thread::CpuSet;
 
-/// More threads than one for each so many bytes cost more than they bring.
+/// More threads than one for each so many bytes, begun or whole, cost more than
+/// they bring.
 const BYTES_PER_THREAD: usize = 64 << 20;
 
 /// How often the progress callback is called.
@@ -209,7 +210,7 @@ impl<'a> Crew<'a> {
 fn useful_threads(len: usize) -> usize {
     // CPUs by affinity and by the cgroup's quota.
     let cpus = thread::available_parallelism().map_or(1, usize::from);
-    cpus.min(len / BYTES_PER_THREAD).max(1)
+    cpus.min(len.div_ceil(BYTES_PER_THREAD))
 }
 
 /// Cuts the range into one span for each thread. The cuts lie where page-table

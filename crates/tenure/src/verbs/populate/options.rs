@@ -34,8 +34,9 @@ pub enum Strategy {
     Touch,
     /// `MADV_POPULATE_READ` and then `MADV_POPULATE_WRITE`.
     ReadThenWrite,
-    /// `fallocate` and then `MADV_POPULATE`: for a [`Mapping`](crate::Mapping)
-    /// of a memfd, or of a file that is mapped shared and writable.
+    /// `fallocate` and then `MADV_POPULATE_WRITE`: for writing to a
+    /// [`Mapping`](crate::Mapping) of a memfd, or of a file that is mapped shared
+    /// and writable.
     AllocateThenPopulate,
     /// `MADV_WILLNEED` chunk by chunk, which reads ahead also where the mapping
     /// was told `MADV_RANDOM`, and then `MADV_POPULATE`: for files.
@@ -126,7 +127,7 @@ impl PopulateOptions {
 
     /// Uses this many threads, the calling one included; 0 counts as 1. Without
     /// it: one for each CPU that affinity and the cgroup's quota allow, at most
-    /// one for each 64 MiB. Where a thread cannot be started the others do its
+    /// one for each 64 MiB begun. Where a thread cannot be started the others do its
     /// work.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.max(1));

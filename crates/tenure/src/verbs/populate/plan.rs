@@ -110,7 +110,7 @@ fn way(
             return Err(wrong_kind(range, vma, "files, by reading ahead,"));
         }
         (Strategy::AllocateThenPopulate, Ok(()))
-            if vma.kind == MemoryKind::Shared && has_source =>
+            if vma.kind == MemoryKind::Shared && has_source && access == Access::Write =>
         {
             Way::Allocate
         }
@@ -118,7 +118,7 @@ fn way(
             return Err(wrong_kind(
                 range,
                 vma,
-                "a Mapping of a memfd or a shared, writable file, by allocating,",
+                "a Mapping of a memfd or a shared, writable file, by allocating and for writing,",
             ));
         }
     };
