@@ -60,37 +60,55 @@ impl Pace {
 /// cannot be asked for, but it shows.
 #[derive(Debug, Default)]
 pub(super) struct FasterWay {
-    /// Picoseconds a byte took, by [`Way::Populate`]; 0 = not known.
-    populate: AtomicU64,
-    /// The same for [`Way::ReadAhead`].
-    read_ahead: AtomicU64,
+    populate: Speed,
+    read_ahead: Speed,
 }
 
 /// Slower than 200 MB/s is slow enough to look for a better way.
-const SLOW_PICOSECONDS: u64 = 5000;
+const SLOW_NANOSECONDS_PER_KIB: u64 = 5000;
+
+/// What a way is judged by, at least: the first page that is read ahead waits
+/// for all that come with it.
+const ENOUGH_BYTES: u64 = 4 << 20;
 
 impl FasterWay {
     pub(super) fn choose(&self) -> Way {
-        let populate = self.populate.load(Ordering::Relaxed);
-        let read_ahead = self.read_ahead.load(Ordering::Relaxed);
-        if populate < SLOW_PICOSECONDS || (read_ahead != 0 && populate <= read_ahead) {
-            Way::Populate
-        } else {
-            Way::ReadAhead
+        match (
+            self.populate.nanoseconds_per_kib(),
+            self.read_ahead.nanoseconds_per_kib(),
+        ) {
+            (Some(SLOW_NANOSECONDS_PER_KIB..), None) => Way::ReadAhead,
+            (Some(populate), Some(read_ahead)) if read_ahead < populate => Way::ReadAhead,
+            _ => Way::Populate,
         }
     }
 
     pub(super) fn learn(&self, way: Way, bytes: usize, took: Duration) {
-        let speed = match way {
-            Way::Populate => &self.populate,
-            Way::ReadAhead => &self.read_ahead,
-            _ => return,
-        };
-        let picoseconds = took.as_nanos().saturating_mul(1000) / bytes.max(1) as u128;
-        speed.store(
-            u64::try_from(picoseconds).unwrap_or(u64::MAX).max(1),
-            Ordering::Relaxed,
-        );
+        match way {
+            Way::Populate => self.populate.add(bytes, took),
+            Way::ReadAhead => self.read_ahead.add(bytes, took),
+            _ => {}
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Speed {
+    bytes: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Speed {
+    fn add(&self, bytes: usize, took: Duration) {
+        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn nanoseconds_per_kib(&self) -> Option<u64> {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let nanoseconds = self.nanoseconds.load(Ordering::Relaxed);
+        (bytes >= ENOUGH_BYTES).then(|| nanoseconds / (bytes / 1024))
     }
 }
 
@@ -128,14 +146,19 @@ mod tests {
     #[test]
     fn reading_ahead_is_tried_when_populating_is_slow_and_kept_when_it_is_faster() {
         let faster = FasterWay::default();
+        let megabytes = |way, count: usize, milliseconds| {
+            faster.learn(way, count << 20, Duration::from_millis(milliseconds));
+            faster.choose()
+        };
         assert_eq!(faster.choose(), Way::Populate);
-        faster.learn(Way::Populate, 1 << 20, Duration::from_millis(1));
-        assert_eq!(faster.choose(), Way::Populate);
-        faster.learn(Way::Populate, 1 << 20, Duration::from_millis(20));
-        assert_eq!(faster.choose(), Way::ReadAhead);
-        faster.learn(Way::ReadAhead, 1 << 20, Duration::from_millis(2));
-        assert_eq!(faster.choose(), Way::ReadAhead);
-        faster.learn(Way::ReadAhead, 1 << 20, Duration::from_millis(30));
-        assert_eq!(faster.choose(), Way::Populate);
+        assert_eq!(
+            megabytes(Way::Populate, 1, 20),
+            Way::Populate,
+            "too little to judge by"
+        );
+        assert_eq!(megabytes(Way::Populate, 3, 1), Way::ReadAhead);
+        assert_eq!(megabytes(Way::ReadAhead, 4, 8), Way::ReadAhead);
+        assert_eq!(megabytes(Way::ReadAhead, 4, 80), Way::Populate);
+        assert_eq!(megabytes(Way::Populate, 100, 100), Way::Populate);
     }
 }
