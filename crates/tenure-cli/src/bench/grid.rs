@@ -85,8 +85,17 @@ fn missed(case: &CaseResult) -> Option<String> {
         .as_ref()
         .filter(|choice| !choice.is_within_5_percent)?;
     let tenure = case.ways.iter().find(|way| way.is_tenure)?;
+    let samples = |way: &str| Some(&case.way(way)?.figures.first()?.series);
+    let (own, best) = (samples(tenure.name)?, samples(choice.best)?);
+    let why = if case.rounds == 1 {
+        "one round, no spread known"
+    } else if own.minimum <= best.maximum && best.minimum <= own.maximum {
+        "no more than the samples spread"
+    } else {
+        "more than the samples spread"
+    };
     Some(format!(
-        "Not within 5 %: {}: best: {}, {} {}.",
+        "Not within 5 %: {}: best: {}, {} {} ({why}).",
         case.name,
         choice.best,
         tenure.name,
@@ -158,7 +167,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.ends_with("\nNot within 5 %: wrong: best: Populate, Auto +25 %."),
+            text.contains("\nNot within 5 %: wrong: best: Populate, Auto +25 % ("),
             "{text}"
         );
         assert_eq!(text.matches("Not within").count(), 1, "{text}");

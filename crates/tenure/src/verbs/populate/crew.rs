@@ -23,7 +23,8 @@ const BYTES_PER_THREAD: usize = 64 << 20;
 /// How often the progress callback is called.
 const REPORT_EVERY: Duration = Duration::from_millis(50);
 
-/// How long a thread steps back after each chunk; the kernel makes it some 50 µs.
+/// How long a thread steps back after chunks that took [`HELD`] together; the
+/// kernel makes it some 50 µs.
 ///
 /// A thread that goes straight on takes the address space's lock again before
 /// whoever waits for it has woken up, and so for a long time: it lets the lock's
@@ -31,6 +32,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(50);
 /// other. Beside another that maps and unmaps all the time, 4 GiB took 2.1 s and
 /// the longest wait was 22 ms; with the pause it is 1.3 s and 8 ms.
 const GIVE_WAY: Duration = Duration::from_micros(1);
+const HELD: Duration = Duration::from_micros(400);
 
 pub(super) struct Crew<'a> {
     range: PageRange,
@@ -144,6 +146,7 @@ impl<'a> Crew<'a> {
 
     fn work(&self, index: usize, after_chunk: &mut dyn FnMut()) {
         let mut pace = Pace::new(self.options.chunk_bytes);
+        let mut held = Duration::ZERO;
         while !self.stop.load(Ordering::Relaxed) && !self.options.cancel.is_cancelled() {
             let Some((chunk, part)) = self.take(index, pace.chunk_bytes()) else {
                 return;
@@ -170,7 +173,11 @@ impl<'a> Crew<'a> {
             pace.learn(chunk.len(), took);
             self.faster.learn(way, chunk.len(), took);
             self.done_bytes.fetch_add(chunk.len(), Ordering::Relaxed);
-            thread::sleep(GIVE_WAY);
+            held += took;
+            if held >= HELD {
+                thread::sleep(GIVE_WAY);
+                held = Duration::ZERO;
+            }
             after_chunk();
         }
     }
