@@ -30,7 +30,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(50);
 /// whoever waits for it has woken up, and so for a long time: it lets the lock's
 /// readers pass until the one who waits is tired of it, one thread after the
 /// other. Beside another that maps and unmaps all the time, 4 GiB took 2.1 s and
-/// the longest wait was 22 ms; with the pause it is 1.3 s and 8 ms.
+/// the longest wait was 22 ms; with the pause it is 1.3 to 2.0 s and 5 to 14 ms.
 const GIVE_WAY: Duration = Duration::from_micros(1);
 const HELD: Duration = Duration::from_micros(400);
 
