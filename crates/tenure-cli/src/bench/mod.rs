@@ -147,7 +147,7 @@ fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
         return Repeats {
             rounds: 11,
             at_least: 3,
-            of_long: 1,
+            of_long: 3,
             within: Duration::from_secs(100),
         };
     }

@@ -131,6 +131,17 @@ pub(crate) fn file_len(fd: impl AsFd) -> Result<u64, Errno> {
     Ok(rustix::fs::fstat(fd)?.st_size as u64)
 }
 
+/// Whether a file lives in memory (tmpfs, memfd) and most of it has no page yet.
+pub(crate) fn is_memory_mostly_empty(fd: impl AsFd) -> Result<bool, Errno> {
+    const BLOCK_BYTES: i64 = 512;
+    let fd = fd.as_fd();
+    if rustix::fs::fstatfs(fd)?.f_type != libc::TMPFS_MAGIC {
+        return Ok(false);
+    }
+    let stat = rustix::fs::fstat(fd)?;
+    Ok(stat.st_blocks * BLOCK_BYTES < stat.st_size / 2)
+}
+
 /// Allocates room for `len` bytes at `offset` of a file, without making it
 /// longer.
 pub(crate) fn allocate(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {

@@ -67,9 +67,7 @@ impl<'a> Crew<'a> {
         } else {
             None
         };
-        let threads = options
-            .threads
-            .unwrap_or_else(|| useful_threads(range.len()));
+        let threads = threads(range, options);
         Ok(Self {
             range,
             parts,
@@ -224,10 +222,13 @@ impl<'a> Crew<'a> {
     }
 }
 
-fn useful_threads(len: usize) -> usize {
-    // CPUs by affinity and by the cgroup's quota.
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    cpus.min(len.div_ceil(BYTES_PER_THREAD))
+/// How many threads share the work, the calling one among them.
+pub(super) fn threads(range: PageRange, options: &PopulateOptions) -> usize {
+    options.threads.unwrap_or_else(|| {
+        // CPUs by affinity and by the cgroup's quota.
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        cpus.min(range.len().div_ceil(BYTES_PER_THREAD))
+    })
 }
 
 /// Cuts the range into one span for each thread. The cuts lie where page-table

@@ -199,7 +199,7 @@ fn prepare(
     options: &PopulateOptions,
     source: Option<Source<'_>>,
 ) -> Result<Vec<Part>> {
-    let (parts, vmas) = plan(range, options.access, options.strategy, source)?;
+    let (parts, vmas) = plan(range, options, source)?;
     if !options.force {
         room::check(range, options.access, &vmas)?;
     }

@@ -22,7 +22,8 @@ pub enum Strategy {
     /// The fastest way for each part of the range. For files the first chunks
     /// try [`Populate`](Strategy::Populate) and
     /// [`ReadAheadThenPopulate`](Strategy::ReadAheadThenPopulate), and the rest
-    /// goes the faster way. Without `MADV_POPULATE` (before Linux 5.14) it is
+    /// goes the faster way. An empty memfd is allocated first where one or two
+    /// threads write to it. Without `MADV_POPULATE` (before Linux 5.14) it is
     /// [`Touch`](Strategy::Touch).
     Auto,
     /// `MADV_POPULATE_READ` or `MADV_POPULATE_WRITE`.

@@ -3,10 +3,12 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::options::{Access, Strategy};
+use super::crew;
+use super::options::{Access, PopulateOptions, Strategy};
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::features::Features;
+use crate::ground::sys::map;
 use crate::ground::sys::vma::{self, Vma};
 
 pub(super) const VERB: &str = "populate";
@@ -19,6 +21,11 @@ pub(super) struct Source<'a> {
     pub(super) offset: u64,
     pub(super) start: usize,
 }
+
+/// Up to so many threads, allocating a memfd's pages first makes it 7 to 10 %
+/// faster (2 MiB to 4 GiB, one and two threads). They allocate one after the
+/// other, so more of them would wait for each other.
+const ALLOCATING_THREADS: usize = 2;
 
 /// The way of one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +51,17 @@ pub(super) struct Part {
 /// Looks at all that is mapped in the range and chooses the ways.
 pub(super) fn plan(
     range: PageRange,
-    access: Access,
-    strategy: Strategy,
+    options: &PopulateOptions,
     source: Option<Source<'_>>,
 ) -> Result<(Vec<Part>, Vec<Vma>)> {
     let vmas = vma::cover(range)?;
+    let access = options.access;
+    let strategy = match options.strategy {
+        Strategy::Auto if allocating_pays(range, options, &vmas, source) => {
+            Strategy::AllocateThenPopulate
+        }
+        strategy => strategy,
+    };
     let part = |vma: &Vma| {
         check(range, vma, access)?;
         Ok(Part {
@@ -59,6 +72,19 @@ pub(super) fn plan(
     };
     let parts = vmas.iter().map(part).collect::<Result<_>>()?;
     Ok((parts, vmas))
+}
+
+fn allocating_pays(
+    range: PageRange,
+    options: &PopulateOptions,
+    vmas: &[Vma],
+    source: Option<Source<'_>>,
+) -> bool {
+    options.access == Access::Write
+        && Features::get().madv_populate.is_ok()
+        && vmas.iter().all(|vma| vma.kind == MemoryKind::Shared)
+        && crew::threads(range, options) <= ALLOCATING_THREADS
+        && source.is_some_and(|source| map::is_memory_mostly_empty(source.file) == Ok(true))
 }
 
 fn check(range: PageRange, vma: &Vma, access: Access) -> Result<()> {
@@ -132,5 +158,36 @@ fn wrong_kind(range: PageRange, vma: &Vma, wanted: &'static str) -> Error {
         part: vma.range,
         found: vma.kind,
         wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ground::mapping::{Mapping, MemfdPages};
+
+    fn way_of(memory: &Mapping, options: &PopulateOptions) -> Way {
+        let (file, offset) = memory.writable_file().unwrap();
+        let source = Source {
+            file,
+            offset,
+            start: memory.range().start(),
+        };
+        plan(memory.range(), options, Some(source)).unwrap().0[0].way
+    }
+
+    #[test]
+    fn an_empty_memfd_is_allocated_first_by_few_threads_that_write() {
+        if Features::get().madv_populate.is_err() {
+            return;
+        }
+        let memory = Mapping::memfd(1 << 20, MemfdPages::Base).map().unwrap();
+        let write = PopulateOptions::new(Access::Write);
+        assert_eq!(way_of(&memory, &write), Way::Allocate);
+        assert_eq!(way_of(&memory, &write.clone().threads(3)), Way::Populate);
+        let read = PopulateOptions::new(Access::Read);
+        assert_eq!(way_of(&memory, &read), Way::Fastest);
+        memory.populate(.., Access::Write).unwrap();
+        assert_eq!(way_of(&memory, &write), Way::Populate);
     }
 }
