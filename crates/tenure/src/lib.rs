@@ -53,6 +53,6 @@ pub use ground::sys::features::Features;
 pub use ground::sys::{Errno, page_size};
 pub use observation::room::Room;
 pub use verbs::{
-    Access, BackgroundPopulate, CancelToken, LazilyFreed, LockMode, LockModes, Outcome,
-    PopulateOptions, Progress, Strategy, VolatileMapping, drain,
+    Access, BackgroundPopulate, CancelToken, LazilyFreed, LockAll, LockMode, LockModes, Outcome,
+    PopulateOptions, Progress, Strategy, VolatileMapping, drain, lock_all, unlock_all,
 };

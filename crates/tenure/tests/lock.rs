@@ -8,8 +8,11 @@
 mod common;
 
 use common::*;
-use rustix::process::{Resource, Rlimit, setrlimit};
-use tenure::{Error, LockMode, LockModes, Mapping, PageRange, page_size};
+use libtest_mimic::Completion;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use tenure::{
+    Error, LockMode, LockModes, Mapping, MappingBuilder, MemfdPages, PageRange, page_size,
+};
 
 tests!(
     now_brings_every_page_in,
@@ -18,32 +21,31 @@ tests!(
     unlock_clears_only_the_modes_named,
     unlock_of_interleaved_ranges,
     the_last_mode_counts,
-    all_clears_what_tenure_did_not_lock,
+    locks_of_others_are_cleared_by_their_mode,
     nothing_is_nothing,
     a_hole_is_refused_before_anything_is_done,
     a_page_that_cannot_come_in_leaves_the_locks_as_they_were,
     over_the_limit_says_so,
     no_limit_at_all_is_eperm,
+    without_the_capability_the_limit_holds_for_root,
+    a_lock_that_fails_keeps_the_locks_of_others,
+    memory_without_access_is_locked_on_fault_only,
+    a_mapping_made_locked_or_not_at_all,
     a_child_has_no_locks,
-    munmap_forgets;
+    munmap_forgets,
+    munmap_of_a_part_and_discard_beside_a_lock,
+    huge_pages_are_filled_and_not_charged,
+    a_touch_of_a_file_locks_its_neighbours;
     children:
     lock_past_the_limit,
     lock_without_a_limit,
+    root_without_the_capability,
+    map_locked_past_the_limit,
 );
 
 /// Whether the first page is locked, and how.
 fn mode(range: PageRange) -> Option<LockMode> {
-    match (has_vm_flag(range, "lo"), has_vm_flag(range, "lf")) {
-        (false, _) => None,
-        (true, false) => Some(LockMode::Now),
-        (true, true) => Some(LockMode::OnFault),
-    }
-}
-
-fn modes(range: PageRange) -> Vec<Option<LockMode>> {
-    (0..range.pages())
-        .map(|page| mode(pages(range, page, 1)))
-        .collect()
+    lock_modes(range)[0]
 }
 
 const NOW: Option<LockMode> = Some(LockMode::Now);
@@ -83,7 +85,7 @@ fn a_part_and_rounding() {
     memory
         .lock(page_size()..page_size() + 1, LockMode::OnFault)
         .unwrap();
-    assert_eq!(modes(memory.range()), [None, ON_FAULT, None, None]);
+    assert_eq!(lock_modes(memory.range()), [None, ON_FAULT, None, None]);
     let error = memory.lock(1.., LockMode::OnFault).unwrap_err();
     assert!(matches!(error, Error::Unaligned { .. }), "{error}");
 }
@@ -96,16 +98,16 @@ fn unlock_clears_only_the_modes_named() {
         .unwrap();
     memory.unlock(.., LockModes::ON_FAULT).unwrap();
     assert_eq!(
-        modes(memory.range()),
+        lock_modes(memory.range()),
         [NOW, NOW, None, None, None, NOW, NOW, NOW]
     );
     memory.unlock(.., LockModes::ON_FAULT).unwrap();
     assert_eq!(
-        modes(memory.range()),
+        lock_modes(memory.range()),
         [NOW, NOW, None, None, None, NOW, NOW, NOW]
     );
     memory.unlock(.., LockModes::NOW).unwrap();
-    assert_eq!(modes(memory.range()), [None; 8]);
+    assert_eq!(lock_modes(memory.range()), [None; 8]);
 }
 
 fn unlock_of_interleaved_ranges() {
@@ -124,7 +126,7 @@ fn unlock_of_interleaved_ranges() {
         .unlock(2 * page_size()..6 * page_size(), LockModes::NOW)
         .unwrap();
     assert_eq!(
-        modes(memory.range()),
+        lock_modes(memory.range()),
         [NOW, ON_FAULT, None, ON_FAULT, None, ON_FAULT, NOW, ON_FAULT]
     );
 }
@@ -141,13 +143,15 @@ fn the_last_mode_counts() {
     assert_eq!(mode(memory.range()), ON_FAULT);
 }
 
-fn all_clears_what_tenure_did_not_lock() {
+fn locks_of_others_are_cleared_by_their_mode() {
     let memory = anonymous(4);
-    unsafe { rustix::mm::mlock(memory.as_ptr().cast(), memory.len()) }.unwrap();
+    let (now, on_fault) = (pages(memory.range(), 0, 2), pages(memory.range(), 2, 2));
+    unsafe { rustix::mm::mlock(now.as_ptr().cast(), now.len()) }.unwrap();
+    raw_lock_on_fault(on_fault);
     memory.unlock(.., LockModes::NOW).unwrap();
-    assert_eq!(mode(memory.range()), NOW);
+    assert_eq!(lock_modes(memory.range()), [None, None, ON_FAULT, ON_FAULT]);
     memory.unlock(.., LockModes::ALL).unwrap();
-    assert_eq!(mode(memory.range()), None);
+    assert_eq!(lock_modes(memory.range()), [None; 4]);
 }
 
 fn nothing_is_nothing() {
@@ -183,25 +187,15 @@ fn a_page_that_cannot_come_in_leaves_the_locks_as_they_were() {
     memory
         .lock(page_size()..2 * page_size(), LockMode::OnFault)
         .unwrap();
-    let before = modes(memory.range());
+    let before = lock_modes(memory.range());
     let error = memory.lock(.., LockMode::Now).unwrap_err();
     assert!(matches!(error, Error::NoBacking { .. }), "{error}");
-    assert_eq!(modes(memory.range()), before);
+    assert_eq!(lock_modes(memory.range()), before);
     // The registry is as before, too.
     memory.unlock(.., LockModes::NOW).unwrap();
-    assert_eq!(modes(memory.range()), before);
+    assert_eq!(lock_modes(memory.range()), before);
     memory.unlock(.., LockModes::ON_FAULT).unwrap();
-    assert_eq!(modes(memory.range()), [None; 8]);
-}
-
-/// Becomes a process that `RLIMIT_MEMLOCK` holds for.
-fn limit_memlock(bytes: u64) {
-    let limit = Rlimit {
-        current: Some(bytes),
-        maximum: Some(bytes),
-    };
-    setrlimit(Resource::Memlock, limit).unwrap();
-    give_up_privileges();
+    assert_eq!(lock_modes(memory.range()), [None; 8]);
 }
 
 fn lock_past_the_limit() {
@@ -213,19 +207,20 @@ fn lock_past_the_limit() {
         let Error::LockLimit {
             limit_bytes,
             used_bytes,
+            asked_bytes,
             range,
         } = error
         else {
             panic!("{error}")
         };
         assert_eq!(
-            (limit_bytes, used_bytes),
-            (6 * page_size(), 4 * page_size())
+            [limit_bytes, used_bytes, asked_bytes],
+            [6, 4, 4].map(|pages| pages * page_size())
         );
         assert_eq!(range.pages(), 4);
         assert_eq!(error.errno(), libc::ENOMEM);
         assert!(error.to_string().contains("ulimit -l"), "{error}");
-        assert_eq!(modes(memory.range())[3..5], [ON_FAULT, None]);
+        assert_eq!(lock_modes(memory.range())[3..5], [ON_FAULT, None]);
     }
     // What is locked already is not counted twice.
     memory.lock(..6 * page_size(), LockMode::OnFault).unwrap();
@@ -262,10 +257,10 @@ fn a_child_has_no_locks() {
     memory.lock(.., LockMode::Now).unwrap();
     let status = fork(|| {
         assert_eq!(mode(memory.range()), None);
-        // The registry has forgotten the parent's: this lock is another's.
-        unsafe { rustix::mm::mlock(memory.as_ptr().cast(), memory.len()) }.unwrap();
+        // The registry has forgotten the parent's: this is a new lock.
+        raw_lock_on_fault(memory.range());
         memory.unlock(.., LockModes::NOW).unwrap();
-        assert_eq!(mode(memory.range()), NOW);
+        assert_eq!(mode(memory.range()), ON_FAULT);
         0
     });
     assert_eq!(status, 0);
@@ -278,9 +273,148 @@ fn munmap_forgets() {
     memory.lock(.., LockMode::Now).unwrap();
     memory.munmap().unwrap();
     raw_map_over(range);
-    unsafe { rustix::mm::mlock(range.as_ptr().cast(), range.len()) }.unwrap();
-    // The lock of the new mapping is not tenure's.
+    // What the old mapping's lock was says nothing of the new one's.
+    raw_lock_on_fault(range);
     unsafe { range.unlock(LockModes::NOW) }.unwrap();
-    assert_eq!(mode(range), NOW);
+    assert_eq!(mode(range), ON_FAULT);
     raw_unmap(range);
+}
+
+fn root_without_the_capability() {
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    sets.permitted.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).unwrap();
+    let limit = rustix::process::Rlimit {
+        current: Some(4 * page_size() as u64),
+        maximum: Some(4 * page_size() as u64),
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Memlock, limit).unwrap();
+    let memory = anonymous(5);
+    let error = memory.lock(.., LockMode::OnFault).unwrap_err();
+    assert!(matches!(error, Error::LockLimit { .. }), "{error}");
+    assert!(error.to_string().contains("CAP_IPC_LOCK"), "{error}");
+    memory.lock(..4 * page_size(), LockMode::Now).unwrap();
+    let error = tenure::lock_all(tenure::LockAll::Current, LockMode::OnFault).unwrap_err();
+    assert!(matches!(error, Error::ProcessLockLimit { .. }), "{error}");
+    assert_eq!(lock_modes(memory.range()), [NOW, NOW, NOW, NOW, None]);
+}
+
+fn without_the_capability_the_limit_holds_for_root() -> Completion {
+    if !is_root() {
+        return skip("needs root");
+    }
+    in_child_ok("root_without_the_capability");
+    Completion::Completed
+}
+
+fn a_lock_that_fails_keeps_the_locks_of_others() {
+    let file = file(4 * page_size());
+    let memory = unsafe { Mapping::file(&file) }
+        .len(8 * page_size())
+        .map()
+        .unwrap();
+    raw_lock_on_fault(pages(memory.range(), 2, 3));
+    let before = lock_modes(memory.range());
+    let error = memory.lock(.., LockMode::Now).unwrap_err();
+    assert!(matches!(error, Error::NoBacking { .. }), "{error}");
+    assert_eq!(lock_modes(memory.range()), before);
+}
+
+fn memory_without_access_is_locked_on_fault_only() {
+    let memory = anonymous(4);
+    let closed = pages(memory.range(), 1, 1);
+    raw_protect(closed, rustix::mm::MprotectFlags::empty());
+    let error = memory.lock(.., LockMode::Now).unwrap_err();
+    assert!(
+        matches!(error, Error::NoAccess { part, .. } if part == closed),
+        "{error}"
+    );
+    assert_eq!(lock_modes(memory.range()), [None; 4]);
+    memory.lock(.., LockMode::OnFault).unwrap();
+    assert_eq!(lock_modes(memory.range()), [ON_FAULT; 4]);
+}
+
+fn map_locked_past_the_limit() {
+    limit_memlock(4 * page_size() as u64);
+    let mapped_kib = || {
+        for mode in [LockMode::Now, LockMode::OnFault] {
+            let builder: MappingBuilder = Mapping::anonymous(64 << 20);
+            let error = builder.map_locked(mode).unwrap_err();
+            assert!(matches!(error, Error::LockLimit { .. }), "{error}");
+        }
+        tenure::drain(None).unwrap();
+        status_kib("VmSize")
+    };
+    // The first time a thread starts, for which memory is set aside.
+    let before = mapped_kib();
+    assert!(mapped_kib() < before + (32 << 10));
+    assert_eq!(status_kib("VmLck"), 0);
+}
+
+fn a_mapping_made_locked_or_not_at_all() {
+    let on_fault = Mapping::anonymous(8 * page_size())
+        .huge_pages(tenure::HugePages::Never)
+        .map_locked(LockMode::OnFault)
+        .unwrap();
+    assert_eq!(mode(on_fault.range()), ON_FAULT);
+    assert_eq!(count_present(on_fault.range()), 0);
+    let now = Mapping::shared_anonymous(8 * page_size())
+        .map_locked(LockMode::Now)
+        .unwrap();
+    assert_eq!(mode(now.range()), NOW);
+    assert_eq!(count_present(now.range()), 8);
+    in_child_ok("map_locked_past_the_limit");
+}
+
+fn munmap_of_a_part_and_discard_beside_a_lock() {
+    let mut memory = anonymous(12);
+    let range = memory.range();
+    fill(range);
+    memory.lock(..8 * page_size(), LockMode::Now).unwrap();
+    memory
+        .lock(2 * page_size()..4 * page_size(), LockMode::OnFault)
+        .unwrap();
+    memory.discard(8 * page_size()..).unwrap();
+    assert!(is_filled(pages(range, 0, 8)) && is_zero(pages(range, 8, 4)));
+    unsafe { pages(range, 1, 2).munmap() }.unwrap();
+    raw_map_over(pages(range, 1, 2));
+    let expected = [NOW, None, None, ON_FAULT, NOW, NOW, NOW, NOW];
+    assert_eq!(lock_modes(pages(range, 0, 8)), expected);
+    memory.unlock(.., LockModes::ON_FAULT).unwrap();
+    let expected = [NOW, None, None, None, NOW, NOW, NOW, NOW];
+    assert_eq!(lock_modes(pages(range, 0, 8)), expected);
+    memory.unlock(.., LockModes::NOW).unwrap();
+    assert_eq!(lock_modes(range), [None; 12]);
+}
+
+fn huge_pages_are_filled_and_not_charged() -> Completion {
+    let Some(_pool) = HugePool::of(2) else {
+        return skip("no pool of huge pages of 2 MiB, and none can be made");
+    };
+    let charged = status_kib("VmLck");
+    let memory = Mapping::memfd(4 << 20, MemfdPages::Huge2M).map().unwrap();
+    memory.lock(.., LockMode::OnFault).unwrap();
+    assert_eq!(mode(memory.range()), None);
+    assert_eq!(count_present(memory.range()), memory.range().pages());
+    assert_eq!(status_kib("VmLck"), charged);
+    memory.unlock(.., LockModes::ON_FAULT).unwrap();
+    Completion::Completed
+}
+
+fn a_touch_of_a_file_locks_its_neighbours() {
+    let file = file(64 * page_size());
+    let memory = unsafe { Mapping::file(&file) }
+        .map_locked(LockMode::OnFault)
+        .unwrap();
+    assert_eq!(count_present(memory.range()), 0);
+    assert_eq!(
+        memory.as_slice()[20 * page_size()],
+        (20 * page_size() % 251) as u8
+    );
+    let present = count_present(memory.range());
+    assert!(present > 1, "{present}");
+    // On a file of large folios the share of smaps is the only word for it.
+    let locked = smaps_bytes(memory.range(), "Locked");
+    assert_eq!(locked, (present * page_size()) as u64);
 }

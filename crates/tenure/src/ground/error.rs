@@ -107,7 +107,7 @@ pub enum Error {
     /// The lock would exceed `RLIMIT_MEMLOCK`.
     #[error(
         "cannot lock {range}: RLIMIT_MEMLOCK is {}, {} of it in use, {} asked: raise it with ulimit -l or LimitMEMLOCK=, or give the program CAP_IPC_LOCK",
-        Bytes(*limit_bytes), Bytes(*used_bytes), Bytes(range.len())
+        Bytes(*limit_bytes), Bytes(*used_bytes), Bytes(*asked_bytes)
     )]
     LockLimit {
         /// The range asked for.
@@ -116,6 +116,25 @@ pub enum Error {
         limit_bytes: usize,
         /// What the process has locked already.
         used_bytes: usize,
+        /// What of the range is not locked yet.
+        asked_bytes: usize,
+    },
+
+    /// Locking all memory of the process, or a new mapping that is locked
+    /// because of [`lock_all`](crate::lock_all), would exceed `RLIMIT_MEMLOCK`.
+    #[error(
+        "cannot {verb}: RLIMIT_MEMLOCK is {}, {} of it in use, {} asked: raise it with ulimit -l or LimitMEMLOCK=, or give the program CAP_IPC_LOCK",
+        Bytes(*limit_bytes), Bytes(*used_bytes), Bytes(*asked_bytes)
+    )]
+    ProcessLockLimit {
+        /// What was asked for.
+        verb: &'static str,
+        /// The soft limit.
+        limit_bytes: usize,
+        /// What the process has locked already.
+        used_bytes: usize,
+        /// What is to be locked besides.
+        asked_bytes: usize,
     },
 
     /// The running kernel, or what confines this process, does not offer what
@@ -252,8 +271,9 @@ impl Error {
             | Self::Locked { .. } => Errno::INVAL,
             Self::NoAccess { .. } => Errno::ACCESS,
             Self::Hole { .. } | Self::NoMemory { .. } | Self::NoRoom { .. } => Errno::NOMEM,
-            Self::LockLimit { limit_bytes: 0, .. } => Errno::PERM,
-            Self::LockLimit { .. } => Errno::NOMEM,
+            Self::LockLimit { limit_bytes: 0, .. }
+            | Self::ProcessLockLimit { limit_bytes: 0, .. } => Errno::PERM,
+            Self::LockLimit { .. } | Self::ProcessLockLimit { .. } => Errno::NOMEM,
             Self::Unsupported { .. } => Errno::OPNOTSUPP,
             Self::Busy { .. } => Errno::BUSY,
             Self::NoBacking { .. } => Errno::FAULT,

@@ -8,7 +8,7 @@ mod release;
 mod volatile;
 
 pub use lazy_free::LazilyFreed;
-pub use lock::{LockMode, LockModes};
+pub use lock::{LockAll, LockMode, LockModes, lock_all, unlock_all};
 pub use populate::{Access, BackgroundPopulate, CancelToken, PopulateOptions, Progress, Strategy};
 pub use release::drain;
 pub use volatile::{Outcome, VolatileMapping};

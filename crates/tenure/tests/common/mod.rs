@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use tenure::{Mapping, PageRange, page_size};
+use tenure::{LockMode, Mapping, PageRange, page_size};
 
 /// A test that may find that it cannot run here.
 pub trait Verdict {
@@ -155,6 +155,34 @@ pub fn give_up_privileges() {
     }
 }
 
+/// Whether `RLIMIT_MEMLOCK` does not hold for this process.
+pub fn may_lock_anything() -> bool {
+    use rustix::{process::Resource, thread::CapabilitySet};
+    let limit = rustix::process::getrlimit(Resource::Memlock).current;
+    let sets = rustix::thread::capabilities(None).unwrap();
+    limit.is_none() || sets.effective.contains(CapabilitySet::IPC_LOCK)
+}
+
+/// Runs a function of this test file that locks all memory in a new process.
+pub fn without_limit_in_child(name: &str) -> Completion {
+    if !may_lock_anything() {
+        return skip("locks all memory of a process, which RLIMIT_MEMLOCK does not allow");
+    }
+    in_child_ok(name);
+    Completion::Completed
+}
+
+/// Has `RLIMIT_MEMLOCK` hold for this process, whoever runs it.
+pub fn limit_memlock(bytes: u64) {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let limit = Rlimit {
+        current: Some(bytes),
+        maximum: Some(bytes),
+    };
+    setrlimit(Resource::Memlock, limit).unwrap();
+    give_up_privileges();
+}
+
 /// The pages `count` from page `first` of a mapping or range.
 pub fn pages(of: PageRange, first: usize, count: usize) -> PageRange {
     PageRange::new(of.start() + first * page_size(), count * page_size()).unwrap()
@@ -271,20 +299,23 @@ pub fn raw_protect(range: PageRange, flags: rustix::mm::MprotectFlags) {
 /// The lines of `/proc/self/smaps` for the mapping that holds the first page.
 fn smaps(range: PageRange) -> Option<Vec<String>> {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let bounds = |line: &str| {
-        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-        let parse = |hex| usize::from_str_radix(hex, 16).ok();
-        Some(parse(start)?..parse(end)?)
-    };
-    let holds = |line: &&str| bounds(line).is_some_and(|bounds| bounds.contains(&range.start()));
+    let holds =
+        |line: &&str| smaps_bounds(line).is_some_and(|bounds| bounds.contains(&range.start()));
     let mut lines = text.lines().skip_while(|line| !holds(line));
     lines.next()?;
     Some(
         lines
-            .take_while(|line| bounds(line).is_none())
+            .take_while(|line| smaps_bounds(line).is_none())
             .map(str::to_owned)
             .collect(),
     )
+}
+
+/// The bounds in the first line of a mapping.
+fn smaps_bounds(line: &str) -> Option<std::ops::Range<usize>> {
+    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+    let parse = |hex| usize::from_str_radix(hex, 16).ok();
+    Some(parse(start)?..parse(end)?)
 }
 
 /// The two-letter flags of the mapping that holds the first page; none where
@@ -300,6 +331,33 @@ pub fn vm_flags(range: PageRange) -> Vec<String> {
 
 pub fn has_vm_flag(range: PageRange, flag: &str) -> bool {
     vm_flags(range).iter().any(|found| found == flag)
+}
+
+/// How each page is locked, by the flags of the mapping that it lies in.
+pub fn lock_modes(range: PageRange) -> Vec<Option<LockMode>> {
+    let mut modes = vec![None; range.pages()];
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut pages = 0..0;
+    for line in text.lines() {
+        if let Some(bounds) = smaps_bounds(line) {
+            let page = |at: usize| at.clamp(range.start(), range.end()) - range.start();
+            pages = page(bounds.start) / page_size()..page(bounds.end) / page_size();
+        } else if let Some(flags) = line.strip_prefix("VmFlags:") {
+            let has = |flag| flags.split_whitespace().any(|other| other == flag);
+            modes[pages.clone()].fill(match (has("lo"), has("lf")) {
+                (false, _) => None,
+                (true, false) => Some(LockMode::Now),
+                (true, true) => Some(LockMode::OnFault),
+            });
+        }
+    }
+    modes
+}
+
+/// Locks the range behind tenure's back.
+pub fn raw_lock_on_fault(range: PageRange) {
+    let flags = rustix::mm::MlockFlags::ONFAULT;
+    unsafe { rustix::mm::mlock_with(range.as_ptr().cast(), range.len(), flags) }.unwrap();
 }
 
 /// A line of smaps in bytes, such as `LazyFree`.

@@ -8,6 +8,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Harmless, Losing, advise, advise_losing};
 use crate::ground::sys::map::{self, Backing};
+use crate::ground::sys::process::LockLimit;
 use crate::ground::sys::{Errno, page_size};
 
 /// Whether a mapping is to be made of transparent huge pages.
@@ -168,6 +169,8 @@ impl MappingBuilder<'_> {
     /// * [`Error::EmptyMapping`] for no bytes or an empty file.
     /// * [`Error::Unaligned`] for an offset that is not whole pages.
     /// * [`Error::Overflow`] for a length that no address space has.
+    /// * [`Error::ProcessLockLimit`] when [`lock_all`](crate::lock_all) holds for
+    ///   future mappings and the limit does not allow another.
     /// * [`Error::System`] with what the kernel answered: ENOMEM (no room, or
     ///   no huge pages), EACCES (a file that is not open for what is asked),
     ///   ENODEV (a file that cannot be mapped), EINVAL (advice that this kernel
@@ -220,8 +223,10 @@ impl MappingBuilder<'_> {
 
     /// Maps, and keeps a descriptor of the file that writing will write to.
     fn mmap(&self, len: usize) -> Result<(PageRange, Option<(OwnedFd, u64)>)> {
-        let map =
-            |backing| map::map(backing, len, !self.private, self.writable).map_err(system("mmap"));
+        let map = |backing| {
+            map::map(backing, len, !self.private, self.writable)
+                .map_err(|errno| explain_mmap(len, errno))
+        };
         let written = self.writable && !self.private;
         match self.source {
             Source::Anonymous | Source::SharedAnonymous => Ok((map(Backing::Anonymous)?, None)),
@@ -266,6 +271,20 @@ impl MappingBuilder<'_> {
                 .map_err(system("madvise(MADV_WIPEONFORK)"))?;
         }
         Ok(())
+    }
+}
+
+/// EAGAIN is the limit on locked memory, which counts here when all future
+/// mappings are locked.
+fn explain_mmap(len: usize, errno: Errno) -> Error {
+    match (errno, LockLimit::now()) {
+        (Errno::AGAIN, Some(limit)) => Error::ProcessLockLimit {
+            verb: "map memory that is locked because of lock_all",
+            limit_bytes: limit.limit_bytes,
+            used_bytes: limit.used_bytes,
+            asked_bytes: len,
+        },
+        _ => system("mmap")(errno),
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::cgroup::{self, MemoryCgroup};
 use super::map::{self, Backing};
 use super::userfaultfd::Userfaultfd;
-use super::{last_errno, page_size, pagemap, vma};
+use super::{last_errno, lock, page_size, pagemap, vma};
 
 /// What this kernel can do, as far as tenure builds on it.
 ///
@@ -100,6 +100,9 @@ fn knows_advice(advice: u32) -> Result<(), Errno> {
 fn probe_dontunmap() -> Result<(), Errno> {
     let from = map::map(Backing::Anonymous, page_size(), false, true)?;
     let answer = map::reserve(page_size()).and_then(|to| {
+        // Under mlockall(MCL_FUTURE) both are locked, and the kernel (6.18) goes
+        // on charging for a locked page that was moved away like this.
+        lock::munlock(from).and_then(|()| lock::munlock(to))?;
         // SAFETY: both pages were mapped here and nobody uses them.
         let moved = unsafe { map::move_pages_away(from, to.start()) };
         // SAFETY: as above.

@@ -1,7 +1,7 @@
-//! `mlock2(2)` and `munlock(2)`.
+//! `mlock2(2)`, `munlock(2)`, `mlockall(2)` and `munlockall(2)`.
 
 use rustix::io::Errno;
-use rustix::mm::{self, MlockFlags};
+use rustix::mm::{self, MlockAllFlags, MlockFlags};
 
 use crate::PageRange;
 
@@ -21,4 +21,19 @@ pub(crate) fn mlock_onfault(range: PageRange) -> Result<(), Errno> {
 pub(crate) fn munlock(range: PageRange) -> Result<(), Errno> {
     // SAFETY: unlocking changes no contents, whatever is mapped in the range.
     unsafe { mm::munlock(range.as_ptr().cast(), range.len()) }
+}
+
+/// Locks everything that is mapped, or will be, or both. Without `future` new
+/// mappings are no longer locked.
+pub(crate) fn mlockall(current: bool, future: bool, on_fault: bool) -> Result<(), Errno> {
+    let mut flags = MlockAllFlags::empty();
+    flags.set(MlockAllFlags::CURRENT, current);
+    flags.set(MlockAllFlags::FUTURE, future);
+    flags.set(MlockAllFlags::ONFAULT, on_fault);
+    mm::mlockall(flags)
+}
+
+/// Unlocks everything; new mappings are no longer locked.
+pub(crate) fn munlockall() -> Result<(), Errno> {
+    mm::munlockall()
 }

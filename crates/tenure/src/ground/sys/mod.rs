@@ -15,6 +15,7 @@ pub(crate) mod map;
 pub(crate) mod numa;
 pub(crate) mod pagemap;
 pub(crate) mod process;
+pub(crate) mod smaps;
 pub(crate) mod touch;
 pub(crate) mod userfaultfd;
 pub(crate) mod vma;

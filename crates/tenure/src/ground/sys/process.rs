@@ -5,17 +5,37 @@ use std::thread;
 
 use procfs::Current;
 use rustix::process::Resource;
+use rustix::thread::CapabilitySet;
 
-/// The soft `RLIMIT_MEMLOCK` in bytes, and how much is locked already.
-/// `None` for a limit that is infinite or figures that cannot be had.
-pub(crate) fn memlock() -> Option<(usize, usize)> {
-    let limit_bytes = rustix::process::getrlimit(Resource::Memlock).current?;
-    let locked_kib = procfs::process::Process::myself()
-        .ok()?
-        .status()
-        .ok()?
-        .vmlck?;
-    Some((limit_bytes as usize, (locked_kib * 1024) as usize))
+/// The limit on locked memory as it holds for this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LockLimit {
+    /// The soft `RLIMIT_MEMLOCK`.
+    pub(crate) limit_bytes: usize,
+    /// What is locked already (`VmLck`): whole mappings, not pages.
+    pub(crate) used_bytes: usize,
+    /// What is mapped in all (`VmSize`).
+    pub(crate) mapped_bytes: usize,
+}
+
+impl LockLimit {
+    /// `None` where there is no limit, or figures cannot be had.
+    pub(crate) fn now() -> Option<Self> {
+        let limit_bytes = rustix::process::getrlimit(Resource::Memlock).current?;
+        let status = procfs::process::Process::myself().ok()?.status().ok()?;
+        Some(Self {
+            limit_bytes: limit_bytes as usize,
+            used_bytes: (status.vmlck? * 1024) as usize,
+            mapped_bytes: (status.vmsize? * 1024) as usize,
+        })
+    }
+}
+
+/// Whether the process has CAP_IPC_LOCK, and so perhaps no limit: the kernel
+/// only counts the capability of the first user namespace.
+pub(crate) fn has_cap_ipc_lock() -> bool {
+    rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
 }
 
 /// All the memory that the machine has, in bytes.

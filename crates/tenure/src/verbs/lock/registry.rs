@@ -1,0 +1,127 @@
+//! Which mode covers what. The kernel tells cheaply whether a mapping is locked,
+//! but only at great cost how.
+
+use std::sync::{LazyLock, Once};
+
+use rangemap::RangeMap;
+
+use super::LockMode;
+use crate::ground::error::{Error, Result};
+use crate::ground::range::PageRange;
+use crate::ground::sys::advise::{LockState, lock_state};
+use crate::ground::sys::fork::{ForkMutex, at_fork};
+use crate::ground::sys::smaps;
+use crate::ground::sys::vma::Vma;
+
+static REGISTRY: LazyLock<ForkMutex<Registry>> =
+    LazyLock::new(|| ForkMutex::new(Registry::default()));
+
+/// What was locked through tenure, and how. Locks do not stack: each byte has
+/// the mode that it was last locked with, as in the kernel.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    locked: RangeMap<usize, LockMode>,
+    /// How new mappings are locked, as far as `lock_all` has said.
+    pub(super) future: Option<LockMode>,
+}
+
+/// A part of a mapping, locked in this mode.
+pub(super) type LockedPart = (PageRange, LockMode);
+
+/// Takes the registry. What it says is compared with the kernel's locks and
+/// changed together with them, so that is done with this held.
+pub(super) fn registry() -> std::sync::MutexGuard<'static, Registry> {
+    reset_in_children();
+    REGISTRY.lock()
+}
+
+/// Forgets the locks on a range that is being unmapped.
+pub(in crate::verbs) fn forget(range: PageRange) {
+    let mut registry = REGISTRY.lock();
+    if !registry.locked.is_empty() {
+        registry.remove(range);
+    }
+}
+
+impl Registry {
+    /// Notes the mode of what the kernel has locked of the mappings just now:
+    /// hugetlb memory, DAX and the kernel's own mappings are never locked.
+    pub(super) fn note(&mut self, vmas: &[Vma], mode: LockMode) {
+        for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
+            self.locked.insert(vma.range.as_std(), mode);
+        }
+    }
+
+    pub(super) fn remove(&mut self, range: PageRange) {
+        self.locked.remove(range.as_std());
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.locked.clear();
+        self.future = None;
+    }
+
+    /// Returns what is locked in the mappings, by whomever: whether a mapping is
+    /// locked says the kernel, how says the registry. What it does not know (an
+    /// older `mlock` of another's, new mappings after `lock_all`) is looked up
+    /// in `/proc/self/smaps`.
+    pub(super) fn locked_parts(&self, vmas: &[Vma]) -> Result<Vec<LockedPart>> {
+        let mut parts = Vec::new();
+        for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
+            let known = self.locked.overlapping(vma.range.as_std());
+            parts.extend(known.filter_map(|(part, &mode)| {
+                Some((PageRange::from(part.clone()).intersection(vma.range)?, mode))
+            }));
+            if self.locked.gaps(&vma.range.as_std()).next().is_some() {
+                return look_up(vmas);
+            }
+        }
+        Ok(parts)
+    }
+}
+
+pub(super) fn is_locked(range: PageRange) -> bool {
+    lock_state(range) == Ok(LockState::Locked)
+}
+
+fn look_up(vmas: &[Vma]) -> Result<Vec<LockedPart>> {
+    let (Some(first), Some(last)) = (vmas.first(), vmas.last()) else {
+        return Ok(Vec::new());
+    };
+    let all = PageRange::between(first.range.start(), last.range.end());
+    let locked = smaps::locked(all).map_err(|errno| Error::System {
+        call: "reading /proc/self/smaps",
+        errno,
+    })?;
+    let part = |part: smaps::Locked| {
+        let mode = match part.on_fault {
+            false => LockMode::Now,
+            true => LockMode::OnFault,
+        };
+        (part.range, mode)
+    };
+    Ok(locked.into_iter().map(part).collect())
+}
+
+/// Has children begin with an empty registry: they inherit no locks.
+fn reset_in_children() {
+    unsafe extern "C" fn prepare() {
+        REGISTRY.hold();
+    }
+    unsafe extern "C" fn parent() {
+        // SAFETY: `prepare` has run in this thread.
+        unsafe { REGISTRY.let_go(|_| ()) };
+    }
+    unsafe extern "C" fn child() {
+        // Leaked, not freed: the child of a threaded program must not touch the
+        // allocator here.
+        // SAFETY: `prepare` has run in the thread that this is a copy of.
+        unsafe { REGISTRY.let_go(|registry| std::mem::forget(std::mem::take(registry))) };
+    }
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // Without it (ENOMEM) a child's registry names locks that are not
+        // there; the kernel is asked first, so they do no harm.
+        let _ = at_fork(prepare, parent, child);
+    });
+}

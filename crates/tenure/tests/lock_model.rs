@@ -1,0 +1,97 @@
+//! lock: any sequence of calls, compared with a model of single pages and with
+//! the flags of the kernel's mappings.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use common::*;
+use proptest::prelude::*;
+use tenure::{LockMode, LockModes, PageRange};
+
+tests!(any_sequence_is_as_a_model_says);
+
+const NOW: Option<LockMode> = Some(LockMode::Now);
+const ON_FAULT: Option<LockMode> = Some(LockMode::OnFault);
+
+/// One step of a random sequence, on pages `from..to`.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Lock(LockMode),
+    RawLockOnFault,
+    Unlock(LockModes),
+    UnmapAndMap,
+    Fork,
+}
+
+fn any_sequence_is_as_a_model_says() {
+    const PAGES: usize = 10;
+    let step = prop_oneof![
+        3 => Just(Step::Lock(LockMode::Now)),
+        3 => Just(Step::Lock(LockMode::OnFault)),
+        1 => Just(Step::RawLockOnFault),
+        2 => Just(Step::Unlock(LockModes::NOW)),
+        2 => Just(Step::Unlock(LockModes::ON_FAULT)),
+        1 => Just(Step::Unlock(LockModes::ALL)),
+        1 => Just(Step::UnmapAndMap),
+        1 => Just(Step::Fork),
+    ];
+    let steps = proptest::collection::vec((step, 0..PAGES, 0..=PAGES), 1..20);
+    let config = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(64)
+    };
+    proptest!(config, |(steps in steps)| {
+        let memory = anonymous(PAGES);
+        let mut model = [None; PAGES];
+        for (step, from, to) in steps {
+            let range = pages(memory.range(), from, to.saturating_sub(from));
+            if range.is_empty() {
+                continue;
+            }
+            take(step, range, &mut model[from..to]);
+            prop_assert_eq!(lock_modes(memory.range()), model);
+        }
+        let locked = model.iter().flatten().count();
+        drop(memory);
+        prop_assert!(locked == 0 || status_kib("VmLck") == 0);
+    });
+}
+
+fn take(step: Step, range: PageRange, model: &mut [Option<LockMode>]) {
+    match step {
+        Step::Lock(mode) => {
+            unsafe { range.lock(mode) }.unwrap();
+            model.fill(Some(mode));
+        }
+        Step::RawLockOnFault => {
+            // What another locks anew, tenure must have unlocked before.
+            unsafe { range.unlock(LockModes::ALL) }.unwrap();
+            raw_lock_on_fault(range);
+            model.fill(ON_FAULT);
+        }
+        Step::Unlock(modes) => {
+            unsafe { range.unlock(modes) }.unwrap();
+            let cleared = |mode| {
+                modes == LockModes::ALL
+                    || mode == NOW && modes == LockModes::NOW
+                    || mode == ON_FAULT && modes == LockModes::ON_FAULT
+            };
+            for mode in model.iter_mut().filter(|mode| cleared(**mode)) {
+                *mode = None;
+            }
+        }
+        Step::UnmapAndMap => {
+            unsafe { range.munmap() }.unwrap();
+            raw_map_over(range);
+            model.fill(None);
+        }
+        Step::Fork => {
+            let status = fork(|| i32::from(lock_modes(range).iter().any(Option::is_some)));
+            assert_eq!(status, 0, "a child has no locks");
+        }
+    }
+}
