@@ -28,6 +28,7 @@ tests!(
     over_the_limit_says_so,
     no_limit_at_all_is_eperm,
     without_the_capability_the_limit_holds_for_root,
+    root_of_a_user_namespace_has_the_limit,
     a_lock_that_fails_keeps_the_locks_of_others,
     memory_without_access_is_locked_on_fault_only,
     a_mapping_made_locked_or_not_at_all,
@@ -40,6 +41,7 @@ tests!(
     lock_past_the_limit,
     lock_without_a_limit,
     root_without_the_capability,
+    root_of_a_namespace,
     map_locked_past_the_limit,
 );
 
@@ -285,11 +287,7 @@ fn root_without_the_capability() {
     sets.effective.remove(CapabilitySet::IPC_LOCK);
     sets.permitted.remove(CapabilitySet::IPC_LOCK);
     set_capabilities(None, sets).unwrap();
-    let limit = rustix::process::Rlimit {
-        current: Some(4 * page_size() as u64),
-        maximum: Some(4 * page_size() as u64),
-    };
-    rustix::process::setrlimit(rustix::process::Resource::Memlock, limit).unwrap();
+    set_memlock(4 * page_size() as u64);
     let memory = anonymous(5);
     let error = memory.lock(.., LockMode::OnFault).unwrap_err();
     assert!(matches!(error, Error::LockLimit { .. }), "{error}");
@@ -305,6 +303,26 @@ fn without_the_capability_the_limit_holds_for_root() -> Completion {
         return skip("needs root");
     }
     in_child_ok("root_without_the_capability");
+    Completion::Completed
+}
+
+fn root_of_a_namespace() {
+    let id = rustix::process::geteuid().as_raw();
+    set_memlock(4 * page_size() as u64);
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWUSER) }, 0);
+    std::fs::write("/proc/self/uid_map", format!("0 {id} 1")).unwrap();
+    let sets = capabilities(None).unwrap();
+    assert!(sets.effective.contains(CapabilitySet::IPC_LOCK));
+    let error = anonymous(5).lock(.., LockMode::OnFault).unwrap_err();
+    assert!(matches!(error, Error::LockLimit { .. }), "{error}");
+}
+
+fn root_of_a_user_namespace_has_the_limit() -> Completion {
+    let may = || unsafe { i32::from(libc::unshare(libc::CLONE_NEWUSER) != 0) };
+    if fork(may) != 0 {
+        return skip("user namespaces are refused here");
+    }
+    in_child_ok("root_of_a_namespace");
     Completion::Completed
 }
 

@@ -174,13 +174,17 @@ pub fn without_limit_in_child(name: &str) -> Completion {
 
 /// Has `RLIMIT_MEMLOCK` hold for this process, whoever runs it.
 pub fn limit_memlock(bytes: u64) {
+    set_memlock(bytes);
+    give_up_privileges();
+}
+
+pub fn set_memlock(bytes: u64) {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let limit = Rlimit {
         current: Some(bytes),
         maximum: Some(bytes),
     };
     setrlimit(Resource::Memlock, limit).unwrap();
-    give_up_privileges();
 }
 
 /// The pages `count` from page `first` of a mapping or range.

@@ -31,11 +31,18 @@ impl LockLimit {
     }
 }
 
-/// Whether the process has CAP_IPC_LOCK, and so perhaps no limit: the kernel
-/// only counts the capability of the first user namespace.
-pub(crate) fn has_cap_ipc_lock() -> bool {
-    rustix::thread::capabilities(None)
-        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
+/// Whether the limit does not hold for this process: CAP_IPC_LOCK, which counts
+/// in the first user namespace only.
+pub(crate) fn may_exceed_lock_limit() -> bool {
+    let has_capability = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    has_capability && is_in_first_user_namespace()
+}
+
+/// It is the one in which every user is who they are.
+fn is_in_first_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map");
+    map.is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
 /// All the memory that the machine has, in bytes.

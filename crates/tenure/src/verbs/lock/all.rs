@@ -56,9 +56,6 @@ impl LockAll {
 /// ```
 pub fn lock_all(what: LockAll, mode: LockMode) -> Result<()> {
     let mut registry = registry();
-    if what.current() {
-        limit::check_all()?;
-    }
     let on_fault = mode == LockMode::OnFault;
     lock::mlockall(what.current(), what.future(), on_fault).map_err(explain)?;
     registry.future = what.future().then_some(mode);

@@ -125,3 +125,32 @@ fn reset_in_children() {
         let _ = at_fork(prepare, parent, child);
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ground::mapping::Mapping;
+    use crate::ground::sys::{page_size, vma};
+
+    #[test]
+    fn knows_what_the_kernel_knows() {
+        let page = page_size();
+        let memory = Mapping::shared_anonymous(8 * page).map().unwrap();
+        let range = memory.range();
+        memory.lock(.., LockMode::OnFault).unwrap();
+        memory.lock(2 * page..4 * page, LockMode::Now).unwrap();
+        memory
+            .unlock(3 * page..6 * page, crate::LockModes::ALL)
+            .unwrap();
+        let registry = registry();
+        assert_eq!(registry.locked.gaps(&range.as_std()).count(), 1);
+        let vmas = vma::cover(range).unwrap();
+        let parts = registry.locked_parts(&vmas).unwrap();
+        assert_eq!(parts.len(), 3);
+        assert_eq!(parts, look_up(&vmas).unwrap());
+        drop(registry);
+        memory.munmap().unwrap();
+        let registry = super::registry();
+        assert_eq!(registry.locked.overlapping(range.as_std()).count(), 0);
+    }
+}
