@@ -27,11 +27,7 @@ pub(crate) fn map(
 ) -> Result<PageRange, Errno> {
     let mut prot = ProtFlags::READ;
     prot.set(ProtFlags::WRITE, writable);
-    let flags = if shared {
-        MapFlags::SHARED
-    } else {
-        MapFlags::PRIVATE
-    };
+    let flags = sharing(shared);
     // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
     let addr = unsafe {
         match backing {
@@ -43,6 +39,38 @@ pub(crate) fn map(
         addr.expose_provenance(),
         addr.expose_provenance() + len,
     ))
+}
+
+/// Maps `backing` over the range, readable and writable, in place of what is
+/// mapped there.
+///
+/// # Safety
+///
+/// Nothing may use what was in the range.
+pub(crate) unsafe fn map_over(
+    range: PageRange,
+    backing: Backing<'_>,
+    shared: bool,
+) -> Result<(), Errno> {
+    let (addr, len) = (range.as_ptr().cast(), range.len());
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = sharing(shared) | MapFlags::FIXED;
+    // SAFETY: the caller gives up what was there.
+    unsafe {
+        match backing {
+            Backing::Anonymous => mm::mmap_anonymous(addr, len, prot, flags),
+            Backing::File { fd, offset } => mm::mmap(addr, len, prot, flags, fd, offset),
+        }
+    }?;
+    Ok(())
+}
+
+fn sharing(shared: bool) -> MapFlags {
+    if shared {
+        MapFlags::SHARED
+    } else {
+        MapFlags::PRIVATE
+    }
 }
 
 /// Reserves addresses: nothing can be read or written there, and no memory is
