@@ -17,6 +17,8 @@
 //! not aligned, has a hole or is the wrong kind of memory is an [`Error`] that
 //! says what to do, and nothing has been done.
 //!
+//! Ready-made things stand on the verbs: [`SecretBuffer`] keeps secrets.
+//!
 //! # Threads, forks and signals
 //!
 //! Every verb may be called from several threads at once. No signal handler is
@@ -42,6 +44,7 @@ struct Readme;
 mod background;
 mod ground;
 mod observation;
+mod ready;
 mod verbs;
 
 pub use ground::error::{Error, MemoryKind, Refused, Result};
@@ -52,6 +55,7 @@ pub use ground::sys::cgroup::MemoryCgroup;
 pub use ground::sys::features::Features;
 pub use ground::sys::{Errno, page_size};
 pub use observation::room::Room;
+pub use ready::SecretBuffer;
 pub use verbs::{
     Access, BackgroundPopulate, CancelToken, LazilyFreed, LockAll, LockMode, LockModes, Outcome,
     PopulateOptions, Progress, Strategy, VolatileMapping, drain, lock_all, unlock_all,

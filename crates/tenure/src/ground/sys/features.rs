@@ -20,7 +20,7 @@ use super::{last_errno, lock, page_size, pagemap, vma};
 ///
 /// The environment variable `TENURE_WITHOUT` names features, separated by
 /// commas, that tenure then does without, as on a kernel that lacks them:
-/// `TENURE_WITHOUT=madv_populate,procmap_query,pagemap_scan,mremap_dontunmap,userfaultfd`.
+/// `TENURE_WITHOUT=madv_populate,procmap_query,pagemap_scan,mremap_dontunmap,userfaultfd,memfd_secret`.
 /// It is read once, and shows how a program does on older kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -36,6 +36,9 @@ pub struct Features {
     /// `userfaultfd` for faults from user mode (Linux 5.11); the value is what
     /// it can do, `UFFD_FEATURE_*`.
     pub userfaultfd: Result<u64, Errno>,
+    /// `memfd_secret` (Linux 5.14; before 6.5 only with `secretmem.enable=1` on
+    /// the kernel's command line).
+    pub memfd_secret: Result<(), Errno>,
     /// `PAGEMAP_SCAN` (Linux 6.7).
     pub pagemap_scan: Result<(), Errno>,
     /// `PROCMAP_QUERY` (Linux 6.11).
@@ -78,6 +81,9 @@ impl Features {
             userfaultfd: wanted("userfaultfd")
                 .and_then(|()| Userfaultfd::open())
                 .map(|uffd| uffd.features()),
+            memfd_secret: wanted("memfd_secret")
+                .and_then(|()| map::memfd_secret(page_size()))
+                .map(drop),
             pagemap_scan: wanted("pagemap_scan").and_then(|()| pagemap::probe_scan()),
             procmap_query: wanted("procmap_query").and_then(|()| vma::probe_query()),
             psi: rustix::fs::access("/proc/pressure/memory", rustix::fs::Access::READ_OK),
@@ -145,6 +151,7 @@ mod tests {
         if since(5, 14) {
             assert_eq!(features.madv_populate, Ok(()));
         }
+        assert!(since(5, 14) || features.memfd_secret.is_err());
         if since(6, 7) {
             assert_eq!(features.pagemap_scan, Ok(()));
         }

@@ -1,12 +1,14 @@
-//! `mmap(2)`, `munmap(2)`, `mremap(2)`, `mprotect(2)` and `memfd_create(2)`.
+//! `mmap(2)`, `munmap(2)`, `mremap(2)`, `mprotect(2)`, `memfd_create(2)` and
+//! `memfd_secret(2)`.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
+use super::last_errno;
 use crate::PageRange;
 
 /// What a new mapping is made of.
@@ -25,11 +27,7 @@ pub(crate) fn map(
 ) -> Result<PageRange, Errno> {
     let mut prot = ProtFlags::READ;
     prot.set(ProtFlags::WRITE, writable);
-    let flags = if shared {
-        MapFlags::SHARED
-    } else {
-        MapFlags::PRIVATE
-    };
+    let flags = sharing(shared);
     // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
     let addr = unsafe {
         match backing {
@@ -41,6 +39,38 @@ pub(crate) fn map(
         addr.expose_provenance(),
         addr.expose_provenance() + len,
     ))
+}
+
+/// Maps `backing` over the range, readable and writable, in place of what is
+/// mapped there.
+///
+/// # Safety
+///
+/// Nothing may use what was in the range.
+pub(crate) unsafe fn map_over(
+    range: PageRange,
+    backing: Backing<'_>,
+    shared: bool,
+) -> Result<(), Errno> {
+    let (addr, len) = (range.as_ptr().cast(), range.len());
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = sharing(shared) | MapFlags::FIXED;
+    // SAFETY: the caller gives up what was there.
+    unsafe {
+        match backing {
+            Backing::Anonymous => mm::mmap_anonymous(addr, len, prot, flags),
+            Backing::File { fd, offset } => mm::mmap(addr, len, prot, flags, fd, offset),
+        }
+    }?;
+    Ok(())
+}
+
+fn sharing(shared: bool) -> MapFlags {
+    if shared {
+        MapFlags::SHARED
+    } else {
+        MapFlags::PRIVATE
+    }
 }
 
 /// Reserves addresses: nothing can be read or written there, and no memory is
@@ -122,6 +152,20 @@ pub(crate) fn memfd(len: usize, huge_2m: bool) -> Result<OwnedFd, Errno> {
         flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     }
     let fd = rustix::fs::memfd_create("tenure", flags)?;
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    Ok(fd)
+}
+
+/// Makes a file of memory that the kernel keeps no mapping of for itself, `len`
+/// bytes long (Linux 5.14; 6.5 where nothing was said at boot).
+pub(crate) fn memfd_secret(len: usize) -> Result<OwnedFd, Errno> {
+    // SAFETY: the call takes flags only. (By libc: rustix does not have it.)
+    let answer = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
+    let fd = match i32::try_from(answer) {
+        // SAFETY: a successful answer is a new descriptor of ours.
+        Ok(fd) if fd >= 0 => unsafe { OwnedFd::from_raw_fd(fd) },
+        _ => return Err(last_errno()),
+    };
     rustix::fs::ftruncate(&fd, len as u64)?;
     Ok(fd)
 }

@@ -1,0 +1,700 @@
+//! SecretBuffer: what keeps it, that it does not move, and that it is wiped.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests look at memory behind the buffer's back"
+)]
+
+mod common;
+
+use std::io::{self, Read, Seek};
+use std::mem::ManuallyDrop;
+use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::*;
+use libtest_mimic::Completion;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use tenure::{Error, Features, LockModes, PageRange, Result, SecretBuffer, page_size};
+
+tests!(
+    its_pages_are_locked_on_fault_wiped_on_fork_and_not_dumped,
+    hidden_pages_are_locked_not_dumped_and_not_inherited,
+    only_used_pages_take_memory,
+    growing_does_not_move_it,
+    past_the_maximum_is_an_error_with_figures,
+    maxima_that_cannot_be,
+    what_is_cut_off_is_wiped_at_once,
+    resizing_fills_and_touches_nothing_for_zeros,
+    dropped_is_unmapped_and_unlocked,
+    a_large_one_is_unmapped_whole,
+    dropped_is_wiped_before_it_is_unmapped,
+    the_registry_of_locks_forgets_it,
+    both_ends_are_guarded,
+    both_ends_are_guarded_when_hidden,
+    a_child_reads_zeros,
+    a_child_has_nothing_hidden,
+    a_child_forked_meanwhile_has_nothing_hidden,
+    over_the_limit_nothing_stays_mapped,
+    hidden_over_the_limit_nothing_stays_mapped,
+    hidden_is_closed_to_proc_mem,
+    without_memfd_secret_hidden_is_refused,
+    reading_fills_it_in_place,
+    reading_too_much_or_badly_leaves_it_as_it_was,
+    compares_contents_and_length,
+    debug_shows_nothing,
+    goes_to_another_thread;
+    children:
+    touch_before,
+    touch_behind,
+    touch_before_hidden,
+    touch_behind_hidden,
+    drop_where_munmap_is_refused,
+    drop_hidden_where_munmap_is_refused,
+    lock_past_the_limit,
+    hide_past_the_limit,
+    hide_without_the_feature,
+);
+
+const SECRET: &[u8] = b"correct horse battery staple";
+
+type Make = fn(usize) -> Result<SecretBuffer>;
+const ORDINARY: Make = SecretBuffer::with_max_len;
+const HIDDEN: Make = SecretBuffer::hidden_with_max_len;
+
+/// Both kinds where the kernel has both.
+fn kinds() -> Vec<Make> {
+    match can_hide() {
+        true => vec![ORDINARY, HIDDEN],
+        false => vec![ORDINARY],
+    }
+}
+
+fn can_hide() -> bool {
+    Features::get().memfd_secret.is_ok()
+}
+
+fn skip_hidden() -> Completion {
+    skip("needs memfd_secret: Linux 5.14, before 6.5 with secretmem.enable=1")
+}
+
+/// An empty buffer whose maximum is whole pages, and these pages.
+fn buffer(make: Make, page_count: usize) -> (SecretBuffer, PageRange) {
+    let buffer = make(page_count * page_size()).unwrap();
+    let range = pages_of(&buffer);
+    (buffer, range)
+}
+
+fn pages_of(buffer: &SecretBuffer) -> PageRange {
+    let start = buffer.as_slice().as_ptr().expose_provenance();
+    PageRange::covering(start, buffer.max_len()).unwrap()
+}
+
+/// The pages with their guards.
+fn with_guards(range: PageRange) -> PageRange {
+    PageRange::new(range.start() - page_size(), range.len() + 2 * page_size()).unwrap()
+}
+
+/// The bytes of the pages, whatever the buffer says of its length.
+fn behind_its_back(range: PageRange) -> &'static [u8] {
+    unsafe { std::slice::from_raw_parts(range.as_ptr(), range.len()) }
+}
+
+fn is_mapped(range: PageRange) -> bool {
+    (0..range.pages()).any(|page| !vm_flags(pages(range, page, 1)).is_empty())
+}
+
+fn has_flags(range: PageRange, flags: &[&str]) {
+    for flag in flags {
+        let found = vm_flags(range);
+        assert!(found.iter().any(|found| found == flag), "{flag}: {found:?}");
+    }
+}
+
+fn its_pages_are_locked_on_fault_wiped_on_fork_and_not_dumped() {
+    let (_buffer, range) = buffer(ORDINARY, 16);
+    for page in [0, 15] {
+        has_flags(pages(range, page, 1), &["rd", "wr", "lo", "lf", "dd", "wf"]);
+    }
+    if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        has_flags(range, &["nh"]);
+    }
+    for guard in [0, 17] {
+        let found = vm_flags(pages(with_guards(range), guard, 1));
+        for flag in ["rd", "wr", "ex", "lo"] {
+            assert!(found.iter().all(|found| found != flag), "{found:?}");
+        }
+    }
+}
+
+fn hidden_pages_are_locked_not_dumped_and_not_inherited() -> Completion {
+    if !can_hide() {
+        return skip_hidden();
+    }
+    let before = status_kib("VmLck");
+    let (_buffer, range) = buffer(HIDDEN, 16);
+    for page in [0, 15] {
+        has_flags(pages(range, page, 1), &["rd", "wr", "sh", "lo", "dd", "dc"]);
+    }
+    assert_eq!(status_kib("VmLck") - before, (range.len() / 1024) as u64);
+    Completion::Completed
+}
+
+fn only_used_pages_take_memory() {
+    for make in kinds() {
+        let (mut buffer, range) = buffer(make, 64);
+        assert_eq!(count_present(range), 0);
+        buffer.extend_from_slice(SECRET).unwrap();
+        assert_eq!(count_present(range), 1);
+        buffer.extend_from_slice(&vec![1; page_size()]).unwrap();
+        assert_eq!(count_present(range), 2);
+        assert_eq!(smaps_bytes(range, "Locked"), 2 * page_size() as u64);
+    }
+}
+
+fn growing_does_not_move_it() {
+    for make in kinds() {
+        let (mut buffer, range) = buffer(make, 16);
+        for _ in 0..16 {
+            buffer.extend_from_slice(&vec![7; page_size()]).unwrap();
+            assert_eq!(buffer.as_slice().as_ptr(), range.as_ptr());
+        }
+        assert_eq!((buffer.len(), buffer.max_len()), (range.len(), range.len()));
+        assert!(buffer.as_slice().iter().all(|&byte| byte == 7));
+    }
+}
+
+fn past_the_maximum_is_an_error_with_figures() {
+    for make in kinds() {
+        let mut buffer = make(100).unwrap();
+        buffer.extend_from_slice(&[1; 90]).unwrap();
+        let refused = |from, to| Error::OutOfBounds { from, to, len: 100 };
+        let error = buffer.extend_from_slice(&[2; 11]).unwrap_err();
+        assert_eq!(error, refused(90, 101));
+        assert_eq!(buffer.resize(101, 2), Err(refused(90, 101)));
+        assert_eq!(buffer.resize(usize::MAX, 2), Err(refused(90, usize::MAX)));
+        assert_eq!(buffer.as_slice(), [1; 90]);
+        buffer.extend_from_slice(&[1; 10]).unwrap();
+        assert_eq!(buffer.as_slice(), [1; 100]);
+        assert_eq!(buffer.extend_from_slice(&[2]), Err(refused(100, 101)));
+        buffer.extend_from_slice(&[]).unwrap();
+    }
+}
+
+fn maxima_that_cannot_be() {
+    for make in kinds() {
+        assert_eq!(make(0).unwrap_err(), Error::EmptyMapping);
+        for max in [usize::MAX, isize::MAX as usize, usize::MAX - page_size()] {
+            let error = make(max).unwrap_err();
+            assert!(matches!(error, Error::Overflow { .. }), "{error}");
+        }
+    }
+}
+
+fn what_is_cut_off_is_wiped_at_once() {
+    for make in kinds() {
+        let (mut buffer, range) = buffer(make, 4);
+        buffer.resize(3 * page_size(), 0xee).unwrap();
+        buffer.truncate(page_size() + 1);
+        assert_eq!(buffer.as_slice(), vec![0xee; page_size() + 1]);
+        let (kept, cut) = behind_its_back(range).split_at(page_size() + 1);
+        assert!(kept.iter().all(|&byte| byte == 0xee));
+        assert!(cut.iter().all(|&byte| byte == 0));
+        buffer.truncate(2 * page_size());
+        assert_eq!(buffer.len(), page_size() + 1);
+        buffer.resize(1, 0xff).unwrap();
+        assert_eq!(behind_its_back(range)[..2], [0xee, 0]);
+        buffer.clear();
+        assert!(buffer.is_empty() && is_zero(range));
+    }
+}
+
+fn resizing_fills_and_touches_nothing_for_zeros() {
+    for make in kinds() {
+        let (mut buffer, range) = buffer(make, 8);
+        buffer.resize(8 * page_size(), 0).unwrap();
+        assert_eq!(count_present(range), 0);
+        buffer.as_mut_slice()[5 * page_size()] = 1;
+        assert_eq!(count_present(range), 1);
+        buffer.clear();
+        buffer.resize(10, 3).unwrap();
+        buffer.resize(20, 0).unwrap();
+        assert_eq!(buffer.as_slice(), [[3; 10], [0; 10]].concat());
+    }
+}
+
+fn dropped_is_unmapped_and_unlocked() {
+    for make in kinds() {
+        let before = status_kib("VmLck");
+        let (mut buffer, range) = buffer(make, 8);
+        buffer.extend_from_slice(SECRET).unwrap();
+        assert_eq!(status_kib("VmLck") - before, (range.len() / 1024) as u64);
+        drop(buffer);
+        assert!(!is_mapped(with_guards(range)));
+        assert_eq!(status_kib("VmLck"), before);
+    }
+}
+
+/// From 4 MiB on releasing has another way.
+fn a_large_one_is_unmapped_whole() {
+    for make in kinds() {
+        let (mut buffer, range) = buffer(make, (5 << 20) / page_size());
+        buffer.extend_from_slice(SECRET).unwrap();
+        drop(buffer);
+        assert!(!is_mapped(pages(with_guards(range), 0, 2)));
+        assert!(!is_mapped(pages(with_guards(range), range.pages(), 2)));
+    }
+}
+
+fn dropped_is_wiped_before_it_is_unmapped() {
+    in_child_ok("drop_where_munmap_is_refused");
+    if can_hide() {
+        in_child_ok("drop_hidden_where_munmap_is_refused");
+    }
+}
+
+fn drop_where_munmap_is_refused() {
+    drop_and_look(ORDINARY);
+}
+
+fn drop_hidden_where_munmap_is_refused() {
+    drop_and_look(HIDDEN);
+}
+
+fn drop_and_look(make: Make) {
+    let (mut buffer, range) = buffer(make, 8);
+    buffer.resize(3 * page_size(), 0xee).unwrap();
+    refuse_munmap();
+    assert_eq!(behind_its_back(range)[3 * page_size() - 1], 0xee);
+    drop(buffer);
+    assert!(is_mapped(range));
+    assert!(is_zero(range));
+}
+
+/// Has seccomp answer every munmap of this process with ENOMEM: what is dropped
+/// stays mapped, and can be looked at.
+fn refuse_munmap() {
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        // The number of the system call; one more step if it is munmap.
+        step((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
+        step(
+            (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+            0,
+            1,
+            libc::SYS_munmap as u32,
+        ),
+        step(
+            (libc::BPF_RET | libc::BPF_K) as u16,
+            0,
+            0,
+            libc::SECCOMP_RET_ERRNO | libc::ENOMEM as u32,
+        ),
+        step(
+            (libc::BPF_RET | libc::BPF_K) as u16,
+            0,
+            0,
+            libc::SECCOMP_RET_ALLOW,
+        ),
+    ];
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_MODE_FILTER;
+        assert_eq!(
+            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
+            0
+        );
+    }
+}
+
+fn the_registry_of_locks_forgets_it() {
+    let (buffer, range) = buffer(ORDINARY, 4);
+    drop(buffer);
+    raw_map_over(range);
+    unsafe { rustix::mm::mlock(range.as_ptr().cast(), range.len()) }.unwrap();
+    // The lock of the new mapping is not tenure's.
+    unsafe { range.unlock(LockModes::ON_FAULT) }.unwrap();
+    assert!(has_vm_flag(range, "lo"));
+    raw_unmap(range);
+}
+
+fn both_ends_are_guarded() {
+    ends_by_sigsegv("touch_before");
+    ends_by_sigsegv("touch_behind");
+}
+
+fn both_ends_are_guarded_when_hidden() -> Completion {
+    if !can_hide() {
+        return skip_hidden();
+    }
+    ends_by_sigsegv("touch_before_hidden");
+    ends_by_sigsegv("touch_behind_hidden");
+    Completion::Completed
+}
+
+fn ends_by_sigsegv(child: &str) {
+    let output = in_child(child);
+    assert_eq!(output.stdout, b"the ends are there\n", "{child}");
+    assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{child}");
+}
+
+fn touch_before() {
+    touch(ORDINARY, |range| range.as_ptr().wrapping_sub(1));
+}
+
+fn touch_behind() {
+    touch(ORDINARY, |range| range.as_ptr().wrapping_add(range.len()));
+}
+
+fn touch_before_hidden() {
+    touch(HIDDEN, |range| range.as_ptr().wrapping_sub(1));
+}
+
+fn touch_behind_hidden() {
+    touch(HIDDEN, |range| range.as_ptr().wrapping_add(range.len()));
+}
+
+fn touch(make: Make, outside: fn(PageRange) -> *mut u8) {
+    let (_buffer, range) = buffer(make, 4);
+    let bytes = behind_its_back(range);
+    assert_eq!((bytes[0], bytes[range.len() - 1]), (0, 0));
+    println!("the ends are there");
+    unsafe { outside(range).read_volatile() };
+}
+
+fn a_child_reads_zeros() {
+    let (buffer, range) = buffer(ORDINARY, 8);
+    let mut buffer = ManuallyDrop::new(buffer);
+    buffer.resize(2 * page_size(), 0xee).unwrap();
+    let status = fork(|| {
+        assert_eq!(buffer.len(), 2 * page_size());
+        assert!(is_zero(range));
+        assert!(!has_vm_flag(range, "lo"));
+        buffer.as_mut_slice().fill(1);
+        buffer.truncate(10);
+        buffer.extend_from_slice(&[2; 10]).unwrap();
+        assert_eq!(buffer.as_slice(), [[1; 10], [2; 10]].concat());
+        unsafe { ManuallyDrop::drop(&mut buffer) };
+        assert!(!is_mapped(with_guards(range)));
+        0
+    });
+    assert_eq!(status, 0);
+    assert_eq!(buffer.as_slice(), vec![0xee; 2 * page_size()]);
+    has_flags(range, &["lo", "lf", "wf"]);
+    unsafe { ManuallyDrop::drop(&mut buffer) };
+}
+
+fn a_child_has_nothing_hidden() -> Completion {
+    if !can_hide() {
+        return skip_hidden();
+    }
+    let (buffer, range) = buffer(HIDDEN, 8);
+    let mut buffer = ManuallyDrop::new(buffer);
+    buffer.resize(2 * page_size(), 0xee).unwrap();
+    let status = fork(|| {
+        unsafe { range.as_ptr().read_volatile() };
+        0
+    });
+    assert_eq!(status, -libc::SIGSEGV);
+    let status = fork(|| {
+        assert!(!is_mapped(with_guards(range)));
+        // Something of the child's own comes to be there.
+        raw_map_over(with_guards(range));
+        fill(with_guards(range));
+        assert_eq!((buffer.len(), buffer.max_len()), (0, 0));
+        assert_eq!(buffer.as_slice(), []);
+        assert_eq!(buffer.as_mut_slice(), []);
+        buffer.clear();
+        buffer.resize(0, 1).unwrap();
+        assert!(buffer.extend_from_slice(&[1]).is_err());
+        // Nor in a child's child, for which its parent's pages are ordinary.
+        let status = fork(|| {
+            assert_eq!(buffer.len(), 0);
+            unsafe { ManuallyDrop::drop(&mut buffer) };
+            i32::from(!is_filled(with_guards(range)))
+        });
+        assert_eq!(status, 0);
+        unsafe { ManuallyDrop::drop(&mut buffer) };
+        i32::from(!is_filled(with_guards(range)))
+    });
+    assert_eq!(status, 0);
+    assert_eq!(buffer.as_slice(), vec![0xee; 2 * page_size()]);
+    unsafe { ManuallyDrop::drop(&mut buffer) };
+    Completion::Completed
+}
+
+/// Forks while another thread makes hidden buffers: neither the memory nor the
+/// descriptor that it is made of may get into a child.
+fn a_child_forked_meanwhile_has_nothing_hidden() -> Completion {
+    if !can_hide() {
+        return skip_hidden();
+    }
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                buffer(HIDDEN, 1);
+            }
+        });
+        let inherited = (0..1000).any(|_| fork(|| i32::from(has_secret_memory())) != 0);
+        is_done.store(true, Ordering::Relaxed);
+        assert!(!inherited);
+    });
+    Completion::Completed
+}
+
+/// Whether any is mapped or open.
+fn has_secret_memory() -> bool {
+    let name = "/secretmem";
+    let is_mapped = std::fs::read_to_string("/proc/self/maps")
+        .unwrap()
+        .contains(name);
+    let mut open = std::fs::read_dir("/proc/self/fd").unwrap();
+    is_mapped
+        || open.any(|entry| {
+            let file = std::fs::read_link(entry.unwrap().path()).unwrap_or_default();
+            file.to_string_lossy().starts_with(name)
+        })
+}
+
+fn over_the_limit_nothing_stays_mapped() {
+    in_child_ok("lock_past_the_limit");
+}
+
+fn lock_past_the_limit() {
+    refused_past_the_limit(ORDINARY);
+}
+
+fn hidden_over_the_limit_nothing_stays_mapped() -> Completion {
+    if !can_hide() {
+        return skip_hidden();
+    }
+    in_child_ok("hide_past_the_limit");
+    Completion::Completed
+}
+
+fn hide_past_the_limit() {
+    refused_past_the_limit(HIDDEN);
+}
+
+/// In a process for which the limit holds.
+fn refused_past_the_limit(make: Make) {
+    let limit = Some(6 * page_size() as u64);
+    let limit = Rlimit {
+        current: limit,
+        maximum: limit,
+    };
+    setrlimit(Resource::Memlock, limit).unwrap();
+    give_up_privileges();
+    let (_first, _) = buffer(make, 4);
+    let before = status_kib("VmSize");
+    // Large enough to stand out from what the process itself maps.
+    let page_count = (3 << 20) / page_size();
+    let error = make(page_count * page_size()).unwrap_err();
+    let Error::LockLimit {
+        limit_bytes,
+        used_bytes,
+        range,
+        ..
+    } = error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!(
+        (limit_bytes, used_bytes, range.pages()),
+        (6 * page_size(), 4 * page_size(), page_count)
+    );
+    assert_eq!(error.errno(), libc::ENOMEM);
+    assert!(error.to_string().contains("ulimit -l"), "{error}");
+    assert!(status_kib("VmSize") < before + (1 << 10));
+    assert!(!is_mapped(pages(range, 0, 1)));
+    assert!(make(3 * page_size()).is_err());
+    // Up to the limit there is room.
+    let mut second = make(2 * page_size()).unwrap();
+    second.extend_from_slice(SECRET).unwrap();
+}
+
+fn hidden_is_closed_to_proc_mem() -> Completion {
+    use std::os::unix::fs::FileExt;
+    if !can_hide() {
+        return skip_hidden();
+    }
+    let memory = std::fs::File::open("/proc/self/mem").unwrap();
+    for (make, is_open) in [(ORDINARY, true), (HIDDEN, false)] {
+        let (mut buffer, range) = buffer(make, 1);
+        buffer.extend_from_slice(SECRET).unwrap();
+        let mut seen = vec![0; SECRET.len()];
+        let answer = memory.read_exact_at(&mut seen, range.start() as u64);
+        assert_eq!((answer.is_ok(), seen == SECRET), (is_open, is_open));
+    }
+    Completion::Completed
+}
+
+fn without_memfd_secret_hidden_is_refused() {
+    in_child_without("memfd_secret", "hide_without_the_feature");
+}
+
+fn hide_without_the_feature() {
+    let error = SecretBuffer::hidden_with_max_len(1).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Unsupported {
+                feature: "memfd_secret",
+                answer: tenure::Errno::NOSYS,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("Linux 5.14"), "{error}");
+    SecretBuffer::with_max_len(1).unwrap();
+}
+
+/// Gives at most `step` bytes at a time, is interrupted in between, and writes
+/// to more of what it is lent than it says.
+struct Careless<'a> {
+    bytes: &'a [u8],
+    step: usize,
+    interrupted: bool,
+}
+
+impl<'a> Careless<'a> {
+    fn new(bytes: &'a [u8], step: usize) -> Self {
+        Self {
+            bytes,
+            step,
+            interrupted: false,
+        }
+    }
+}
+
+impl Read for Careless<'_> {
+    fn read(&mut self, lent: &mut [u8]) -> io::Result<usize> {
+        self.interrupted = !self.interrupted;
+        lent.fill(0xff);
+        if self.interrupted {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let count = self.step.min(lent.len());
+        self.bytes.read(&mut lent[..count])
+    }
+}
+
+fn reading_fills_it_in_place() {
+    let bytes: Vec<u8> = (0..3 * page_size() + 5)
+        .map(|index| (index % 251) as u8)
+        .collect();
+    for make in kinds() {
+        for step in [100, page_size(), usize::MAX] {
+            let (mut buffer, range) = buffer(make, 8);
+            buffer.extend_from_slice(b"key: ").unwrap();
+            let read = buffer.read_from(Careless::new(&bytes, step)).unwrap();
+            assert_eq!(read, bytes.len());
+            assert_eq!(buffer.as_slice(), [b"key: ", &bytes[..]].concat());
+            let behind = &behind_its_back(range)[buffer.len()..];
+            assert!(behind.iter().all(|&byte| byte == 0));
+        }
+        let (mut buffer, range) = buffer(make, 8);
+        let mut file = file(10);
+        file.rewind().unwrap();
+        buffer.read_from(&file).unwrap();
+        assert_eq!(buffer.as_slice(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(count_present(range), 1);
+    }
+    // To the last byte that there is room for.
+    let mut exact = SecretBuffer::with_max_len(bytes.len()).unwrap();
+    exact.read_from(Careless::new(&bytes, 1000)).unwrap();
+    assert_eq!(exact.as_slice(), bytes);
+    assert_eq!(exact.read_from(io::empty()).unwrap(), 0);
+}
+
+fn reading_too_much_or_badly_leaves_it_as_it_was() {
+    struct Breaks;
+    impl Read for Breaks {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+    }
+    struct Panics;
+    impl Read for Panics {
+        fn read(&mut self, lent: &mut [u8]) -> io::Result<usize> {
+            lent.fill(0xff);
+            // Not `panic!`, which would print.
+            std::panic::resume_unwind(Box::new(()));
+        }
+    }
+    let max = page_size() + 10;
+    let mut buffer = SecretBuffer::with_max_len(max).unwrap();
+    let range = pages_of(&buffer);
+    let unchanged = |buffer: &SecretBuffer| {
+        assert_eq!(buffer.as_slice(), SECRET);
+        let behind = &behind_its_back(range)[SECRET.len()..];
+        assert!(behind.iter().all(|&byte| byte == 0));
+    };
+    buffer.extend_from_slice(SECRET).unwrap();
+    let too_much = vec![1; max];
+    let error = buffer.read_from(Careless::new(&too_much, 99)).unwrap_err();
+    let error = error.get_ref().unwrap().downcast_ref::<Error>();
+    let wanted = Error::OutOfBounds {
+        from: max,
+        to: max + 1,
+        len: max,
+    };
+    assert_eq!(error, Some(&wanted));
+    unchanged(&buffer);
+    let error = buffer.read_from([1].chain(Breaks)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    unchanged(&buffer);
+    let reading = std::panic::AssertUnwindSafe(|| buffer.read_from([1].chain(Panics)));
+    std::panic::catch_unwind(reading).unwrap_err();
+    unchanged(&buffer);
+}
+
+fn compares_contents_and_length() {
+    for make in kinds() {
+        let mut buffer = make(100).unwrap();
+        assert!(buffer.ct_eq(b""));
+        assert!(!buffer.ct_eq(b"\0"));
+        buffer.extend_from_slice(SECRET).unwrap();
+        assert!(buffer.ct_eq(SECRET));
+        assert!(!buffer.ct_eq(b""));
+        assert!(!buffer.ct_eq(&SECRET[1..]));
+        assert!(!buffer.ct_eq(&SECRET[..SECRET.len() - 1]));
+        assert!(!buffer.ct_eq(&[SECRET, b"\0"].concat()));
+        for index in 0..SECRET.len() {
+            let mut other = SECRET.to_vec();
+            other[index] ^= 0x80;
+            assert!(!buffer.ct_eq(&other), "byte {index}");
+        }
+    }
+}
+
+fn debug_shows_nothing() {
+    for make in kinds() {
+        let mut buffer = make(100).unwrap();
+        let empty = (format!("{buffer:?}"), format!("{buffer:#?}"));
+        buffer.extend_from_slice(SECRET).unwrap();
+        assert_eq!((format!("{buffer:?}"), format!("{buffer:#?}")), empty);
+        assert_eq!(empty.0, "SecretBuffer { max_len: 100, .. }");
+    }
+}
+
+fn goes_to_another_thread() {
+    fn is_shared<T: Send + Sync>(_: &T) {}
+    for make in kinds() {
+        let mut buffer = make(100).unwrap();
+        is_shared(&buffer);
+        buffer.extend_from_slice(SECRET).unwrap();
+        let thread = std::thread::spawn(move || {
+            assert!(buffer.ct_eq(SECRET));
+            buffer.extend_from_slice(b"!").unwrap();
+            buffer
+        });
+        assert_eq!(thread.join().unwrap().len(), SECRET.len() + 1);
+    }
+}
