@@ -47,6 +47,7 @@ mod observation;
 mod ready;
 mod verbs;
 
+pub use background::freeing::ReleaseLimits;
 pub use ground::error::{Error, MemoryKind, Refused, Result};
 pub use ground::mapping::{HugePages, Mapping, MappingBuilder, MemfdPages};
 pub use ground::range::PageRange;

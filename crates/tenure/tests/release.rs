@@ -7,11 +7,11 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::*;
 use libtest_mimic::Completion;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenure::{
     Access, Error, Features, HugePages, LockMode, Mapping, MemfdPages, MemoryKind, PageRange,
     drain, page_size,
@@ -37,12 +37,14 @@ tests!(
     a_child_does_not_inherit_what_is_pending,
     a_child_can_release_too,
     fork_while_others_release,
-    without_address_space_the_plain_way_serves,
-    without_threads_the_caller_frees,
-    hugetlb_takes_the_plain_way;
-    children:
-    release_under_address_space_limit,
-    release_without_threads,
+    hugetlb_takes_the_plain_way,
+    discard_of_private_files_reads_as_the_file_again,
+    more_than_a_gib_from_anywhere,
+    large_mappings_lie_on_a_gib,
+    shared_memory_stays_with_a_child,
+    a_memfd_can_be_sealed_when_munmap_returns,
+    a_registered_range_goes_like_others,
+    release_now_leaves_nothing_pending,
 );
 
 const MIB: usize = 1 << 20;
@@ -225,8 +227,8 @@ fn discard_refuses_other_kinds() {
             MemoryKind::Shared,
         ),
         (
-            unsafe { Mapping::file(&file) }.private().read_write(),
-            MemoryKind::PrivateFile,
+            unsafe { Mapping::file(&file) }.read_write(),
+            MemoryKind::Shared,
         ),
     ] {
         let mut memory = builder.map().unwrap();
@@ -357,60 +359,6 @@ fn fork_while_others_release() {
     settle();
 }
 
-fn release_under_address_space_limit() {
-    let mut memory = large();
-    let range = memory.range();
-    fill(range);
-    let now_bytes = status_kib("VmSize") * 1024;
-    let limit = Rlimit {
-        current: Some(now_bytes + (8 << 20)),
-        ..getrlimit(Resource::As)
-    };
-    setrlimit(Resource::As, limit).unwrap();
-    memory.discard(..).unwrap();
-    assert!(is_zero(range));
-    assert!(
-        drain(Some(Duration::ZERO)).is_ok(),
-        "moved in spite of the limit"
-    );
-    fill(range);
-    memory.munmap().unwrap();
-    assert!(!is_still_there(range));
-    assert!(
-        drain(Some(Duration::ZERO)).is_ok(),
-        "moved in spite of the limit"
-    );
-}
-
-fn without_address_space_the_plain_way_serves() {
-    in_child_ok("release_under_address_space_limit");
-}
-
-fn release_without_threads() {
-    let memory = large();
-    let range = memory.range();
-    give_up_privileges();
-    setrlimit(
-        Resource::Nproc,
-        Rlimit {
-            current: Some(0),
-            maximum: Some(0),
-        },
-    )
-    .unwrap();
-    assert!(
-        std::thread::Builder::new().spawn(|| ()).is_err(),
-        "threads can be had"
-    );
-    memory.munmap().unwrap();
-    assert!(!is_still_there(range));
-    drain(Some(Duration::ZERO)).unwrap();
-}
-
-fn without_threads_the_caller_frees() {
-    in_child_ok("release_without_threads");
-}
-
 fn hugetlb_takes_the_plain_way() -> Completion {
     let Some(_pool) = HugePool::of(4) else {
         return skip("needs 4 free huge pages of 2 MiB (vm.nr_hugepages), or root to ask for them");
@@ -434,4 +382,131 @@ fn hugetlb_takes_the_plain_way() -> Completion {
     memory.munmap().unwrap();
     assert!(!has_vm_flag(range, "ht"));
     Completion::Completed
+}
+
+fn discard_of_private_files_reads_as_the_file_again() {
+    let file = file(8 * MIB);
+    let mut memory = unsafe { Mapping::file(&file) }
+        .private()
+        .read_write()
+        .map()
+        .unwrap();
+    let original = memory.as_slice().to_vec();
+    fill(memory.range());
+    memory.discard(page_size()..).unwrap();
+    assert!(is_filled(pages(memory.range(), 0, 1)));
+    assert!(memory.as_slice()[page_size()..] == original[page_size()..]);
+}
+
+fn more_than_a_gib_from_anywhere() {
+    settle();
+    let page_count = (1024 + 70) * MIB / page_size();
+    let mut memory = anonymous(page_count);
+    let range = memory.range();
+    let (first, last) = (pages(range, 0, 5), pages(range, page_count - 3, 3));
+    let part = pages(range, 5, page_count - 8);
+    fill(first);
+    fill(last);
+    unsafe { part.populate(Access::Write) }.unwrap();
+    let bounds = 5 * page_size()..memory.len() - 3 * page_size();
+    memory.discard(bounds).unwrap();
+    assert!(is_filled(first) && is_filled(last));
+    assert_eq!(count_present(part), 0);
+    for at in [0, 12345, part.pages() - 1] {
+        fill(pages(part, at, 1));
+        assert!(is_filled(pages(part, at, 1)));
+    }
+    unsafe { part.munmap() }.unwrap();
+    assert!(!is_still_there(part) && is_filled(first) && is_filled(last));
+    settle();
+}
+
+fn large_mappings_lie_on_a_gib() {
+    settle();
+    let gib = 1024 * MIB;
+    let size_kib = status_kib("VmSize");
+    let memory = Mapping::anonymous(gib + 3).map().unwrap();
+    if page_size() == 4096 {
+        assert_eq!(memory.range().start() % gib, 0);
+    }
+    // What was reserved around it is given back.
+    let taken_kib = status_kib("VmSize") - size_kib;
+    assert_eq!(taken_kib as usize, memory.range().len() / 1024);
+}
+
+fn shared_memory_stays_with_a_child() {
+    settle();
+    let memory = Mapping::shared_anonymous(64 * MIB).map().unwrap();
+    let range = memory.range();
+    fill(range);
+    let flag = Mapping::shared_anonymous(page_size()).map().unwrap();
+    let gone = unsafe { AtomicU32::from_ptr(flag.as_ptr().cast()) };
+    std::thread::scope(|scope| {
+        let (forked, fork_done) = std::sync::mpsc::channel();
+        let child = scope.spawn(move || {
+            let status = fork(|| {
+                gone.store(1, Ordering::SeqCst);
+                while gone.load(Ordering::SeqCst) == 1 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                i32::from(!is_filled(range))
+            });
+            forked.send(status).unwrap();
+        });
+        while gone.load(Ordering::SeqCst) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        memory.munmap().unwrap();
+        settle();
+        assert!(!is_still_there(range));
+        gone.store(2, Ordering::SeqCst);
+        assert_eq!(fork_done.recv(), Ok(0));
+        child.join().unwrap();
+    });
+}
+
+fn a_memfd_can_be_sealed_when_munmap_returns() {
+    let memfd = rustix::fs::memfd_create("sealed", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&memfd, 64 * MIB as u64).unwrap();
+    let file = std::fs::File::from(memfd);
+    let memory = unsafe { Mapping::file(&file) }.read_write().map().unwrap();
+    memory.populate(.., Access::Write).unwrap();
+    let seal = || rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::WRITE);
+    assert_eq!(seal(), Err(rustix::io::Errno::BUSY));
+    memory.munmap().unwrap();
+    seal().unwrap();
+}
+
+fn a_registered_range_goes_like_others() -> Completion {
+    if !Features::get().sigbus_on_missing() {
+        return skip("no userfaultfd here");
+    }
+    let memory = large();
+    let range = memory.range();
+    fill(range);
+    unsafe { range.mark_volatile() }.unwrap();
+    unsafe { range.munmap() }.unwrap();
+    assert!(!is_still_there(range));
+    raw_map_over(range);
+    // Registered still, a missing page would be SIGBUS.
+    assert!(is_zero(range));
+    raw_unmap(range);
+    settle();
+    Completion::Completed
+}
+
+fn release_now_leaves_nothing_pending() {
+    settle();
+    let before_kib = status_kib("VmRSS");
+    for memory in [
+        large(),
+        Mapping::memfd(8 * MIB, MemfdPages::Base).map().unwrap(),
+    ] {
+        let range = memory.range();
+        fill(range);
+        memory.release_now().unwrap();
+        drain(Some(Duration::ZERO)).unwrap();
+        assert!(vm_flags(range).is_empty() || !is_still_there(range));
+    }
+    assert!(status_kib("VmRSS") < before_kib + 4096);
 }

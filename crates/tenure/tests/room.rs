@@ -20,11 +20,13 @@ tests!(
     the_machine_bounds_at_most,
     the_limit_of_the_cgroup_bounds,
     the_limit_of_a_cgroup_around_it_bounds,
-    populating_past_the_limit_is_refused_not_killed;
+    populating_past_the_limit_is_refused_not_killed,
+    populating_waits_for_what_is_being_freed;
     children:
     use_the_room_of_a_cgroup,
     see_the_limit_around,
     populate_past_the_limit,
+    populate_behind_a_release,
 );
 
 const MIB: usize = 1 << 20;
@@ -153,6 +155,25 @@ fn populate_past_the_limit() {
         matches!(refused, Some(Error::NoMemory { .. })),
         "{refused:?}"
     );
+}
+
+fn populating_waits_for_what_is_being_freed() -> Completion {
+    let group = match Group::with_limit(512 * MIB) {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("populate_behind_a_release");
+    Completion::Completed
+}
+
+fn populate_behind_a_release() {
+    enter_group();
+    for _ in 0..5 {
+        // Twice this is more than the limit.
+        let memory = anonymous(384 * MIB / page_size());
+        memory.populate(.., Access::Write).unwrap();
+        memory.munmap().unwrap();
+    }
 }
 
 /// Moves this process into the cgroup that its parent has made for it.

@@ -264,51 +264,12 @@ fn drop_hidden_where_munmap_is_refused() {
 fn drop_and_look(make: Make) {
     let (mut buffer, range) = buffer(make, 8);
     buffer.resize(3 * page_size(), 0xee).unwrap();
-    refuse_munmap();
+    // What is dropped then stays mapped, and can be looked at.
+    refuse(libc::SYS_munmap, libc::ENOMEM);
     assert_eq!(behind_its_back(range)[3 * page_size() - 1], 0xee);
     drop(buffer);
     assert!(is_mapped(range));
     assert!(is_zero(range));
-}
-
-/// Has seccomp answer every munmap of this process with ENOMEM: what is dropped
-/// stays mapped, and can be looked at.
-fn refuse_munmap() {
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut program = [
-        // The number of the system call; one more step if it is munmap.
-        step((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
-        step(
-            (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-            0,
-            1,
-            libc::SYS_munmap as u32,
-        ),
-        step(
-            (libc::BPF_RET | libc::BPF_K) as u16,
-            0,
-            0,
-            libc::SECCOMP_RET_ERRNO | libc::ENOMEM as u32,
-        ),
-        step(
-            (libc::BPF_RET | libc::BPF_K) as u16,
-            0,
-            0,
-            libc::SECCOMP_RET_ALLOW,
-        ),
-    ];
-    let program = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
-    };
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let mode = libc::SECCOMP_MODE_FILTER;
-        assert_eq!(
-            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
-            0
-        );
-    }
 }
 
 fn the_registry_of_locks_forgets_it() {

@@ -1,3 +1,4 @@
-//! Background layer: the thread that frees memory behind its caller.
+//! Background layer: threads that free memory behind its caller.
 
 pub(crate) mod freeing;
+pub(crate) mod pace;

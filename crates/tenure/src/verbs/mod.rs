@@ -22,17 +22,25 @@ use crate::ground::sys::vma::{self, Vma};
 /// contents, changes any of it: no holes, private anonymous memory only,
 /// nothing locked.
 fn check_private_anonymous(verb: &'static str, range: PageRange) -> Result<Vec<Vma>> {
+    let is_wanted = |kind| kind == MemoryKind::PrivateAnonymous;
+    check_kind(verb, range, is_wanted, "private anonymous memory")
+}
+
+/// The same for other kinds of memory.
+fn check_kind(
+    verb: &'static str,
+    range: PageRange,
+    is_wanted: impl Fn(MemoryKind) -> bool,
+    wanted: &'static str,
+) -> Result<Vec<Vma>> {
     let vmas = vma::cover(range)?;
-    if let Some(vma) = vmas
-        .iter()
-        .find(|vma| vma.kind != MemoryKind::PrivateAnonymous)
-    {
+    if let Some(vma) = vmas.iter().find(|vma| !is_wanted(vma.kind)) {
         return Err(Error::WrongKind {
             verb,
             range,
             part: vma.range,
             found: vma.kind,
-            wanted: "private anonymous memory",
+            wanted,
         });
     }
     check_unlocked(verb, range)?;

@@ -187,6 +187,39 @@ pub fn set_memlock(bytes: u64) {
     setrlimit(Resource::Memlock, limit).unwrap();
 }
 
+/// Has seccomp answer a system call of this process with an error from now on.
+pub fn refuse(call: i64, errno: i32) {
+    let step = |code: u32, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let mut program = [
+        // The number of the call; one more step if it is this one.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
+        step(
+            libc::BPF_RET | libc::BPF_K,
+            0,
+            libc::SECCOMP_RET_ERRNO | errno as u32,
+        ),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    let mode = libc::SECCOMP_MODE_FILTER;
+    let (privs, filter) = unsafe {
+        (
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
+        )
+    };
+    assert_eq!((privs, filter), (0, 0));
+}
+
 /// The pages `count` from page `first` of a mapping or range.
 pub fn pages(of: PageRange, first: usize, count: usize) -> PageRange {
     PageRange::new(of.start() + first * page_size(), count * page_size()).unwrap()

@@ -53,6 +53,7 @@ impl From<Harmless> for Advice {
 pub(crate) enum Losing {
     DontNeed,
     Free,
+    Remove,
     WipeOnFork,
 }
 
@@ -61,6 +62,7 @@ impl From<Losing> for Advice {
         match advice {
             Losing::DontNeed => Self::LinuxDontNeed,
             Losing::Free => Self::LinuxFree,
+            Losing::Remove => Self::LinuxRemove,
             Losing::WipeOnFork => Self::LinuxWipeOnFork,
         }
     }

@@ -1,6 +1,7 @@
 //! `mmap(2)`, `munmap(2)`, `mremap(2)`, `mprotect(2)`, `memfd_create(2)` and
 //! `memfd_secret(2)`.
 
+use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
@@ -9,6 +10,7 @@ use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use super::last_errno;
+use super::pud_bytes;
 use crate::PageRange;
 
 /// What a new mapping is made of.
@@ -28,11 +30,67 @@ pub(crate) fn map(
     let mut prot = ProtFlags::READ;
     prot.set(ProtFlags::WRITE, writable);
     let flags = sharing(shared);
+    if len >= pud_bytes()
+        && let Ok(range) = map_aligned(backing, len, prot, flags)
+    {
+        return Ok(range);
+    }
     // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
+    unsafe { map_at(ptr::null_mut(), backing, len, prot, flags) }
+}
+
+/// Maps on a boundary of 1 GiB. That is for giving the memory up: the kernel
+/// then moves the page tables of each GiB in one step instead of 512, which
+/// takes 30 µs instead of 250.
+fn map_aligned(
+    backing: Backing<'_>,
+    len: usize,
+    prot: ProtFlags,
+    flags: MapFlags,
+) -> Result<PageRange, Errno> {
+    let wanted = len.checked_add(pud_bytes()).ok_or(Errno::NOMEM)?;
+    let reserved = reserve(wanted)?;
+    let start = reserved.start().next_multiple_of(pud_bytes());
+    let range = PageRange::between(start, start + len);
+    // SAFETY: what was just reserved is used by nobody.
+    let mapped = unsafe {
+        map_at(
+            range.as_ptr().cast(),
+            backing,
+            len,
+            prot,
+            flags | MapFlags::FIXED,
+        )
+    };
+    let rest = match mapped {
+        Ok(_) => [
+            PageRange::between(reserved.start(), range.start()),
+            PageRange::between(range.end(), reserved.end()),
+        ],
+        Err(_) => [reserved, PageRange::between(start, start)],
+    };
+    for rest in rest.into_iter().filter(|rest| !rest.is_empty()) {
+        // SAFETY: as above. What cannot be unmapped stays reserved.
+        let _ = unsafe { unmap(rest) };
+    }
+    mapped
+}
+
+/// # Safety
+///
+/// With MAP_FIXED nothing may use what is mapped there.
+unsafe fn map_at(
+    at: *mut c_void,
+    backing: Backing<'_>,
+    len: usize,
+    prot: ProtFlags,
+    flags: MapFlags,
+) -> Result<PageRange, Errno> {
+    // SAFETY: handed on to the caller.
     let addr = unsafe {
         match backing {
-            Backing::Anonymous => mm::mmap_anonymous(ptr::null_mut(), len, prot, flags),
-            Backing::File { fd, offset } => mm::mmap(ptr::null_mut(), len, prot, flags, fd, offset),
+            Backing::Anonymous => mm::mmap_anonymous(at, len, prot, flags),
+            Backing::File { fd, offset } => mm::mmap(at, len, prot, flags, fd, offset),
         }
     }?;
     Ok(PageRange::between(

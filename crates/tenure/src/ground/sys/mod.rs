@@ -12,6 +12,7 @@ pub(crate) mod fork;
 pub(crate) mod hugetlb;
 pub(crate) mod lock;
 pub(crate) mod map;
+mod maps;
 pub(crate) mod numa;
 pub(crate) mod pagemap;
 pub(crate) mod process;

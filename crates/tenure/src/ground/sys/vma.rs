@@ -7,13 +7,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use linux_raw_sys::general::{PATH_MAX, procmap_query, procmap_query_flags};
-use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl, opcode};
 
 use super::features::Features;
-use super::page_size;
+use super::{maps, page_size};
 use crate::PageRange;
 use crate::ground::error::{Error, MemoryKind, Result};
 
@@ -111,11 +110,10 @@ fn query_each(range: PageRange) -> Result<Vec<Vma>, Errno> {
             MemoryKind::Shared
         } else if found.inode != 0 {
             MemoryKind::PrivateFile
+        } else if is_program_memory_at(maps.as_fd(), whole.start())? {
+            MemoryKind::PrivateAnonymous
         } else {
-            match private_name(maps.as_fd(), whole.start())? {
-                Name::Ours => MemoryKind::PrivateAnonymous,
-                Name::Kernels => MemoryKind::Special,
-            }
+            MemoryKind::Special
         };
         vmas.push(Vma {
             range: part,
@@ -144,18 +142,20 @@ pub(crate) fn is_memory_file(at: usize) -> bool {
     rustix::fs::statfs(&path).is_ok_and(|stat| u64::try_from(stat.f_type) == Ok(TMPFS_MAGIC))
 }
 
+/// Whether what is mapped at the address is shared anonymous memory: pages that
+/// no descriptor and no name leads to.
+pub(crate) fn is_shared_anonymous(at: usize) -> bool {
+    let name = path_at(at).map(PathBuf::into_os_string);
+    name.is_some_and(|name| name == "/dev/zero (deleted)")
+}
+
 /// The path of the file that is mapped at the address.
 fn path_at(at: usize) -> Option<PathBuf> {
     if Features::get().procmap_query.is_err() {
-        let maps = Process::myself().and_then(|me| me.maps()).ok()?;
-        let here = maps
-            .iter()
-            .find(|map| (map.address.0..map.address.1).contains(&(at as u64)))?;
-        return match &here.pathname {
-            MMapPath::Path(path) => Some(path.clone()),
-            MMapPath::Vsys(_) => Some(PathBuf::from("/SYSV")),
-            _ => None,
-        };
+        let mut path = None;
+        let here = PageRange::between(at, at + page_size());
+        maps::each_within(here, |line| path = Some(line.name.to_vec())).ok()?;
+        return Some(PathBuf::from(OsString::from_vec(path?)));
     }
     let mut name = vec![0; PATH_MAX as usize];
     let found = query(open_maps().ok()?, at, Some(&mut name)).ok()?;
@@ -163,22 +163,21 @@ fn path_at(at: usize) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(name)))
 }
 
-enum Name {
-    Ours,
-    Kernels,
-}
-
-/// Tells the program's private memory from mappings like `[vdso]` by the name.
-fn private_name(maps: impl AsFd, at: usize) -> Result<Name, Errno> {
+/// Whether the private memory at the address is the program's own.
+fn is_program_memory_at(maps: impl AsFd, at: usize) -> Result<bool, Errno> {
     let mut name = [0_u8; 128];
     let found = query(maps, at, Some(&mut name))?;
     // The size counts the NUL byte; none at all means that there is no name.
-    let name = &name[..(found.vma_name_size as usize).saturating_sub(1)];
-    let ours = name.is_empty()
+    let len = (found.vma_name_size as usize).saturating_sub(1);
+    Ok(is_program_memory(&name[..len]))
+}
+
+/// Tells the program's private memory from mappings like `[vdso]` by the name.
+fn is_program_memory(name: &[u8]) -> bool {
+    name.is_empty()
         || name == b"[heap]"
         || name.starts_with(b"[stack")
-        || name.starts_with(b"[anon:");
-    Ok(if ours { Name::Ours } else { Name::Kernels })
+        || name.starts_with(b"[anon:")
 }
 
 /// Asks for the mapping that covers `at`, or else the next one above.
@@ -209,39 +208,33 @@ fn query(maps: impl AsFd, at: usize, name: Option<&mut [u8]>) -> Result<procmap_
 /// told by the name that the kernel gives to its anonymous form, and a hugetlb
 /// file counts as shared or as a private file.
 fn parse_maps(range: PageRange) -> Result<Vec<Vma>> {
-    let maps = Process::myself()
-        .and_then(|me| me.maps())
-        .map_err(|_| Error::System {
+    let mut vmas = Vec::new();
+    maps::each_within(range, |line| vmas.extend(clip(line, range))).map_err(|errno| {
+        Error::System {
             call: "reading /proc/self/maps",
-            errno: Errno::NOENT,
-        })?;
-    Ok(maps.iter().filter_map(|map| clip(map, range)).collect())
+            errno,
+        }
+    })?;
+    Ok(vmas)
 }
 
-fn clip(map: &MemoryMap, range: PageRange) -> Option<Vma> {
-    let whole = PageRange::between(map.address.0 as usize, map.address.1 as usize);
-    let kind = match &map.pathname {
-        MMapPath::Path(path)
-            if path
-                .as_os_str()
-                .as_encoded_bytes()
-                .starts_with(b"/anon_hugepage") =>
-        {
-            MemoryKind::HugeTlb
-        }
-        _ if map.perms.contains(MMPermissions::SHARED) => MemoryKind::Shared,
-        _ if map.inode != 0 => MemoryKind::PrivateFile,
-        MMapPath::Anonymous | MMapPath::Heap | MMapPath::Stack | MMapPath::TStack(_) => {
-            MemoryKind::PrivateAnonymous
-        }
-        MMapPath::Other(name) if name.starts_with("anon:") => MemoryKind::PrivateAnonymous,
-        _ => MemoryKind::Special,
+fn clip(line: &maps::Line<'_>, range: PageRange) -> Option<Vma> {
+    let kind = if line.name.starts_with(b"/anon_hugepage") {
+        MemoryKind::HugeTlb
+    } else if line.shared {
+        MemoryKind::Shared
+    } else if line.inode != 0 {
+        MemoryKind::PrivateFile
+    } else if is_program_memory(line.name) {
+        MemoryKind::PrivateAnonymous
+    } else {
+        MemoryKind::Special
     };
     Some(Vma {
-        range: whole.intersection(range)?,
+        range: line.range.intersection(range)?,
         kind,
-        readable: map.perms.contains(MMPermissions::READ),
-        writable: map.perms.contains(MMPermissions::WRITE),
+        readable: line.readable,
+        writable: line.writable,
         page_bytes: page_size(),
     })
 }
@@ -281,6 +274,8 @@ mod tests {
             assert!(vmas[0].readable && vmas[0].writable);
             let in_memory = kind != MemoryKind::PrivateAnonymous;
             assert_eq!(is_memory_file(range.start()), in_memory);
+            let nameless = in_memory && matches!(backing, Backing::Anonymous);
+            assert_eq!(is_shared_anonymous(range.start()), nameless);
             // SAFETY: mapped above and used by nobody else.
             unsafe { map::unmap(range) }.unwrap();
         }
@@ -293,27 +288,43 @@ mod tests {
         let page = PageRange::covering(here & !(page_size() - 1), 1).unwrap();
         assert_eq!(both_ways(page)[0].kind, MemoryKind::PrivateAnonymous);
 
-        let maps = Process::myself().unwrap().maps().unwrap();
-        let vdso = maps.iter().find(|map| map.pathname == MMapPath::Vdso);
-        if let Some(vdso) = vdso {
-            let range = PageRange::between(vdso.address.0 as usize, vdso.address.1 as usize);
+        let mut vdso = None;
+        let all = PageRange::between(page_size(), isize::MAX as usize / page_size() * page_size());
+        maps::each_within(all, |line| {
+            if line.name == b"[vdso]" {
+                vdso = Some(line.range);
+            }
+        })
+        .unwrap();
+        if let Some(range) = vdso {
             assert_eq!(both_ways(range)[0].kind, MemoryKind::Special);
         }
     }
 
     #[test]
     fn reports_the_first_hole() {
+        // Another test's thread may map memory in the hole: it is tried again.
+        assert!((0..20).any(|_| hole_is_reported()));
+        // The lowest page is never mapped.
         let page = page_size();
-        let range = map::map(Backing::Anonymous, 8 * page, false, true).unwrap();
-        let hole = PageRange::between(range.start() + 3 * page, range.start() + 5 * page);
-        // SAFETY: mapped above and used by nobody else.
-        unsafe { map::unmap(hole) }.unwrap();
-        assert_eq!(cover(range), Err(Error::Hole { range, hole }));
-        assert_eq!(within(range).unwrap().len(), 2);
-        // SAFETY: as above.
-        unsafe { map::unmap(range) }.unwrap();
-        // The lowest page is never mapped. (The range above may be again.)
         let range = PageRange::between(page, 2 * page);
         assert_eq!(cover(range), Err(Error::Hole { range, hole: range }));
+    }
+
+    fn hole_is_reported() -> bool {
+        let page = page_size();
+        let range = map::map(Backing::Anonymous, 8 * page, false, true).unwrap();
+        let part =
+            |from, to| PageRange::between(range.start() + from * page, range.start() + to * page);
+        let (hole, sides) = (part(3, 5), [part(0, 3), part(5, 8)]);
+        // SAFETY: mapped above and used by nobody else.
+        unsafe { map::unmap(hole) }.unwrap();
+        let is_reported = cover(range) == Err(Error::Hole { range, hole })
+            && within(range).is_ok_and(|vmas| vmas.len() == 2);
+        for side in sides {
+            // SAFETY: as above; the hole may be somebody else's by now.
+            unsafe { map::unmap(side) }.unwrap();
+        }
+        is_reported
     }
 }

@@ -6,10 +6,11 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use super::faster::FasterWay;
 use super::options::{PopulateOptions, Progress};
-use super::pace::{FasterWay, Pace};
 use super::plan::{Part, Source, VERB, Way};
 use super::ways::bring_in;
+use crate::background::pace::{Pace, Wish};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::touch::Toucher;
@@ -19,6 +20,15 @@ use rustix::thread::CpuSet;
 /// More threads than one for each so many bytes, begun or whole, cost more than
 /// they bring.
 const BYTES_PER_THREAD: usize = 64 << 20;
+
+/// Another thread's `mmap` waits for the chunks that are under way, and for its
+/// turn behind them.
+const CHUNKS: Wish = Wish {
+    takes: Duration::from_millis(2),
+    first_bytes: 1 << 20,
+    least_bytes: 256 << 10,
+    most_bytes: 64 << 20,
+};
 
 /// How often the progress callback is called.
 const REPORT_EVERY: Duration = Duration::from_millis(50);
@@ -143,7 +153,7 @@ impl<'a> Crew<'a> {
     }
 
     fn work(&self, index: usize, after_chunk: &mut dyn FnMut()) {
-        let mut pace = Pace::new(self.options.chunk_bytes);
+        let mut pace = Pace::new(CHUNKS, self.options.chunk_bytes);
         let mut held = Duration::ZERO;
         while !self.stop.load(Ordering::Relaxed) && !self.options.cancel.is_cancelled() {
             let Some((chunk, part)) = self.take(index, pace.chunk_bytes()) else {

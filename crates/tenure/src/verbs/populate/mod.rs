@@ -2,8 +2,8 @@
 
 mod background;
 mod crew;
+mod faster;
 mod options;
-mod pace;
 mod plan;
 mod room;
 mod ways;

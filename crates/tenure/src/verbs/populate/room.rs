@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::options::Access;
 use super::plan::VERB;
+use crate::background::freeing;
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;
 use crate::ground::room_bound::RoomBound;
@@ -35,7 +36,14 @@ pub(super) fn check(range: PageRange, access: Access, vmas: &[Vma]) -> Result<()
         return Ok(());
     }
     // Without /proc nothing is known, and nothing can be refused.
-    let Ok(room) = Room::now() else { return Ok(()) };
+    let Ok(mut room) = Room::now() else {
+        return Ok(());
+    };
+    if most_bytes > room.bytes && freeing::pending_bytes() > 0 {
+        // It is only for the workers to come: wait for them.
+        freeing::drain(None)?;
+        room = Room::now()?;
+    }
     if most_bytes <= room.bytes {
         if let Ok(mut known) = KNOWN.try_lock() {
             *known = Known::now(room.bytes - most_bytes);

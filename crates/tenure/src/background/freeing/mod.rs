@@ -1,55 +1,25 @@
-//! Memory that has been moved out of its owner's way waits here until a worker
-//! has freed it.
+//! Memory that has been moved out of its owner's way waits here until workers
+//! have freed it.
 
-use std::collections::VecDeque;
-use std::sync::{Condvar, OnceLock, PoisonError};
+mod limits;
+mod queue;
+mod tempo;
+mod worker;
+
+pub use limits::ReleaseLimits;
+
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use self::limits::max_pending_bytes;
+use self::queue::{ARRIVED, FREED, QUEUE, keep_out_of_children};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::{Harmless, Losing, advise, advise_losing};
-use crate::ground::sys::fork::{ForkMutex, at_fork};
-use crate::ground::sys::{Errno, map, pmd_bytes, process, pud_bytes};
+use crate::ground::sys::advise::{Harmless, advise};
+use crate::ground::sys::{Errno, map, pmd_bytes, pud_bytes};
 
-/// What the worker frees in one call: about 2 ms, the longest that another
-/// thread's `mmap` waits for it.
-const CHUNK_BYTES: usize = 32 << 20;
-
-/// How long the worker waits for more work before it ends.
-const LINGER: Duration = Duration::from_secs(1);
-
-/// Memory that nobody can see any more.
-#[derive(Debug)]
-struct Load {
-    /// All addresses that go away, the unused rest of the reservation included.
-    reservation: PageRange,
-    /// Where the pages are, with gaps where the range had parts that stayed.
-    pages: PageRange,
-    /// How much of it has been moved there.
-    moved_bytes: usize,
-}
-
-#[derive(Debug)]
-struct Queue {
-    loads: VecDeque<Load>,
-    /// What `loads` and the worker have in hand.
-    pending_bytes: usize,
-    worker_runs: bool,
-}
-
-impl Queue {
-    const EMPTY: Self = Self {
-        loads: VecDeque::new(),
-        pending_bytes: 0,
-        worker_runs: false,
-    };
-}
-
-/// Held while memory is on its way from its owner to the queue, so that a fork
-/// finds it in one place or the other.
-static QUEUE: ForkMutex<Queue> = ForkMutex::new(Queue::EMPTY);
-static ARRIVED: Condvar = Condvar::new();
-static FREED: Condvar = Condvar::new();
+/// How long to wait between looks whether all is freed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What becomes of the range whose pages are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +43,8 @@ pub(crate) enum Leave {
 ///
 /// # Safety
 ///
-/// Each part must lie in the range, in one mapping of private anonymous memory
-/// that is not locked. Nothing may rely on the contents of the parts, nor, with
+/// Each part must lie in the range, in one mapping of anonymous memory that is
+/// not locked; of private memory for [`Leave::Empty`]. Nothing may rely on the contents of the parts, nor, with
 /// [`Leave::Unmapped`], use them.
 pub(crate) unsafe fn carry_off(
     range: PageRange,
@@ -85,7 +55,7 @@ pub(crate) unsafe fn carry_off(
         return parts;
     }
     let mut queue = QUEUE.lock();
-    if queue.pending_bytes >= bound_bytes() || queue.loads.try_reserve(1).is_err() {
+    if queue.pending_bytes >= max_pending_bytes() || !queue.has_place() {
         return parts;
     }
     let Ok((reservation, pages)) = reserve_like(range) else {
@@ -115,21 +85,15 @@ pub(crate) unsafe fn carry_off(
     let _ = advise(reservation, Harmless::DontFork);
     let _ = advise(pages, Harmless::DontDump);
 
-    queue.pending_bytes += moved_bytes;
-    queue.loads.push_back(Load {
-        reservation,
-        pages,
-        moved_bytes,
-    });
-    let start_worker = !queue.worker_runs;
-    queue.worker_runs = true;
+    queue.push(reservation, pages, moved_bytes);
+    let start_worker = queue.workers == 0;
+    if start_worker {
+        queue.workers = 1;
+    }
     drop(queue);
-    ARRIVED.notify_one();
-    if start_worker && process::spawn_quiet("tenure-free", work).is_err() {
-        // No thread to be had: this one does the work. Whoever comes after it
-        // tries again.
-        QUEUE.lock().worker_runs = false;
-        free_all();
+    ARRIVED.notify_all();
+    if start_worker {
+        worker::start_first();
     }
     left
 }
@@ -140,7 +104,7 @@ pub(crate) fn drain(timeout: Option<Duration>) -> Result<()> {
     let mut queue = QUEUE.lock();
     while queue.pending_bytes > 0 {
         let left = match deadline {
-            None => LINGER,
+            None => LOOK_EVERY,
             Some(deadline) => deadline.saturating_duration_since(Instant::now()),
         };
         if left.is_zero() {
@@ -154,6 +118,11 @@ pub(crate) fn drain(timeout: Option<Duration>) -> Result<()> {
             .0;
     }
     Ok(())
+}
+
+/// What has been carried off and is not freed yet.
+pub(crate) fn pending_bytes() -> usize {
+    QUEUE.lock().pending_bytes
 }
 
 /// Reserves room for a range of the same length and the same offset within the
@@ -170,70 +139,6 @@ fn reserve_like(range: PageRange) -> std::result::Result<(PageRange, PageRange),
     let shift = range.start().wrapping_sub(reservation.start()) % granule;
     let start = reservation.start() + shift;
     Ok((reservation, PageRange::between(start, start + range.len())))
-}
-
-/// How much may be pending before callers free their memory themselves.
-fn bound_bytes() -> usize {
-    static BOUND_BYTES: OnceLock<usize> = OnceLock::new();
-    *BOUND_BYTES.get_or_init(|| process::mem_total_bytes().map_or(1 << 30, |total| total / 4))
-}
-
-/// The worker: frees what comes, and ends when nothing has come for a while.
-fn work() {
-    loop {
-        free_all();
-        let queue = QUEUE.lock();
-        let (mut queue, waited) = ARRIVED
-            .wait_timeout_while(queue, LINGER, |queue| queue.loads.is_empty())
-            .unwrap_or_else(PoisonError::into_inner);
-        if waited.timed_out() && queue.loads.is_empty() {
-            queue.worker_runs = false;
-            return;
-        }
-    }
-}
-
-fn free_all() {
-    loop {
-        let Some(load) = QUEUE.lock().loads.pop_front() else {
-            return;
-        };
-        for chunk in load.pages.chunks(CHUNK_BYTES) {
-            // SAFETY: the load is this function's own; nobody else knows the
-            // addresses. A refusal leaves the work to the unmapping.
-            let _ = unsafe { advise_losing(chunk, Losing::DontNeed) };
-        }
-        // SAFETY: as above. If it fails (no room to split a mapping that has
-        // merged with a neighbour), addresses stay reserved, no memory.
-        let _ = unsafe { map::unmap(load.reservation) };
-        QUEUE.lock().pending_bytes -= load.moved_bytes;
-        FREED.notify_all();
-    }
-}
-
-/// Has children begin with an empty queue and no worker: what is pending here
-/// is not mapped there.
-fn keep_out_of_children() -> std::result::Result<(), Errno> {
-    unsafe extern "C" fn prepare() {
-        QUEUE.hold();
-    }
-    unsafe extern "C" fn parent() {
-        // SAFETY: `prepare` has run in this thread.
-        unsafe { QUEUE.let_go(|_| ()) };
-    }
-    unsafe extern "C" fn child() {
-        // A `Load` owns nothing that the allocator would have to free.
-        // SAFETY: `prepare` has run in the thread that this is a copy of.
-        unsafe {
-            QUEUE.let_go(|queue| {
-                queue.loads.clear();
-                queue.pending_bytes = 0;
-                queue.worker_runs = false;
-            });
-        }
-    }
-    static REGISTERED: OnceLock<std::result::Result<(), Errno>> = OnceLock::new();
-    *REGISTERED.get_or_init(|| at_fork(prepare, parent, child))
 }
 
 #[cfg(test)]

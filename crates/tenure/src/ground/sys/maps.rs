@@ -1,0 +1,115 @@
+//! `/proc/self/maps`, line by line: what is mapped where, before Linux 6.11.
+//!
+//! Nothing is kept but one line: a process at `vm.max_map_count` has 65,530 of
+//! them, and no room for the memory that they would take.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+
+use rustix::io::Errno;
+
+use crate::PageRange;
+
+/// One mapping.
+#[derive(Debug)]
+pub(super) struct Line<'a> {
+    pub(super) range: PageRange,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+    pub(super) shared: bool,
+    pub(super) inode: u64,
+    /// A path, a name in brackets, or nothing.
+    pub(super) name: &'a [u8],
+}
+
+/// Shows each mapping that has a part in the range to `show`, in order.
+pub(super) fn each_within(range: PageRange, show: impl FnMut(&Line<'_>)) -> Result<(), Errno> {
+    let answer =
+        File::open("/proc/self/maps").and_then(|maps| read(BufReader::new(maps), range, show));
+    answer.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+fn read(
+    mut maps: impl BufRead,
+    range: PageRange,
+    mut show: impl FnMut(&Line<'_>),
+) -> std::io::Result<()> {
+    let mut text = Vec::new();
+    while maps.read_until(b'\n', &mut text)? > 0 {
+        if let Some(line) = parse(text.strip_suffix(b"\n").unwrap_or(&text)) {
+            if line.range.start() >= range.end() {
+                break;
+            }
+            if line.range.intersection(range).is_some() {
+                show(&line);
+            }
+        }
+        text.clear();
+    }
+    Ok(())
+}
+
+/// Reads `start-end perms offset dev inode   name`.
+fn parse(text: &[u8]) -> Option<Line<'_>> {
+    let mut fields = text.splitn(6, |&byte| byte == b' ');
+    let mut field = || fields.next();
+    let (bounds, access) = (std::str::from_utf8(field()?).ok()?, field()?);
+    let (_offset, _device, inode) = (field()?, field()?, field()?);
+    let name = field().unwrap_or_default().trim_ascii_start();
+    let (start, end) = bounds.split_once('-')?;
+    let start = usize::from_str_radix(start, 16).ok()?;
+    let end = usize::from_str_radix(end, 16).ok()?;
+    Some(Line {
+        range: PageRange::new(start, end.checked_sub(start)?).ok()?,
+        readable: access.first() == Some(&b'r'),
+        writable: access.get(1) == Some(&b'w'),
+        shared: access.get(3) == Some(&b's'),
+        inode: std::str::from_utf8(inode).ok()?.parse().ok()?,
+        name,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORDED: &[u8] = b"\
+55d0c3f4b000-55d0c3f4d000 r--p 00000000 fe:00 5315746                    /usr/bin/a name with  spaces
+7f1000000000-7f1000004000 rw-p 00000000 00:00 0 
+7f1000004000-7f1000008000 rw-s 00001000 00:01 2052                       /memfd:\xff (deleted)
+7ffd1b5e7000-7ffd1b608000 rw-p 00000000 00:00 0                          [stack]
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+";
+
+    #[test]
+    fn reads_the_fields() {
+        let mut seen = Vec::new();
+        let range = PageRange::between(0x55d0_c3f4_c000, 0x7ffd_1b5e_8000);
+        read(RECORDED, range, |line| {
+            seen.push((line.range.pages(), line.inode, line.name.to_vec()));
+            assert!(line.readable);
+            assert_eq!(line.writable, line.inode != 5_315_746);
+            assert_eq!(line.shared, line.inode == 2052);
+        })
+        .unwrap();
+        let expected: [(usize, u64, &[u8]); 4] = [
+            (2, 5_315_746, b"/usr/bin/a name with  spaces"),
+            (4, 0, b""),
+            (4, 2052, b"/memfd:\xff (deleted)"),
+            (33, 0, b"[stack]"),
+        ];
+        assert_eq!(seen, expected.map(|(a, b, name)| (a, b, name.to_vec())));
+    }
+
+    #[test]
+    fn shows_only_what_lies_in_the_range() {
+        let mut count = 0;
+        let range = PageRange::between(0x7f10_0000_3000, 0x7f10_0000_4000);
+        read(RECORDED, range, |line| {
+            count += 1;
+            assert_eq!(line.range.start(), 0x7f10_0000_0000);
+        })
+        .unwrap();
+        assert_eq!(count, 1);
+    }
+}

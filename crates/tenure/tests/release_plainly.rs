@@ -1,0 +1,261 @@
+//! release: what refuses to let memory be moved, made to happen; and the limits
+//! on what is pending.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use libtest_mimic::Completion;
+use rustix::mm::MprotectFlags;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tenure::{Access, Error, Mapping, PageRange, ReleaseLimits, drain, page_size};
+
+tests!(
+    without_address_space_the_plain_way_serves,
+    without_threads_the_caller_frees,
+    without_mremap_the_plain_way_serves,
+    without_room_for_one_more_mapping,
+    under_strict_overcommit_the_plain_way_serves,
+    past_the_bound_callers_free_themselves,
+    no_more_workers_than_allowed;
+    children:
+    release_under_address_space_limit,
+    release_without_threads,
+    release_without_mremap,
+    release_without_mappings,
+    release_under_strict_overcommit,
+);
+
+const MIB: usize = 1 << 20;
+
+/// Enough to be moved away: 64 MiB and one page.
+fn large() -> Mapping {
+    let memory = anonymous(64 * MIB / page_size() + 1);
+    memory.populate(.., Access::Write).unwrap();
+    memory
+}
+
+/// Whether the memory is still mapped, which was made without huge pages.
+fn is_still_there(range: PageRange) -> bool {
+    has_vm_flag(range, "nh")
+}
+
+fn settle() {
+    drain(Some(Duration::from_secs(60))).unwrap();
+}
+
+/// Discards and unmaps, and checks that the caller has done it all.
+fn release_plainly(mut memory: Mapping) {
+    let range = memory.range();
+    fill(range);
+    memory.discard(..).unwrap();
+    assert!(is_zero(range));
+    drain(Some(Duration::ZERO)).expect("moved all the same");
+    fill(range);
+    memory.munmap().unwrap();
+    assert!(!is_still_there(range));
+    drain(Some(Duration::ZERO)).expect("moved all the same");
+}
+
+fn release_under_address_space_limit() {
+    let memory = large();
+    let now_bytes = status_kib("VmSize") * 1024;
+    let limit = Rlimit {
+        current: Some(now_bytes + (8 << 20)),
+        ..getrlimit(Resource::As)
+    };
+    setrlimit(Resource::As, limit).unwrap();
+    release_plainly(memory);
+}
+
+fn without_address_space_the_plain_way_serves() {
+    in_child_ok("release_under_address_space_limit");
+}
+
+fn release_without_threads() {
+    let memory = large();
+    let range = memory.range();
+    give_up_privileges();
+    setrlimit(
+        Resource::Nproc,
+        Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        },
+    )
+    .unwrap();
+    assert!(
+        std::thread::Builder::new().spawn(|| ()).is_err(),
+        "threads can be had"
+    );
+    memory.munmap().unwrap();
+    assert!(!is_still_there(range));
+    drain(Some(Duration::ZERO)).unwrap();
+}
+
+fn without_threads_the_caller_frees() {
+    in_child_ok("release_without_threads");
+}
+
+fn release_without_mremap() {
+    let memory = large();
+    refuse(libc::SYS_mremap, libc::EPERM);
+    release_plainly(memory);
+}
+
+fn without_mremap_the_plain_way_serves() {
+    in_child_ok("release_without_mremap");
+}
+
+/// Uses up `vm.max_map_count`: pages whose access differs do not merge.
+fn fill_up_mappings() -> Vec<PageRange> {
+    let mut held = Vec::new();
+    loop {
+        let memory = Mapping::anonymous(1024 * page_size()).map().unwrap();
+        let range = memory.range();
+        std::mem::forget(memory);
+        held.push(range);
+        for page in (1..1024).step_by(2) {
+            let page = pages(range, page, 1);
+            let flags = MprotectFlags::READ;
+            if unsafe { rustix::mm::mprotect(page.as_ptr().cast(), page.len(), flags) }.is_err() {
+                return held;
+            }
+        }
+    }
+}
+
+fn release_without_mappings() {
+    let memory = large();
+    let range = memory.range();
+    // The worker's stack is a mapping, too.
+    drop(large());
+    settle();
+    fill(range);
+    // Held until the process ends.
+    let held = fill_up_mappings();
+    assert!(held.len() > 1);
+    // A hole in the middle of a mapping takes one mapping more.
+    let part = pages(range, 5, 16 * MIB / page_size());
+    let error = unsafe { part.munmap() }.unwrap_err();
+    assert!(matches!(error, Error::NoRoom { .. }), "{error}");
+    assert!(error.to_string().contains("vm.max_map_count"), "{error}");
+    assert!(is_filled(range), "refused, and nothing lost");
+    // All of it, and a discard of its middle, take none.
+    unsafe { part.discard() }.unwrap();
+    assert!(is_zero(part));
+    memory.munmap().unwrap();
+    assert!(!is_still_there(range));
+}
+
+fn without_room_for_one_more_mapping() -> Completion {
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    if most.trim().parse::<usize>().unwrap() > 1 << 20 {
+        return skip("vm.max_map_count is too high to be reached");
+    }
+    in_child_ok("release_without_mappings");
+    Completion::Completed
+}
+
+/// A sysctl that has its old value again when this is dropped.
+struct Sysctl {
+    path: &'static str,
+    before: String,
+}
+
+impl Sysctl {
+    fn set(path: &'static str, value: &str) -> Option<Self> {
+        let before = std::fs::read_to_string(path).ok()?;
+        std::fs::write(path, value).ok()?;
+        Some(Self { path, before })
+    }
+}
+
+impl Drop for Sysctl {
+    fn drop(&mut self) {
+        std::fs::write(self.path, self.before.trim()).expect("the sysctl can be set back");
+    }
+}
+
+fn meminfo_bytes(name: &str) -> usize {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kib = line.unwrap().trim().trim_end_matches(" kB");
+    kib.parse::<usize>().unwrap() * 1024
+}
+
+fn release_under_strict_overcommit() {
+    let memory = large();
+    let range = memory.range();
+    // The rest of what may be promised, but for less than the memory has.
+    let left = meminfo_bytes("CommitLimit").saturating_sub(meminfo_bytes("Committed_AS"));
+    let held = Mapping::anonymous(left.saturating_sub(32 * MIB).max(1)).map();
+    let charged = Mapping::anonymous(range.len()).map();
+    assert!(charged.is_err(), "there is room for as much once more");
+    release_plainly(memory);
+    drop(held);
+}
+
+fn under_strict_overcommit_the_plain_way_serves() -> Completion {
+    // For a moment nobody is promised more than the machine has.
+    let mode = Sysctl::set("/proc/sys/vm/overcommit_memory", "2");
+    if mode.is_none() {
+        return skip("needs root, to set vm.overcommit_memory for a moment");
+    }
+    in_child_ok("release_under_strict_overcommit");
+    Completion::Completed
+}
+
+fn past_the_bound_callers_free_themselves() {
+    settle();
+    ReleaseLimits::default().max_pending_bytes(64 * MIB).set();
+    let all: Vec<Mapping> = (0..24).map(|_| large()).collect();
+    let len = all[0].range().len();
+    let mut most_pending = 0;
+    for memory in all {
+        memory.munmap().unwrap();
+        if let Err(Error::TimedOut { pending_bytes }) = drain(Some(Duration::ZERO)) {
+            most_pending = most_pending.max(pending_bytes);
+        }
+    }
+    ReleaseLimits::default().set();
+    assert_eq!(most_pending, len, "one at a time is past the bound");
+    settle();
+}
+
+/// The most threads of ours that were there at a time while a GiB was freed.
+fn workers_seen() -> usize {
+    let all: Vec<Mapping> = (0..16).map(|_| large()).collect();
+    drop(all);
+    let (mut most, begun) = (0, Instant::now());
+    while drain(Some(Duration::ZERO)).is_err() {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let is_worker = |task: &std::io::Result<std::fs::DirEntry>| {
+            let path = task.as_ref().unwrap().path().join("comm");
+            std::fs::read_to_string(path).is_ok_and(|name| name.trim() == "tenure-free")
+        };
+        most = most.max(tasks.filter(is_worker).count());
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+    most
+}
+
+fn no_more_workers_than_allowed() {
+    settle();
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    assert!((1..=cpus.min(4)).contains(&workers_seen()));
+    ReleaseLimits::default().max_active(1).set();
+    // Those that are too many end with the next work.
+    drop(large());
+    settle();
+    assert_eq!(workers_seen(), 1);
+    ReleaseLimits::default().set();
+}
