@@ -13,6 +13,7 @@ mod lazy;
 mod lock;
 mod populate;
 mod probe;
+mod put_back;
 mod raw;
 mod report;
 mod runner;
