@@ -49,7 +49,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__bench)
-            opts="-h --quick --rounds --json --seed --help populate lock lazy volatile free"
+            opts="-h --quick --full --rounds --json --seed --help populate lock lazy volatile free"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

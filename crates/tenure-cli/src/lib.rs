@@ -11,7 +11,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 /// Returns the definition of the command line.
 pub fn command() -> clap::Command {
@@ -21,9 +21,9 @@ pub fn command() -> clap::Command {
 /// Parses the command line, does what it asks, and returns the exit status:
 /// 0 done, 1 something failed, 2 the command line was wrong.
 pub fn run() -> ExitCode {
-    // `parse` itself ends the process: status 2 on a wrong command line,
-    // status 0 after --help and --version.
-    let cli = cli::Cli::parse();
+    // This itself ends the process: status 2 on a wrong command line, status 0
+    // after --help and --version.
+    let cli = cli::Cli::of_this_process();
     let mut stdout = io::stdout().lock();
     let done = match cli.command {
         cli::Command::Bench(arguments) => bench::run(&arguments, &mut stdout),

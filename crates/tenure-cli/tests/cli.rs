@@ -26,8 +26,11 @@ fn help_names_the_exit_codes() {
 
 #[test]
 fn a_wrong_command_line_is_2() {
-    let wrong: [&[&str]; 5] = [
+    let wrong: [&[&str]; 8] = [
         &[],
+        &["bench", "--full"],
+        &["bench", "lazy", "--full"],
+        &["bench", "lock", "--full", "--quick"],
         &["bench", "swap"],
         &["bench", "--rounds", "0"],
         &["bench", "--seed", "x"],

@@ -1,5 +1,7 @@
 //! What an experiment is made of, and what comes out of it.
 
+use std::rc::Rc;
+
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
@@ -19,6 +21,8 @@ pub enum Unit {
     PerSecond,
     /// Memory.
     Bytes,
+    /// Memory read and written in a second.
+    BytesPerSecond,
     /// A number of things.
     Count,
     /// One figure divided by another.
@@ -123,11 +127,33 @@ impl Way {
         self
     }
 
+    /// Keeps `held` for as long as the way lives: a setting of the machine that
+    /// the way needs and that dropping puts back.
+    pub fn holding<T: 'static>(mut self, held: Rc<T>) -> Self {
+        let mut take_sample = self.take_sample;
+        self.take_sample = Box::new(move |recorder| {
+            let _held = &held;
+            take_sample(recorder)
+        });
+        self
+    }
+
     /// Says that tenure's way chooses between this way and others like it.
     pub fn choice(mut self) -> Self {
         self.is_choice = true;
         self
     }
+}
+
+/// How long a round of a case takes, and so how many of them there are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Pace {
+    /// So long that there are few, and no warm-up.
+    Long,
+    /// Neither long nor short.
+    Usual,
+    /// So short that there are many.
+    Short,
 }
 
 /// The same work, done in several ways that are compared.
@@ -138,8 +164,8 @@ pub struct Case {
     pub name: String,
     /// The ways; at most one is the baseline.
     pub ways: Vec<Way>,
-    /// Whether a round takes so long that there are few of them.
-    pub is_long: bool,
+    /// How long a round takes.
+    pub pace: Pace,
 }
 
 impl Case {
@@ -149,7 +175,7 @@ impl Case {
             table: String::new(),
             name: name.into(),
             ways,
-            is_long: false,
+            pace: Pace::Usual,
         }
     }
 
@@ -162,7 +188,14 @@ impl Case {
     /// Says that a round takes long: the case gets no warm-up, which another
     /// one has to be for it, and a small, fixed number of rounds.
     pub fn long(mut self) -> Self {
-        self.is_long = true;
+        self.pace = Pace::Long;
+        self
+    }
+
+    /// Says that a round is short: the case gets many of them, as far as they
+    /// fit into its time. For ratios that are near 1.
+    pub fn short(mut self) -> Self {
+        self.pace = Pace::Short;
         self
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{
     choice,
     clock::Clock,
-    experiment::{Case, CaseResult, Experiment, Figure, FigureResult, WayResult},
+    experiment::{Case, CaseResult, Experiment, Figure, FigureResult, Pace, WayResult},
     statistics::{Better, Series},
 };
 
@@ -20,19 +20,27 @@ pub struct Repeats {
     pub at_least: u32,
     /// Rounds of long cases.
     pub of_long: u32,
+    /// Rounds wanted of short cases.
+    pub of_short: u32,
     /// No further round is begun that would likely end after this time.
     pub within: Duration,
+}
+
+impl Repeats {
+    fn wanted(self, pace: Pace) -> u32 {
+        match pace {
+            Pace::Long => self.of_long,
+            Pace::Usual => self.rounds,
+            Pace::Short => self.of_short,
+        }
+    }
 }
 
 /// Returns how many samples `experiment` takes at most, the warm-up included.
 pub fn sample_count(experiment: &Experiment, repeats: Repeats) -> u64 {
     let of_case = |case: &Case| {
-        let rounds = if case.is_long {
-            repeats.of_long
-        } else {
-            repeats.rounds + 1
-        };
-        case.ways.len() as u64 * u64::from(rounds)
+        let warm_up = u32::from(case.pace != Pace::Long);
+        case.ways.len() as u64 * u64::from(repeats.wanted(case.pace) + warm_up)
     };
     experiment.cases.iter().map(of_case).sum()
 }
@@ -40,7 +48,8 @@ pub fn sample_count(experiment: &Experiment, repeats: Repeats) -> u64 {
 /// Runs `experiment`: one round of the cases that is not counted, so that memory
 /// has been touched once (a virtual machine's memory is only backed by its host
 /// when it is first used), then case by case the rounds that are. Long cases get
-/// no such round and a fixed number of rounds; the others share the time. `after_sample` is called after each sample.
+/// no such round and a fixed number of rounds; the others share the time.
+/// `after_sample` is called after each sample.
 pub fn measure(
     experiment: &mut Experiment,
     repeats: Repeats,
@@ -51,26 +60,22 @@ pub fn measure(
     let mut costs = Vec::new();
     for case in &mut experiment.cases {
         let before = clock.now();
-        if !case.is_long {
+        if case.pace != Pace::Long {
             take_round(case, clock, after_sample)?;
         }
-        costs.push(clock.now() - before);
+        costs.push((clock.now() - before) * repeats.wanted(case.pace));
     }
     let mut results = Vec::new();
     for (index, case) in experiment.cases.iter_mut().enumerate() {
         let before = clock.now();
         let left = end.saturating_sub(before);
         let repeats = Repeats {
-            rounds: if case.is_long {
-                repeats.of_long
-            } else {
-                repeats.rounds
-            },
+            rounds: repeats.wanted(case.pace),
             within: share(left, &costs[index..]),
             ..repeats
         };
         let rounds = take_rounds(case, repeats, clock, after_sample)?;
-        if case.is_long {
+        if case.pace == Pace::Long {
             end += clock.now() - before;
         }
         results.push(summarise(
@@ -84,7 +89,7 @@ pub fn measure(
 }
 
 /// Returns how much of the time `left` the first of the remaining cases gets:
-/// as much as its part of what they cost in the warm-up.
+/// as much as its part of what all the rounds wanted cost, to judge by the warm-up.
 fn share(left: Duration, costs: &[Duration]) -> Duration {
     let all: Duration = costs.iter().sum();
     if all.is_zero() {

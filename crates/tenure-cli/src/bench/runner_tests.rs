@@ -14,6 +14,7 @@ const FIVE: Repeats = Repeats {
     rounds: 5,
     at_least: 3,
     of_long: 2,
+    of_short: 20,
     within: Duration::from_secs(1000),
 };
 
@@ -193,6 +194,24 @@ fn a_long_case_gets_few_rounds_and_takes_no_time_from_the_others() {
     assert_eq!([measured[0].rounds, measured[1].rounds], [2, 4]);
     assert_eq!(samples, 7, "only the short case is warmed up");
     assert_eq!(sample_count(&experiment, repeats), 8, "at most");
+}
+
+#[test]
+fn a_short_case_gets_many_rounds_and_the_time_for_them() {
+    let (clock, log) = (Arc::new(MockClock::default()), Log::default());
+    let mut experiment = experiment(vec![way("usual", 80, &clock, &log)]);
+    let cases = std::mem::take(&mut experiment.cases);
+    let short = Case::new("short", vec![way("short", 80, &clock, &log)]).short();
+    experiment.cases.extend([short].into_iter().chain(cases));
+    // The warm-up takes 0.2 s, 25 rounds take 2.5 s; with half of that the short
+    // case gets 20 parts of 25.
+    for (within_ms, rounds) in [(60_000, [20, 5]), (1_450, [10, 3])] {
+        let within = Duration::from_millis(within_ms);
+        let repeats = Repeats { within, ..FIVE };
+        let measured = measure(&mut experiment, repeats, &*clock, &mut || ()).unwrap();
+        assert_eq!([measured[0].rounds, measured[1].rounds], rounds);
+    }
+    assert_eq!(sample_count(&experiment, FIVE), 27);
 }
 
 #[test]

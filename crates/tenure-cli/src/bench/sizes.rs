@@ -17,17 +17,21 @@ use crate::cli::{BenchArguments, ExperimentName};
 pub enum Sizes {
     /// What lets all experiments end within a minute.
     Quick,
+    /// What tells more than the quick sizes, in a minute or two.
+    Middle,
     /// What the reference measured.
     Full,
 }
 
 impl Sizes {
-    /// Returns the sizes of an experiment: only populate has full ones, for
-    /// those who ask for it by name.
+    /// Returns the sizes of an experiment: asked for, or else quick, but for
+    /// those named that have more to show.
     pub fn of(name: ExperimentName, arguments: &BenchArguments) -> Self {
-        let is_asked_for = arguments.experiments.contains(&name);
+        let is_named = arguments.experiments.contains(&name);
         match name {
-            ExperimentName::Populate if is_asked_for && !arguments.quick => Self::Full,
+            _ if arguments.full => Self::Full,
+            ExperimentName::Populate if is_named && !arguments.quick => Self::Full,
+            ExperimentName::Lock if is_named && !arguments.quick => Self::Middle,
             _ => Self::Quick,
         }
     }
@@ -51,6 +55,13 @@ impl Room {
     /// Reads MemAvailable and the room that the cgroups leave.
     pub fn now() -> Result<Self> {
         Ok(Self(tenure::Room::now()?))
+    }
+
+    /// Makes a room of that many bytes, for tests.
+    #[cfg(test)]
+    pub fn of_bytes(bytes: usize) -> Self {
+        let bound = tenure::RoomBound::MemAvailable;
+        Self(tenure::Room { bytes, bound })
     }
 
     /// Makes `wanted` bytes fit into one `share`th of the room, in whole steps.
@@ -129,23 +140,18 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn room(available_bytes: usize) -> Room {
-        Room(tenure::Room {
-            bytes: available_bytes,
-            bound: RoomBound::MemAvailable,
-        })
-    }
-
     #[test]
     fn what_fits_is_left_alone() {
-        let fitted = room(100 * MIB).fit(25 * MIB, 4, MIB).unwrap();
+        let fitted = Room::of_bytes(100 * MIB).fit(25 * MIB, 4, MIB).unwrap();
         assert_eq!(fitted.len, 25 * MIB);
         assert_eq!(fitted.note, None);
     }
 
     #[test]
     fn what_does_not_is_cut_to_whole_steps_and_the_reader_is_told() {
-        let fitted = room(103 * MIB).fit(80 * MIB, 4, 10 * MIB).unwrap();
+        let fitted = Room::of_bytes(103 * MIB)
+            .fit(80 * MIB, 4, 10 * MIB)
+            .unwrap();
         assert_eq!(fitted.len, 20 * MIB);
         assert_eq!(
             fitted.note.unwrap(),
@@ -172,7 +178,9 @@ mod tests {
 
     #[test]
     fn less_than_a_step_is_an_error() {
-        let error = room(10 * MIB).fit(80 * MIB, 4, 10 * MIB).unwrap_err();
+        let error = Room::of_bytes(10 * MIB)
+            .fit(80 * MIB, 4, 10 * MIB)
+            .unwrap_err();
         assert!(error.to_string().contains("at least 10 MiB needed"));
     }
 

@@ -71,6 +71,7 @@ pub fn spread_text(unit: Unit, median: f64, minimum: f64, maximum: f64) -> Strin
         }
         Unit::PerSecond => all(&count_text, "/s"),
         Unit::Bytes => all(&bytes_text, ""),
+        Unit::BytesPerSecond => all(&|rate| significant(rate / 1e9), " GB/s"),
         Unit::Count => all(&count_text, ""),
         Unit::Ratio => all(&ratio_text, ""),
     }
@@ -177,6 +178,10 @@ mod tests {
             "2.00 (1.50–12.3) ms"
         );
         assert_eq!(spread_text(Unit::Count, 3.0, 3.0, 3.0), "3");
+        assert_eq!(
+            spread_text(Unit::BytesPerSecond, 12.34e9, 9e9, 13e9),
+            "12.3 (9.00–13.0) GB/s"
+        );
         assert_eq!(
             spread_text(Unit::PerSecond, 4000.0, 3000.0, 5000.0),
             "4,000 (3,000–5,000)/s"

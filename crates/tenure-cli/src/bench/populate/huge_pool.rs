@@ -1,18 +1,13 @@
 //! The pool of huge pages, enlarged for as long as it is needed.
 
-use std::{
-    fs,
-    io::Write as _,
-    os::unix::process::CommandExt as _,
-    path::Path,
-    process::{Child, Command, Stdio},
-};
+use std::{fs, io::Write as _, path::Path};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::super::text::bytes_text;
+use super::super::{put_back::PutBack, text::bytes_text};
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+const SETTING: &str = "the pool of huge pages (vm.nr_hugepages)";
 
 /// A pool of 2 MiB pages with enough of them free. What had to be added is taken
 /// away again when this is dropped, or the command ends in any other way.
@@ -50,7 +45,7 @@ impl HugePool {
                 )
             })?;
         // From here on an error drops this and so puts the pool back.
-        let put_back = PutBack::at_the_end(&count, count_before)?;
+        let put_back = PutBack::at_the_end(&count, count_before, SETTING)?;
         let count = (count_before + wanted - free).to_string();
         file.write_all(count.as_bytes())
             .context("enlarging the pool (vm.nr_hugepages)")?;
@@ -70,40 +65,6 @@ impl HugePool {
     /// Says whether pages were added.
     pub fn is_enlarged(&self) -> bool {
         self.put_back.is_some()
-    }
-}
-
-/// A shell that waits for our end and then writes a number back into a file. It
-/// does so also when we are killed, by the OOM killer for one.
-struct PutBack {
-    shell: Child,
-}
-
-impl PutBack {
-    fn at_the_end(file: &Path, number: u64) -> Result<Self> {
-        const SCRIPT: &str = r#"trap "" HUP INT TERM; cat >/dev/null; echo "$1" >"$2""#;
-        let shell = Command::new("sh")
-            .args(["-c", SCRIPT, "sh", &number.to_string()])
-            .arg(file)
-            // Its end is the end of what it reads, and we never write.
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // An interrupt from the terminal is for us.
-            .process_group(0)
-            .spawn()
-            .context("starting sh, which is to put the pool back")?;
-        Ok(Self { shell })
-    }
-}
-
-impl Drop for PutBack {
-    fn drop(&mut self) {
-        // This closes what the shell reads from.
-        let ended = self.shell.wait();
-        if !ended.is_ok_and(|status| status.success()) {
-            eprintln!("tenure: the pool of huge pages could not be put back (vm.nr_hugepages)");
-        }
     }
 }
 
@@ -175,17 +136,6 @@ mod tests {
             "{error}"
         );
         assert_eq!(count(&folder), 5);
-    }
-
-    #[test]
-    fn the_pool_is_put_back_when_nobody_can_drop_it() {
-        let folder = pool("3\n", None);
-        let mut held = HugePool::at(folder.path(), 8 * HUGE_PAGE_BYTES).unwrap();
-        // The kernel closes this when the process is killed.
-        let mut put_back = held.put_back.take().unwrap();
-        drop(put_back.shell.stdin.take());
-        assert!(put_back.shell.wait().unwrap().success());
-        assert_eq!(count(&folder), 3);
     }
 
     #[test]

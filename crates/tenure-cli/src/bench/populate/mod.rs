@@ -22,7 +22,7 @@ use super::{
 /// Prepares the experiment.
 pub fn experiment(settings: &Settings) -> Result<Experiment> {
     let Selection { cases, mut notes } = match settings.sizes {
-        Sizes::Quick => Selection::quick(settings)?,
+        Sizes::Quick | Sizes::Middle => Selection::quick(settings)?,
         Sizes::Full => Selection::full(settings)?,
     };
     notes.push(
