@@ -1,7 +1,7 @@
 //! What the process may use, and threads that leave its signals alone.
 
 use std::mem::MaybeUninit;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use procfs::Current;
 use rustix::process::Resource;
@@ -51,13 +51,16 @@ pub(crate) fn lazily_free_bytes() -> Option<usize> {
 
 /// Starts a thread for work in the background: no signal of the program is
 /// delivered to it, and it steps behind other threads.
-pub(crate) fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+pub(crate) fn spawn_quiet(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
     let builder = thread::Builder::new().name(name.to_owned());
     let body = move || {
         step_behind();
         body();
     };
-    with_signals_blocked(|| builder.spawn(body)).map(drop)
+    with_signals_blocked(|| builder.spawn(body))
 }
 
 /// Does what `start` does, with all signals blocked: a thread that it starts
