@@ -42,6 +42,7 @@ struct Readme;
 mod background;
 mod ground;
 mod observation;
+mod ready;
 mod verbs;
 
 pub use ground::error::{Error, MemoryKind, Refused, Result};
@@ -52,6 +53,7 @@ pub use ground::sys::cgroup::MemoryCgroup;
 pub use ground::sys::features::Features;
 pub use ground::sys::{Errno, page_size};
 pub use observation::room::Room;
+pub use ready::LockedFile;
 pub use verbs::{
     Access, BackgroundPopulate, CancelToken, LazilyFreed, LockMode, LockModes, Outcome,
     PopulateOptions, Progress, Strategy, VolatileMapping, drain,
