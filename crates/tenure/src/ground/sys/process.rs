@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use procfs::Current;
 use rustix::process::Resource;
@@ -80,6 +81,18 @@ pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
+/// How long this thread has run for.
+pub(crate) fn thread_time() -> Duration {
+    let mut time = MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: the call writes a timespec to storage of our own. It cannot fail
+    // (the clock is there since Linux 2.6.12); if it did, zero is a time, too.
+    let time = unsafe {
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr());
+        time.assume_init()
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Has this thread not push others off their CPU when it wakes: the caller who
 /// woke it would wait for the work that it has just handed over.
 fn step_behind() {
@@ -97,6 +110,14 @@ mod tests {
     fn reads_this_machine() {
         assert!(mem_total_bytes().unwrap() > 1 << 26);
         assert!(mem_available_bytes().unwrap() < mem_total_bytes().unwrap());
+    }
+
+    #[test]
+    fn sleeping_is_not_running() {
+        let before = thread_time();
+        thread::sleep(Duration::from_millis(50));
+        assert!(thread_time() - before < Duration::from_millis(50));
+        while thread_time() - before < Duration::from_millis(5) {}
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::present_by_chunk;
+use super::chunks::Chunks;
 use super::queue::Queue;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
@@ -17,8 +17,8 @@ use crate::ground::sys::{Errno, fork, lock, process};
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(100);
 
-/// How much longer than the looks the pauses between them are: the thread takes
-/// 3 % of a CPU at most.
+/// How much longer than the search for what has come in the pauses are: it takes
+/// 3 % of a CPU at most. (What letting go takes, others have caused.)
 const REST: u32 = 30;
 
 /// Keeps what is locked of a range within a budget; stops when it is dropped.
@@ -30,8 +30,7 @@ pub(super) struct Keeper {
 }
 
 struct Shared {
-    range: PageRange,
-    chunk_bytes: usize,
+    chunks: Chunks,
     budget_bytes: usize,
     state: Mutex<State>,
     stopped: Mutex<bool>,
@@ -44,30 +43,35 @@ struct State {
     unlocked: Vec<PageRange>,
 }
 
+/// Which chunks to look at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    All,
+    /// Those that may have grown. Of a full one nothing leaves but by our own
+    /// doing, or when the file is cut: then others go before their time.
+    NotFull,
+}
+
 /// What a look found, and did.
 struct Look {
     came_in: bool,
     let_go_bytes: usize,
+    /// What finding out took this thread.
+    search: Duration,
 }
 
 impl Keeper {
     /// # Safety
     ///
-    /// The range must be a shared mapping, and stay it until the keeper is
-    /// dropped.
-    pub(super) unsafe fn start(
-        range: PageRange,
-        chunk_bytes: usize,
-        budget_bytes: usize,
-    ) -> Result<Self> {
+    /// The chunks must be those of a shared mapping, and stay it until the
+    /// keeper is dropped.
+    pub(super) unsafe fn start(chunks: Chunks, budget_bytes: usize) -> Result<Self> {
         let generation = fork::generation().map_err(system("pthread_atfork"))?;
-        let chunk_count = range.len().div_ceil(chunk_bytes);
         let shared = Arc::new(Shared {
-            range,
-            chunk_bytes,
+            chunks,
             budget_bytes,
             state: Mutex::new(State {
-                queue: Queue::new(chunk_count, budget_bytes),
+                queue: Queue::new(chunks.count(), budget_bytes),
                 unlocked: Vec::new(),
             }),
             stopped: Mutex::new(false),
@@ -75,7 +79,7 @@ impl Keeper {
         });
         // A kernel that does not tell what is locked is met here, not in the
         // thread, which could only go on.
-        shared.look()?;
+        shared.look(Scope::All)?;
         let of_thread = Arc::clone(&shared);
         let thread = process::spawn_quiet("tenure-budget", move || of_thread.keep()).map_err(
             |error: io::Error| {
@@ -100,7 +104,7 @@ impl Keeper {
         if self.is_a_childs() {
             return Ok(0);
         }
-        Ok(self.shared.look()?.let_go_bytes)
+        Ok(self.shared.look(Scope::All)?.let_go_bytes)
     }
 
     fn is_a_childs(&self) -> bool {
@@ -138,46 +142,45 @@ impl Shared {
                 return;
             }
             drop(stopped);
-            let began = Instant::now();
-            // A look that fails (no descriptor left for /proc) is made again.
-            let came_in = self.look().is_ok_and(|look| look.came_in);
-            let rested = match came_in {
-                true => SHORTEST,
-                false => (pause * 2).min(LONGEST),
+            pause = match self.look(Scope::NotFull) {
+                Ok(look) if look.came_in => SHORTEST.max(look.search * REST),
+                Ok(look) => (pause * 2).min(LONGEST).max(look.search * REST),
+                // No descriptor left for /proc, say: tried again.
+                Err(_) => LONGEST,
             };
-            pause = rested.max(began.elapsed() * REST);
         }
     }
 
     /// Sees what has come in, and lets go what is over the budget.
-    fn look(&self) -> Result<Look> {
+    fn look(&self, scope: Scope) -> Result<Look> {
         let mut state = whole(&self.state);
         let State { queue, unlocked } = &mut *state;
         unlocked.retain(|&chunk| lock::mlock_onfault(chunk).is_err());
+
+        let chunks = self.chunks;
+        let began = process::thread_time();
+        let is_full = |index| queue.locked_bytes(index) == chunks.get(index).len();
+        let locked = chunks.present_bytes(|index| scope == Scope::NotFull && is_full(index))?;
         let mut look = Look {
             came_in: false,
             let_go_bytes: 0,
+            search: process::thread_time() - began,
         };
-        let locked = present_by_chunk(self.range, self.chunk_bytes)?;
         for (index, &bytes) in locked.iter().enumerate() {
             look.came_in |= queue.see(index, bytes);
         }
         while let Some(index) = queue.next_over_budget() {
-            let start = self.range.start() + index * self.chunk_bytes;
-            let end = (start + self.chunk_bytes).min(self.range.end());
-            let chunk = PageRange::between(start, end);
+            let chunk = chunks.get(index);
             // SAFETY: a part of a shared mapping, as the caller of `start` has
             // promised.
             match unsafe { lock::let_go(chunk) } {
-                Ok(()) => look.let_go_bytes += locked[index],
+                Ok(()) => {}
                 // To be locked again at the next look.
-                Err(_) if lock_state(chunk) == Ok(LockState::Unlocked) => {
-                    look.let_go_bytes += locked[index];
-                    unlocked.push(chunk);
-                }
-                // Still locked: to the queue it has come back at once.
-                Err(_) => {}
+                Err(_) if lock_state(chunk) == Ok(LockState::Unlocked) => unlocked.push(chunk),
+                // Still locked: for the queue it has come back at once.
+                Err(_) => continue,
             }
+            look.let_go_bytes += locked[index];
         }
         Ok(look)
     }

@@ -1,16 +1,18 @@
 //! A mapped file of which what has been used stays in memory, up to a budget.
 
 mod budget;
+mod chunks;
 mod queue;
 
 use std::fs::File;
 
 use self::budget::Keeper;
+use self::chunks::Chunks;
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
-use crate::ground::sys::{Errno, page_size, pagemap, pmd_bytes, vma};
+use crate::ground::sys::{Errno, map, page_size, pagemap, pmd_bytes};
 use crate::verbs::LockMode;
 
 /// A file mapped read-only and locked on fault: what has been used stays in
@@ -120,12 +122,15 @@ impl LockedFile {
         // SAFETY: handed on to the caller.
         let mapping = unsafe { Mapping::file(file) }.map()?;
         let range = mapping.range();
-        check_kind(range, |vma| vma.kind != MemoryKind::HugeTlb)?;
+        if map::is_hugetlb_file(file) {
+            // The lock would bring all of it in, and not be one.
+            return Err(not_lockable(range, MemoryKind::HugeTlb));
+        }
         mapping.lock(.., LockMode::OnFault)?;
-        // The kernel passes silently over what it does not lock.
-        check_kind(range, |vma| {
-            lock_state(vma.range) != Ok(LockState::Unlocked)
-        })?;
+        if lock_state(range) == Ok(LockState::Unlocked) {
+            // The kernel passes over DAX without a word.
+            return Err(not_lockable(range, MemoryKind::Shared));
+        }
         let beyond = range.len().next_multiple_of(pmd_bytes()) + pmd_bytes();
         // SAFETY: as above; and this one is never read at all.
         let beyond_end = unsafe { Mapping::file(file) }
@@ -153,9 +158,9 @@ impl LockedFile {
     pub unsafe fn with_budget(file: &File, budget_bytes: usize) -> Result<Self> {
         // SAFETY: handed on to the caller.
         let mut locked = unsafe { Self::map(file) }?;
+        let chunks = Chunks::of(locked.range(), Some(budget_bytes));
         // SAFETY: the mapping is shared, and is dropped after the keeper.
-        let keeper =
-            unsafe { Keeper::start(locked.range(), chunk_bytes(budget_bytes), budget_bytes) }?;
+        let keeper = unsafe { Keeper::start(chunks, budget_bytes) }?;
         locked.keeper = Some(keeper);
         Ok(locked)
     }
@@ -199,14 +204,11 @@ impl LockedFile {
         if !is_locked(range) {
             return Ok(0);
         }
-        let piece_bytes = chunk_bytes(self.budget_bytes().unwrap_or(usize::MAX));
-        let present = present_by_chunk(range, piece_bytes)?;
+        let chunks = Chunks::of(range, self.budget_bytes());
+        let present = chunks.present_bytes(|_| false)?.into_iter().enumerate();
         // A chunk may be unlocked for a moment, see `lock::let_go`.
-        let locked = range.chunks(piece_bytes).zip(present);
-        Ok(locked
-            .filter(|&(chunk, bytes)| bytes > 0 && is_locked(chunk))
-            .map(|(_, bytes)| bytes)
-            .sum())
+        let locked = present.filter(|&(index, bytes)| bytes > 0 && is_locked(chunks.get(index)));
+        Ok(locked.map(|(_, bytes)| bytes).sum())
     }
 
     /// Tells how much of the file is in the page cache now, locked or not, in
@@ -258,39 +260,6 @@ impl std::fmt::Debug for LockedFile {
     }
 }
 
-/// What is let go and tested as one. No folio of the page cache is larger than
-/// 2 MiB; in smaller chunks those of one folio would come in, and be held,
-/// together. Less only where a budget would have too few of them.
-fn chunk_bytes(budget_bytes: usize) -> usize {
-    const MOST_BYTES: usize = 2 << 20;
-    const LEAST_PAGES: usize = 16;
-    const CHUNKS: usize = 16;
-    let share = (budget_bytes / CHUNKS)
-        .checked_ilog2()
-        .map_or(0, |log| 1 << log);
-    share.min(MOST_BYTES).max(LEAST_PAGES * page_size())
-}
-
-/// How many bytes of each chunk of the range are in the page tables.
-fn present_by_chunk(range: PageRange, chunk_bytes: usize) -> Result<Vec<usize>> {
-    let mut present = vec![0; range.len().div_ceil(chunk_bytes)];
-    pagemap::each_present(range, |run| {
-        let mut at = run.start() - range.start();
-        let end = run.end() - range.start();
-        while at < end {
-            let index = at / chunk_bytes;
-            let next = end.min((index + 1) * chunk_bytes);
-            present[index] += next - at;
-            at = next;
-        }
-    })
-    .map_err(|errno| Error::System {
-        call: "reading /proc/self/pagemap",
-        errno,
-    })?;
-    Ok(present)
-}
-
 fn is_locked(range: PageRange) -> bool {
     lock_state(range) == Ok(LockState::Locked)
 }
@@ -303,15 +272,12 @@ fn uncached_bytes(range: PageRange) -> Result<usize> {
     })
 }
 
-fn check_kind(range: PageRange, is_right: impl Fn(&vma::Vma) -> bool) -> Result<()> {
-    match vma::cover(range)?.into_iter().find(|vma| !is_right(vma)) {
-        None => Ok(()),
-        Some(vma) => Err(Error::WrongKind {
-            verb: "lock on fault",
-            range,
-            part: vma.range,
-            found: vma.kind,
-            wanted: "files in the page cache",
-        }),
+fn not_lockable(range: PageRange, found: MemoryKind) -> Error {
+    Error::WrongKind {
+        verb: "lock on fault",
+        range,
+        part: range,
+        found,
+        wanted: "files in the page cache",
     }
 }

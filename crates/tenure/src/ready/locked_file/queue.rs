@@ -53,6 +53,11 @@ impl Queue {
         }
     }
 
+    /// How much of a chunk was locked when it was last seen.
+    pub(super) fn locked_bytes(&self, index: usize) -> usize {
+        self.chunks[index].locked_bytes
+    }
+
     /// Notes how much of a chunk is locked now. What has grown was used since
     /// it was last seen, and goes to the end. Returns whether it has.
     pub(super) fn see(&mut self, index: usize, locked_bytes: usize) -> bool {

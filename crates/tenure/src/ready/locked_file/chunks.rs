@@ -1,0 +1,79 @@
+//! A range cut into chunks, and how much of each is in the page tables.
+
+use crate::ground::error::{Error, Result};
+use crate::ground::range::PageRange;
+use crate::ground::sys::{page_size, pagemap};
+
+/// A range cut into chunks of the same size; the last may be shorter.
+#[derive(Clone, Copy)]
+pub(super) struct Chunks {
+    range: PageRange,
+    chunk_bytes: usize,
+}
+
+impl Chunks {
+    /// Cuts a range into what is let go and tested as one: 2 MiB, for no folio
+    /// of the page cache is larger, and what belongs to one folio comes in, and
+    /// is held, together. Less only where a budget would have too few of them.
+    pub(super) fn of(range: PageRange, budget_bytes: Option<usize>) -> Self {
+        const MOST_BYTES: usize = 2 << 20;
+        const LEAST_PAGES: usize = 16;
+        const IN_BUDGET: usize = 16;
+        let share = budget_bytes.map_or(MOST_BYTES, |budget| budget / IN_BUDGET);
+        let share = share.checked_ilog2().map_or(0, |log| 1 << log);
+        Self {
+            range,
+            chunk_bytes: share.min(MOST_BYTES).max(LEAST_PAGES * page_size()),
+        }
+    }
+
+    pub(super) fn count(self) -> usize {
+        self.range.len().div_ceil(self.chunk_bytes)
+    }
+
+    pub(super) fn get(self, index: usize) -> PageRange {
+        let start = self.range.start() + index * self.chunk_bytes;
+        PageRange::between(start, (start + self.chunk_bytes).min(self.range.end()))
+    }
+
+    /// Tells how many bytes of each chunk are in the page tables. Those that are
+    /// known to be `full` count as such without a look.
+    pub(super) fn present_bytes(self, full: impl Fn(usize) -> bool) -> Result<Vec<usize>> {
+        let mut counts: Vec<usize> = (0..self.count())
+            .map(|index| {
+                if full(index) {
+                    self.get(index).len()
+                } else {
+                    0
+                }
+            })
+            .collect();
+        let mut stretches: Vec<PageRange> = Vec::new();
+        for chunk in (0..self.count())
+            .filter(|&index| counts[index] == 0)
+            .map(|index| self.get(index))
+        {
+            match stretches.last_mut() {
+                Some(last) if last.end() == chunk.start() => {
+                    *last = PageRange::between(last.start(), chunk.end());
+                }
+                _ => stretches.push(chunk),
+            }
+        }
+        let note = |run: PageRange| {
+            let mut at = run.start() - self.range.start();
+            let end = run.end() - self.range.start();
+            while at < end {
+                let index = at / self.chunk_bytes;
+                let next = end.min((index + 1) * self.chunk_bytes);
+                counts[index] += next - at;
+                at = next;
+            }
+        };
+        pagemap::each_present(stretches, note).map_err(|errno| Error::System {
+            call: "reading /proc/self/pagemap",
+            errno,
+        })?;
+        Ok(counts)
+    }
+}
