@@ -17,18 +17,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::cgroup::{Group, enter_group};
 use common::*;
 use libtest_mimic::Completion;
 use rustix::fs::Advice as FileAdvice;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tenure::{Error, LockedFile, PageRange, page_size};
+use tenure::{Access, Error, LockMode, LockedFile, Mapping, PageRange, page_size};
 
 tests!(
     nothing_is_locked_at_first,
     what_is_touched_is_locked_with_its_neighbours,
     resident_is_what_the_page_cache_has,
     what_is_locked_outlives_what_evicts_the_rest,
+    what_is_locked_outlives_a_lack_of_memory,
     the_thread_keeps_the_budget,
+    a_large_budget_is_kept,
     the_oldest_goes_first,
     a_hot_set_stays,
     contents_are_right_while_trimming,
@@ -43,6 +46,7 @@ tests!(
     others_are_not_told_what_is_resident,
     older_kernels_let_go_too;
     children:
+    run_out_of_memory,
     lock_past_the_limit,
     look_at_the_file_of_another,
     keep_the_budget,
@@ -225,6 +229,32 @@ fn what_is_locked_outlives_what_evicts_the_rest() -> Completion {
     Completion::Completed
 }
 
+fn what_is_locked_outlives_a_lack_of_memory() -> Completion {
+    let group = match Group::with_limit(64 << 20) {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("run_out_of_memory");
+    Completion::Completed
+}
+
+fn run_out_of_memory() {
+    const OTHERS: usize = 24 << 20;
+    enter_group();
+    let (file, other) = (model(FILE_BYTES), model(OTHERS));
+    let locked = map(&file);
+    touch(&locked, 0..FILE_BYTES);
+    let plain = unsafe { Mapping::file(&other) }.map().unwrap();
+    plain.populate(.., Access::Read).unwrap();
+    assert_eq!(count_present(plain.range()) * page_size(), OTHERS);
+    // Memory that cannot leave by way of swap either.
+    let memory = anonymous((42 << 20) / page_size());
+    memory.lock(.., LockMode::Now).unwrap();
+    assert!(count_present(plain.range()) * page_size() < OTHERS);
+    assert_eq!(locked.locked_bytes(), Ok(FILE_BYTES));
+    assert_eq!(locked.resident_bytes(), Ok(FILE_BYTES));
+}
+
 fn the_thread_keeps_the_budget() {
     let file = model(FILE_BYTES);
     let locked = with_budget(&file, BUDGET);
@@ -236,6 +266,27 @@ fn the_thread_keeps_the_budget() {
         // It was let go, not evicted.
         assert_eq!(locked.resident_bytes(), Ok(FILE_BYTES));
     }
+}
+
+/// From 32 MiB on, chunks are as large as folios can be, and full ones are not
+/// looked at again.
+fn a_large_budget_is_kept() -> Completion {
+    const FILE: usize = 40 << 20;
+    const LARGE: usize = 32 << 20;
+    let limit = getrlimit(Resource::Memlock).current;
+    if !is_root() && limit.is_some_and(|limit| limit < FILE as u64) {
+        return skip("RLIMIT_MEMLOCK is less than 40 MiB");
+    }
+    let file = model(FILE);
+    let locked = with_budget(&file, LARGE);
+    for _ in 0..3 {
+        touch(&locked, 0..FILE);
+        settle("the budget", || locked.locked_bytes().unwrap() <= LARGE);
+        assert!(locked.locked_bytes().unwrap() >= LARGE - (2 << 20));
+        assert_eq!(locked.resident_bytes(), Ok(FILE));
+    }
+    assert_eq!(locked.as_slice()[FILE - 1], byte_at(FILE - 1));
+    Completion::Completed
 }
 
 fn the_oldest_goes_first() {

@@ -47,8 +47,9 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     All,
-    /// Those that may have grown. Of a full one nothing leaves but by our own
-    /// doing, or when the file is cut: then others go before their time.
+    /// Those that may have grown. Of a full one that is independent nothing
+    /// leaves but by our own doing, or when the file is cut: then others go
+    /// before their time.
     NotFull,
 }
 
@@ -132,6 +133,10 @@ impl Drop for Keeper {
 impl Shared {
     /// The thread: looks again and again.
     fn keep(&self) {
+        let scope = match self.chunks.are_independent() {
+            true => Scope::NotFull,
+            false => Scope::All,
+        };
         let mut pause = SHORTEST;
         loop {
             let (stopped, _) = self
@@ -142,7 +147,7 @@ impl Shared {
                 return;
             }
             drop(stopped);
-            pause = match self.look(Scope::NotFull) {
+            pause = match self.look(scope) {
                 Ok(look) if look.came_in => SHORTEST.max(look.search * REST),
                 Ok(look) => (pause * 2).min(LONGEST).max(look.search * REST),
                 // No descriptor left for /proc, say: tried again.

@@ -4,6 +4,9 @@ use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::{page_size, pagemap};
 
+/// No folio of the page cache is larger, where pages have 4 KiB.
+const MOST_BYTES: usize = 2 << 20;
+
 /// A range cut into chunks of the same size; the last may be shorter.
 #[derive(Clone, Copy)]
 pub(super) struct Chunks {
@@ -12,11 +15,10 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// Cuts a range into what is let go and tested as one: 2 MiB, for no folio
-    /// of the page cache is larger, and what belongs to one folio comes in, and
-    /// is held, together. Less only where a budget would have too few of them.
+    /// Cuts a range into what is let go and tested as one: 2 MiB, for what
+    /// belongs to one folio comes in, and is held, together. Less only where a
+    /// budget would have too few of them.
     pub(super) fn of(range: PageRange, budget_bytes: Option<usize>) -> Self {
-        const MOST_BYTES: usize = 2 << 20;
         const LEAST_PAGES: usize = 16;
         const IN_BUDGET: usize = 16;
         let share = budget_bytes.map_or(MOST_BYTES, |budget| budget / IN_BUDGET);
@@ -25,6 +27,12 @@ impl Chunks {
             range,
             chunk_bytes: share.min(MOST_BYTES).max(LEAST_PAGES * page_size()),
         }
+    }
+
+    /// Whether what is done to one chunk leaves the others as they are: of a
+    /// folio that one entry maps, all goes when a part is let go.
+    pub(super) fn are_independent(self) -> bool {
+        self.chunk_bytes >= MOST_BYTES
     }
 
     pub(super) fn count(self) -> usize {

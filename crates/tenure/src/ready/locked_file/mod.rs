@@ -61,7 +61,13 @@ use crate::verbs::LockMode;
 /// rarely it is tested. What does not come back was not in use. Nothing happens
 /// as long as the budget is not exceeded.
 ///
-/// COSTS
+/// Such a test of 2 MiB, on a virtual machine of 2 CPUs with Linux 6.18
+/// (`cargo run --release --example locked_file_costs`): with base pages 0.16 ms
+/// for letting go and, if all of it is used again, 0.2 ms for 32 minor faults;
+/// with a large folio 3 µs and 15 µs for one fault. A hot set that fills nine
+/// tenths of the budget has 0.9 chunks tested for each cold one that comes in.
+/// Budgets under 32 MiB are kept in pieces of at least 16 pages, in which a large
+/// folio that goes or comes back takes its neighbours along.
 ///
 /// Kernels before 5.18 unlock each chunk for a moment (`munlock`,
 /// `MADV_DONTNEED`, `mlock2`); should `RLIMIT_MEMLOCK` have been lowered
@@ -70,11 +76,16 @@ use crate::verbs::LockMode;
 /// # When the budget holds
 ///
 /// A thread (`tenure-budget`, all signals blocked) looks every 10 ms while pages
-/// come in, every 100 ms while none do, and never more often than 3 % of a CPU
-/// allow: PERIOD. What comes in between two looks exceeds the budget until the
-/// next: at most so many bytes *stay* locked. Where more than the budget is in
-/// use all the time, the budget holds all the same, and each look costs the
-/// minor faults of what was let go and is used again.
+/// come in and every 100 ms while none do, but so rarely that looking takes no
+/// more than 3 % of a CPU: 20 ns for each locked page of a chunk that is not
+/// wholly locked, so that with 2 GiB in such chunks it looks three times a
+/// second. What comes in between two looks exceeds the budget until the next: at
+/// most so many bytes *stay* locked. With 400 MiB a second read beside a hot set,
+/// and a budget of 128 MiB, up to 146 MiB were locked. Letting go is not bounded:
+/// it takes about as long as the faults that brought the pages in.
+///
+/// Where more than the budget is in use all the time, the budget holds all the
+/// same, and what was let go and is used again costs its minor faults each time.
 ///
 /// # Forks
 ///
@@ -191,8 +202,8 @@ impl LockedFile {
     /// pages: what is in the page tables of this process (`PAGEMAP_SCAN`, Linux
     /// 6.7, `/proc/self/pagemap` before), for in a range that is locked on fault
     /// the kernel holds exactly that. (`Locked:` in smaps is a share of it where
-    /// other processes have the file mapped as well.) Takes about PERPAGE for a
-    /// page that is locked.
+    /// other processes have the file mapped as well.) Takes about
+    /// 20 ns for each page that is locked, less for large folios.
     ///
     /// In a child after `fork` nothing is locked, and it is 0.
     ///
