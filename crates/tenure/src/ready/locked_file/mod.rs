@@ -57,8 +57,8 @@ use crate::verbs::LockMode;
 /// page tables. It stays in the page cache, evictable like that of any file, and
 /// the mapping stays locked on fault, in one piece. If the chunk is in use, the
 /// next touch maps and locks it again, without reading, and it is known to be in
-/// use: it goes to the end of the queue, and the sooner it came back, the more
-/// rarely it is tested. What does not come back was not in use. Nothing happens
+/// use: it goes to the end of the queue, and if it came back soon, it is tested
+/// ever more rarely, down to every ninth time. What does not come back was not in use. Nothing happens
 /// as long as the budget is not exceeded.
 ///
 /// Such a test of 2 MiB, on a virtual machine of 2 CPUs with Linux 6.18
@@ -229,7 +229,8 @@ impl LockedFile {
     ///
     /// [`Error::Unsupported`] for a process that neither owns the file nor may
     /// write it: since Linux 5.2 the kernel does not tell it (but says of every
-    /// page that it is there). [`Error::SystemAt`] for anything else.
+    /// page that it is there); the same for a file that has grown by more than
+    /// 2 MiB since it was mapped. [`Error::SystemAt`] for anything else.
     pub fn resident_bytes(&self) -> Result<usize> {
         if uncached_bytes(self.beyond_end.range())? == 0 {
             return Err(Error::Unsupported {
