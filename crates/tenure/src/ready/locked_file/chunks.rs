@@ -7,7 +7,9 @@ use crate::ground::sys::{page_size, pagemap};
 /// No folio of the page cache is larger, where pages have 4 KiB.
 const MOST_BYTES: usize = 2 << 20;
 
-/// A range cut into chunks of the same size; the last may be shorter.
+/// A range cut into chunks at multiples of their size; the first and the last may
+/// be shorter. (Multiples of the address, as those at which a fault brings
+/// neighbours in.)
 #[derive(Clone, Copy)]
 pub(super) struct Chunks {
     range: PageRange,
@@ -36,12 +38,20 @@ impl Chunks {
     }
 
     pub(super) fn count(self) -> usize {
-        self.range.len().div_ceil(self.chunk_bytes)
+        self.range.end().div_ceil(self.chunk_bytes) - self.first()
     }
 
     pub(super) fn get(self, index: usize) -> PageRange {
-        let start = self.range.start() + index * self.chunk_bytes;
-        PageRange::between(start, (start + self.chunk_bytes).min(self.range.end()))
+        let start = (self.first() + index) * self.chunk_bytes;
+        PageRange::between(
+            start.max(self.range.start()),
+            (start + self.chunk_bytes).min(self.range.end()),
+        )
+    }
+
+    /// The number of the first chunk, counted from address zero.
+    fn first(self) -> usize {
+        self.range.start() / self.chunk_bytes
     }
 
     /// Tells how many bytes of each chunk are in the page tables. Those that are
@@ -69,11 +79,10 @@ impl Chunks {
             }
         }
         let note = |run: PageRange| {
-            let mut at = run.start() - self.range.start();
-            let end = run.end() - self.range.start();
-            while at < end {
-                let index = at / self.chunk_bytes;
-                let next = end.min((index + 1) * self.chunk_bytes);
+            let mut at = run.start();
+            while at < run.end() {
+                let index = at / self.chunk_bytes - self.first();
+                let next = run.end().min(self.get(index).end());
                 counts[index] += next - at;
                 at = next;
             }
@@ -83,5 +92,41 @@ impl Chunks {
             errno,
         })?;
         Ok(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_the_range_once_at_multiples_of_their_size() {
+        let chunk = 16 * page_size();
+        for (start, end) in [(4, 8), (4, 9), (3, 8), (3, 4), (5, 6)] {
+            for (cut_front, cut_back) in [(0, 0), (page_size(), 0), (page_size(), page_size())] {
+                let range = PageRange::between(start * chunk + cut_front, end * chunk - cut_back);
+                let chunks = Chunks::of(range, Some(0));
+                assert_eq!(chunks.count(), end - start);
+                let mut next = range.start();
+                for index in 0..chunks.count() {
+                    let part = chunks.get(index);
+                    assert_eq!(part.start(), next);
+                    next = part.end();
+                    assert!(next.is_multiple_of(chunk) || next == range.end());
+                }
+                assert_eq!(next, range.end());
+            }
+        }
+    }
+
+    #[test]
+    fn small_budgets_have_small_chunks() {
+        let range = PageRange::between(0, 64 << 20);
+        let count = |budget| Chunks::of(range, budget).count();
+        assert_eq!(count(None), 32);
+        assert_eq!(count(Some(usize::MAX)), 32);
+        assert_eq!(count(Some(32 << 20)), 32);
+        assert!(Chunks::of(range, None).are_independent());
+        assert_eq!(count(Some(0)), range.pages() / 16);
     }
 }
