@@ -22,7 +22,7 @@ const NOBODY: u32 = 65534;
 /// without, and the tests that concern them.
 const OLDER_KERNELS: [(&str, &[&str]); 2] = [
     (
-        "procmap_query,pagemap_scan,mremap_dontunmap",
+        "procmap_query,pagemap_scan,mremap_dontunmap,madv_dontneed_locked",
         &["--package", "tenure", "--tests"],
     ),
     (

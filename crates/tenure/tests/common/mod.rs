@@ -8,6 +8,8 @@
 // Each test file uses its own part of this.
 #![allow(dead_code)]
 
+pub mod cgroup;
+
 use std::process::{Command, ExitCode, Output};
 use std::sync::LazyLock;
 

@@ -52,6 +52,8 @@ impl From<Harmless> for Advice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Losing {
     DontNeed,
+    /// As `DontNeed`, for locked memory, which stays locked (Linux 5.18).
+    DontNeedLocked,
     Free,
     Remove,
     WipeOnFork,
@@ -61,6 +63,7 @@ impl From<Losing> for Advice {
     fn from(advice: Losing) -> Self {
         match advice {
             Losing::DontNeed => Self::LinuxDontNeed,
+            Losing::DontNeedLocked => Self::LinuxDontneedLocked,
             Losing::Free => Self::LinuxFree,
             Losing::Remove => Self::LinuxRemove,
             Losing::WipeOnFork => Self::LinuxWipeOnFork,

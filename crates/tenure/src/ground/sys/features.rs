@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use linux_raw_sys::general::{
-    MADV_FREE, MADV_GUARD_INSTALL, MADV_POPULATE_WRITE, UFFD_FEATURE_SIGBUS,
+    MADV_DONTNEED_LOCKED, MADV_FREE, MADV_GUARD_INSTALL, MADV_POPULATE_WRITE, UFFD_FEATURE_SIGBUS,
 };
 use rustix::io::Errno;
 
@@ -20,7 +20,7 @@ use super::{last_errno, lock, page_size, pagemap, vma};
 ///
 /// The environment variable `TENURE_WITHOUT` names features, separated by
 /// commas, that tenure then does without, as on a kernel that lacks them:
-/// `TENURE_WITHOUT=madv_populate,procmap_query,pagemap_scan,mremap_dontunmap,userfaultfd,memfd_secret`.
+/// `TENURE_WITHOUT=madv_populate,madv_dontneed_locked,procmap_query,pagemap_scan,mremap_dontunmap,userfaultfd,memfd_secret`.
 /// It is read once, and shows how a program does on older kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -29,6 +29,8 @@ pub struct Features {
     pub madv_populate: Result<(), Errno>,
     /// `MADV_FREE` (Linux 4.5).
     pub madv_free: Result<(), Errno>,
+    /// `MADV_DONTNEED_LOCKED` (Linux 5.18).
+    pub madv_dontneed_locked: Result<(), Errno>,
     /// `MADV_GUARD_INSTALL` (Linux 6.13).
     pub madv_guard: Result<(), Errno>,
     /// `MREMAP_DONTUNMAP` (Linux 5.7).
@@ -76,6 +78,8 @@ impl Features {
         Self {
             madv_populate: wanted("madv_populate").and_then(|()| knows_advice(MADV_POPULATE_WRITE)),
             madv_free: knows_advice(MADV_FREE),
+            madv_dontneed_locked: wanted("madv_dontneed_locked")
+                .and_then(|()| knows_advice(MADV_DONTNEED_LOCKED)),
             madv_guard: knows_advice(MADV_GUARD_INSTALL),
             mremap_dontunmap: wanted("mremap_dontunmap").and_then(|()| probe_dontunmap()),
             userfaultfd: wanted("userfaultfd")
@@ -152,6 +156,9 @@ mod tests {
             assert_eq!(features.madv_populate, Ok(()));
         }
         assert!(since(5, 14) || features.memfd_secret.is_err());
+        if since(5, 18) {
+            assert_eq!(features.madv_dontneed_locked, Ok(()));
+        }
         if since(6, 7) {
             assert_eq!(features.pagemap_scan, Ok(()));
         }

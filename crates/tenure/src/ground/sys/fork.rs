@@ -1,7 +1,8 @@
 //! `pthread_atfork(3)`, and a mutex that is whole in the child.
 
 use std::cell::UnsafeCell;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 
@@ -20,6 +21,21 @@ pub(crate) fn at_fork(
         0 => Ok(()),
         errno => Err(Errno::from_raw_os_error(errno)),
     }
+}
+
+/// A number that is another one in each child forked from now on: what notes it
+/// can tell later whether it is only a copy. Process ids cannot, for parent and
+/// child may both be number 1, of two namespaces.
+pub(crate) fn generation() -> Result<usize, Errno> {
+    static GENERATION: AtomicUsize = AtomicUsize::new(0);
+    static REGISTERED: OnceLock<Result<(), Errno>> = OnceLock::new();
+    unsafe extern "C" fn nothing() {}
+    unsafe extern "C" fn child() {
+        GENERATION.fetch_add(1, Ordering::Relaxed);
+    }
+    REGISTERED
+        .get_or_init(|| at_fork(nothing, nothing, child))
+        .map(|()| GENERATION.load(Ordering::Relaxed))
 }
 
 /// A mutex that the forking thread holds across `fork`, so that no other

@@ -3,6 +3,8 @@
 use rustix::io::Errno;
 use rustix::mm::{self, MlockAllFlags, MlockFlags};
 
+use super::advise::{Losing, advise_losing};
+use super::features::Features;
 use crate::PageRange;
 
 /// Locks the range and brings every page of it in.
@@ -36,4 +38,25 @@ pub(crate) fn mlockall(current: bool, future: bool, on_fault: bool) -> Result<()
 /// Unlocks everything; new mappings are no longer locked.
 pub(crate) fn munlockall() -> Result<(), Errno> {
     mm::munlockall()
+}
+
+/// Lets the pages of a range that is locked on fault go: takes them out of the
+/// page tables (`MADV_DONTNEED_LOCKED`, Linux 5.18). The range stays locked on
+/// fault, and a page that is used again is locked again.
+///
+/// Older kernels unlock the range for a moment. If they then refuse to lock it
+/// again (the limit was lowered meanwhile), the error leaves it unlocked.
+///
+/// # Safety
+///
+/// The range must be a shared mapping, whose contents outlive its page tables.
+pub(crate) unsafe fn let_go(range: PageRange) -> Result<(), Errno> {
+    if Features::get().madv_dontneed_locked.is_ok() {
+        // SAFETY: nothing is lost of a shared mapping, the caller says.
+        return unsafe { advise_losing(range, Losing::DontNeedLocked) };
+    }
+    munlock(range)?;
+    // SAFETY: as above.
+    let dropped = unsafe { advise_losing(range, Losing::DontNeed) };
+    mlock_onfault(range).and(dropped)
 }

@@ -233,6 +233,11 @@ pub(crate) fn file_len(fd: impl AsFd) -> Result<u64, Errno> {
     Ok(rustix::fs::fstat(fd)?.st_size as u64)
 }
 
+/// Whether a file is made of huge pages from the hugetlb pool.
+pub(crate) fn is_hugetlb_file(fd: impl AsFd) -> bool {
+    rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == libc::HUGETLBFS_MAGIC)
+}
+
 /// Whether a file lives in memory (tmpfs, memfd) and most of it has no page yet.
 pub(crate) fn is_memory_mostly_empty(fd: impl AsFd) -> Result<bool, Errno> {
     const BLOCK_BYTES: i64 = 512;

@@ -1,7 +1,8 @@
 //! What the process may use, and threads that leave its signals alone.
 
 use std::mem::MaybeUninit;
-use std::thread;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use procfs::Current;
 use rustix::process::Resource;
@@ -78,13 +79,16 @@ pub(crate) fn lazily_free_bytes() -> Option<usize> {
 
 /// Starts a thread for work in the background: no signal of the program is
 /// delivered to it, and it steps behind other threads.
-pub(crate) fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+pub(crate) fn spawn_quiet(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
     let builder = thread::Builder::new().name(name.to_owned());
     let body = move || {
         step_behind();
         body();
     };
-    with_signals_blocked(|| builder.spawn(body)).map(drop)
+    with_signals_blocked(|| builder.spawn(body))
 }
 
 /// Does what `start` does, with all signals blocked: a thread that it starts
@@ -104,6 +108,18 @@ pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
+/// How long this thread has run for.
+pub(crate) fn thread_time() -> Duration {
+    let mut time = MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: the call writes a timespec to storage of our own. It cannot fail
+    // (the clock is there since Linux 2.6.12); if it did, zero is a time, too.
+    let time = unsafe {
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr());
+        time.assume_init()
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Has this thread not push others off their CPU when it wakes: the caller who
 /// woke it would wait for the work that it has just handed over.
 fn step_behind() {
@@ -121,6 +137,14 @@ mod tests {
     fn reads_this_machine() {
         assert!(mem_total_bytes().unwrap() > 1 << 26);
         assert!(mem_available_bytes().unwrap() < mem_total_bytes().unwrap());
+    }
+
+    #[test]
+    fn sleeping_is_not_running() {
+        let before = thread_time();
+        thread::sleep(Duration::from_millis(50));
+        assert!(thread_time() - before < Duration::from_millis(50));
+        while thread_time() - before < Duration::from_millis(5) {}
     }
 
     #[test]

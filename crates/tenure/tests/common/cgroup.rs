@@ -1,0 +1,136 @@
+//! Memory cgroups with real limits.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::is_root;
+use tenure::{Features, MemoryCgroup};
+
+/// The folder of the cgroup that a child is to enter.
+const GROUP: &str = "TENURE_TEST_CGROUP";
+
+/// Moves this process into the cgroup that its parent has made for it.
+pub fn enter_group() -> PathBuf {
+    let group = PathBuf::from(std::env::var_os(GROUP).expect("the cgroup to enter"));
+    fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+    group
+}
+
+/// A cgroup with a memory limit, removed when it is dropped.
+pub struct Group {
+    path: PathBuf,
+    limit_file: &'static str,
+    /// Removed after what is in it.
+    outer: Option<Box<Group>>,
+}
+
+impl Group {
+    /// Makes one below the group of this process, or says why it cannot.
+    pub fn with_limit(limit_bytes: usize) -> Result<Self, String> {
+        if !is_root() {
+            return Err("making a cgroup needs root".to_owned());
+        }
+        let (parent, limit_file) = match Features::get().memory_cgroup {
+            MemoryCgroup::V1 => {
+                let own = own_folder("cgroup", "memory")?;
+                (own, "memory.limit_in_bytes")
+            }
+            MemoryCgroup::V2 => {
+                let own = own_folder("cgroup2", "")?;
+                // A group with processes in it has no limited groups in it.
+                let parent = own.ancestors().find(|group| hands_down_memory(group));
+                let parent = parent.ok_or("no cgroup of ours hands the memory controller down")?;
+                (parent.to_owned(), "memory.max")
+            }
+            _ => return Err("this process is in no memory cgroup".to_owned()),
+        };
+        Self::make(&parent, limit_file, limit_bytes, None)
+    }
+
+    pub fn inner(self, limit_bytes: usize) -> Result<Self, String> {
+        if self.limit_file == "memory.max" {
+            fs::write(self.path.join("cgroup.subtree_control"), "+memory")
+                .map_err(|error| format!("handing the memory controller down: {error}"))?;
+        }
+        let (parent, limit_file) = (self.path.clone(), self.limit_file);
+        Self::make(&parent, limit_file, limit_bytes, Some(Box::new(self)))
+    }
+
+    fn make(
+        parent: &Path,
+        limit_file: &'static str,
+        limit_bytes: usize,
+        outer: Option<Box<Self>>,
+    ) -> Result<Self, String> {
+        let path = parent.join(format!("tenure-test-{}", std::process::id()));
+        let explain = |error| format!("making a cgroup in {}: {error}", parent.display());
+        fs::create_dir(&path).map_err(explain)?;
+        let group = Self {
+            path,
+            limit_file,
+            outer,
+        };
+        fs::write(group.path.join(limit_file), limit_bytes.to_string()).map_err(explain)?;
+        Ok(group)
+    }
+
+    /// Runs a function named in `children:` in a process that is to enter.
+    pub fn run(&self, child: &str) {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--child", child])
+            .env(GROUP, &self.path)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{child}: {}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A process that has just ended is counted a moment longer.
+        let gone = (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            fs::remove_dir(&self.path).is_ok()
+        });
+        drop(self.outer.take());
+        assert!(
+            gone || std::thread::panicking(),
+            "{} cannot be removed",
+            self.path.display()
+        );
+    }
+}
+
+fn hands_down_memory(group: &Path) -> bool {
+    let handed = fs::read_to_string(group.join("cgroup.subtree_control")).unwrap_or_default();
+    handed.split_whitespace().any(|name| name == "memory")
+}
+
+/// The folder of this process's cgroup in the hierarchy that controls memory,
+/// where that is mounted whole.
+fn own_folder(kind: &str, controller: &str) -> Result<PathBuf, String> {
+    let is_ours = |list: &str| list.split(',').any(|name| name == controller);
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let own = groups.lines().find_map(|line| {
+        let fields: Vec<_> = line.splitn(3, ':').collect();
+        is_ours(fields[1]).then(|| fields[2].trim_start_matches('/').to_owned())
+    });
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let point = mounts.lines().find_map(|line| {
+        let fields: Vec<_> = line.split(' ').collect();
+        let dash = fields.iter().position(|&field| field == "-")?;
+        let fits = fields[dash + 1] == kind
+            && (controller.is_empty() || is_ours(fields[dash + 3]))
+            && fields[3] == "/";
+        fits.then(|| PathBuf::from(fields[4]))
+    });
+    let folder = own.and_then(|own| Some(point?.join(own)));
+    folder.ok_or_else(|| format!("no whole {kind} file system is mounted"))
+}
