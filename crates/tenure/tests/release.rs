@@ -49,23 +49,6 @@ tests!(
 
 const MIB: usize = 1 << 20;
 
-/// Enough to be moved away: 64 MiB and one page.
-fn large() -> Mapping {
-    let memory = anonymous(64 * MIB / page_size() + 1);
-    memory.populate(.., Access::Write).unwrap();
-    memory
-}
-
-/// Whether the memory is still mapped, which was made without huge pages. (What
-/// was unmapped may be somebody else's by now, a worker's stack for example.)
-fn is_still_there(range: PageRange) -> bool {
-    has_vm_flag(range, "nh")
-}
-
-fn settle() {
-    drain(Some(Duration::from_secs(60))).unwrap();
-}
-
 fn munmap_unmaps_and_frees() {
     settle();
     let before_kib = status_kib("VmRSS");

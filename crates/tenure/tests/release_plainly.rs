@@ -14,7 +14,7 @@ use common::*;
 use libtest_mimic::Completion;
 use rustix::mm::MprotectFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tenure::{Access, Error, Mapping, PageRange, ReleaseLimits, drain, page_size};
+use tenure::{Error, Mapping, PageRange, ReleaseLimits, drain, page_size};
 
 tests!(
     without_address_space_the_plain_way_serves,
@@ -33,22 +33,6 @@ tests!(
 );
 
 const MIB: usize = 1 << 20;
-
-/// Enough to be moved away: 64 MiB and one page.
-fn large() -> Mapping {
-    let memory = anonymous(64 * MIB / page_size() + 1);
-    memory.populate(.., Access::Write).unwrap();
-    memory
-}
-
-/// Whether the memory is still mapped, which was made without huge pages.
-fn is_still_there(range: PageRange) -> bool {
-    has_vm_flag(range, "nh")
-}
-
-fn settle() {
-    drain(Some(Duration::from_secs(60))).unwrap();
-}
 
 /// Discards and unmaps, and checks that the caller has done it all.
 fn release_plainly(mut memory: Mapping) {

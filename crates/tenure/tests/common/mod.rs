@@ -235,6 +235,24 @@ pub fn anonymous(page_count: usize) -> Mapping {
         .unwrap()
 }
 
+/// Enough to be moved away when it is released: 64 MiB and one page.
+pub fn large() -> Mapping {
+    let memory = anonymous((64 << 20) / page_size() + 1);
+    memory.populate(.., tenure::Access::Write).unwrap();
+    memory
+}
+
+/// Whether the memory is still mapped, which was made without huge pages. (What
+/// was unmapped may be somebody else's by now, a worker's stack for example.)
+pub fn is_still_there(range: PageRange) -> bool {
+    has_vm_flag(range, "nh")
+}
+
+/// Waits until all that was released is free.
+pub fn settle() {
+    tenure::drain(Some(std::time::Duration::from_secs(60))).unwrap();
+}
+
 /// Writes something of its own to every page; no byte is zero.
 pub fn fill(range: PageRange) {
     for page in 0..range.pages() {
