@@ -52,6 +52,7 @@ pub use ground::sys::cgroup::MemoryCgroup;
 pub use ground::sys::features::Features;
 pub use ground::sys::{Errno, page_size};
 pub use observation::room::Room;
+pub use verbs::teardown;
 pub use verbs::{
     Access, BackgroundPopulate, CancelToken, LazilyFreed, LockAll, LockMode, LockModes, Outcome,
     PopulateOptions, Progress, Strategy, VolatileMapping, drain, lock_all, unlock_all,
