@@ -32,6 +32,7 @@ tests! {
     exec_after_closing_everything_ends_the_helper,
     closing_everything_does_no_harm,
     a_child_before_exec_keeps_its_memory,
+    a_child_by_bare_clone_does_not_hold_the_helper,
     the_enabling_thread_may_end,
     enabled_once_by_many,
     disable_leaves_nothing,
@@ -43,7 +44,7 @@ tests! {
     pid_namespaces;
     children:
     large_victim, enabled_by_a_thread, dumping_victim, exec_cat, close_all_and_exec_cat,
-    listening_victim, child_before_exec, without_unshare, refused_a_process
+    listening_victim, child_before_exec, bare_clone, without_unshare, refused_a_process
 }
 
 const MIB: usize = 1 << 20;
@@ -520,6 +521,31 @@ fn a_child_before_exec_keeps_its_memory() {
     victim.said.read_line(&mut line).unwrap();
     assert_eq!(line, "intact\n");
     victim.assert_helper_goes();
+}
+
+fn bare_clone() {
+    teardown::enable().unwrap();
+    let flags = libc::SIGCHLD as libc::c_long;
+    let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    if child == 0 {
+        assert!(!teardown::is_enabled());
+        unsafe { libc::pause() };
+    }
+    println!("ready");
+    println!("{child}");
+    end_as_told();
+}
+
+fn a_child_by_bare_clone_does_not_hold_the_helper() {
+    let mut victim = Victim::new("bare_clone");
+    let mut line = String::new();
+    victim.said.read_line(&mut line).unwrap();
+    let child = line.trim().parse().unwrap();
+    victim.process.kill().unwrap();
+    victim.process.wait().unwrap();
+    until_gone(victim.helper);
+    // It has the helper's descriptor, and lives.
+    send(child, libc::SIGKILL);
 }
 
 fn enabled_by_a_thread() {

@@ -2,8 +2,29 @@
 //! `clone(CLONE_VM)`, and frees it when nobody else uses it any more.
 //!
 //! Everything in [`task`], [`confine`] and [`shares`] runs in the helper, on a
-//! stack of its own but in the program's memory: no libc, no allocation, no
-//! lock, nothing that can panic.
+//! stack of its own but with some thread's thread pointer: no libc, no
+//! allocation, no lock, nothing that can panic.
+//!
+//! # Why it is made as it is
+//!
+//! - A direct child without a signal for its end (the low byte of the flags is
+//!   zero), for `wait` does not see such children and `disable` can wait for it
+//!   with `__WALL`. A grandchild would be adopted by whatever is init: with
+//!   SIGCHLD, and in a container perhaps by the program itself.
+//! - It learns of the end by a pidfd, not by PR_SET_PDEATHSIG, which comes when
+//!   the thread that made the helper ends.
+//! - `exec` leaves the process alive with other memory. So the process keeps the
+//!   write end of a pipe that is closed on exec; the helper has the other end.
+//!   Programs close what they did not open, and then the pipe tells nothing:
+//!   from there on the helper looks once a second.
+//! - Whatever wakes the helper, it frees only when `unshare(CLONE_VM)` says that
+//!   it is the memory's only user. To end is always safe, and what it does in
+//!   every doubt.
+//! - The further tasks are threads of the helper, so that nobody has to wait for
+//!   them, and none waits for another: the last one to end has the kernel free
+//!   the rest.
+//! - The kernel clears [`Control::state`] when the helper ends, and wakes who
+//!   waits on it, as for `pthread_join`: then nobody uses its stack any more.
 
 mod confine;
 mod shares;
