@@ -101,6 +101,18 @@ impl Victim {
     }
 }
 
+/// A test that fails leaves nobody behind, stopped or not, who would hold the
+/// runner's output open.
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if stat(self.helper).is_some_and(|(name, _)| name == "tenure-teardown") {
+            send(self.helper, libc::SIGKILL);
+        }
+    }
+}
+
 /// What a victim says, and what it is told.
 fn ready() {
     println!("ready");
@@ -166,20 +178,29 @@ fn rss_kib(pid: i32) -> u64 {
 }
 
 #[track_caller]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn until(what: &str, is_so: impl FnMut() -> bool) {
+    assert!(becomes_so(is_so), "{what}: not yet");
+}
+
+fn becomes_so(mut is_so: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{what}: not yet");
+        if begin.elapsed() > Duration::from_secs(60) {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
+    true
+}
+
+#[track_caller]
+fn until_gone(pid: i32) {
+    assert!(goes(pid), "the helper goes: not yet");
 }
 
 /// A zombie has no memory any more; reaping it is up to init.
-#[track_caller]
-fn until_gone(pid: i32) {
-    until("the helper goes", || {
-        matches!(state(pid), None | Some('Z' | 'X'))
-    });
+fn goes(pid: i32) -> bool {
+    becomes_so(|| matches!(state(pid), None | Some('Z' | 'X')))
 }
 
 fn assert_no_child_left() {
@@ -543,9 +564,10 @@ fn a_child_by_bare_clone_does_not_hold_the_helper() {
     let child = line.trim().parse().unwrap();
     victim.process.kill().unwrap();
     victim.process.wait().unwrap();
-    until_gone(victim.helper);
+    let has_gone = goes(victim.helper);
     // It has the helper's descriptor, and lives.
     send(child, libc::SIGKILL);
+    assert!(has_gone);
 }
 
 fn enabled_by_a_thread() {
