@@ -566,7 +566,9 @@ fn a_child_by_bare_clone_does_not_hold_the_helper() {
     victim.process.wait().unwrap();
     let has_gone = goes(victim.helper);
     // It has the helper's descriptor, and lives.
+    let state = state(child);
     send(child, libc::SIGKILL);
+    assert_eq!(state, Some('S'));
     assert!(has_gone);
 }
 
@@ -606,9 +608,10 @@ fn enabled_once_by_many() {
             }
         });
         assert!(teardown::is_enabled());
-        assert_eq!(my_helpers().len(), 1);
+        let helpers = my_helpers();
+        assert_eq!(helpers.len(), 1);
         teardown::enable().unwrap();
-        assert_eq!(my_helpers().len(), 1);
+        assert_eq!(my_helpers(), helpers);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(teardown::disable);
