@@ -17,10 +17,6 @@ use crate::ground::sys::touch::Toucher;
 use crate::ground::sys::{numa, pmd_bytes, process};
 use rustix::thread::CpuSet;
 
-/// More threads than one for each so many bytes, begun or whole, cost more than
-/// they bring.
-const BYTES_PER_THREAD: usize = 64 << 20;
-
 /// Another thread's `mmap` waits for the chunks that are under way, and for its
 /// turn behind them.
 const CHUNKS: Wish = Wish {
@@ -77,7 +73,7 @@ impl<'a> Crew<'a> {
         } else {
             None
         };
-        let threads = threads(range, options);
+        let threads = options.threads_for(range);
         Ok(Self {
             range,
             parts,
@@ -230,15 +226,6 @@ impl<'a> Crew<'a> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// How many threads share the work, the calling one among them.
-pub(super) fn threads(range: PageRange, options: &PopulateOptions) -> usize {
-    options.threads.unwrap_or_else(|| {
-        // CPUs by affinity and by the cgroup's quota.
-        let cpus = thread::available_parallelism().map_or(1, usize::from);
-        cpus.min(range.len().div_ceil(BYTES_PER_THREAD))
-    })
 }
 
 /// Cuts the range into one span for each thread. The cuts lie where page-table

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::ground::range::PageRange;
+
 /// What populated pages are made ready for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -82,6 +84,10 @@ impl CancelToken {
 
 pub(super) type ProgressFn = dyn Fn(Progress) + Send + Sync;
 
+/// More threads than one for each so many bytes, begun or whole, cost more than
+/// they bring.
+const BYTES_PER_THREAD: usize = 64 << 20;
+
 /// How to populate.
 ///
 /// ```
@@ -118,6 +124,15 @@ impl PopulateOptions {
             cancel: CancelToken::new(),
             force: false,
         }
+    }
+
+    /// How many threads share the work, the calling one among them.
+    pub(super) fn threads_for(&self, range: PageRange) -> usize {
+        self.threads.unwrap_or_else(|| {
+            // CPUs by affinity and by the cgroup's quota.
+            let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+            cpus.min(range.len().div_ceil(BYTES_PER_THREAD))
+        })
     }
 
     /// Chooses the way.

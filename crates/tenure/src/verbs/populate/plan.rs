@@ -3,7 +3,6 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::crew;
 use super::options::{Access, PopulateOptions, Strategy};
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;
@@ -83,7 +82,7 @@ fn allocating_pays(
     options.access == Access::Write
         && Features::get().madv_populate.is_ok()
         && vmas.iter().all(|vma| vma.kind == MemoryKind::Shared)
-        && crew::threads(range, options) <= ALLOCATING_THREADS
+        && options.threads_for(range) <= ALLOCATING_THREADS
         && source.is_some_and(|source| map::is_memory_mostly_empty(source.file) == Ok(true))
 }
 

@@ -1,0 +1,196 @@
+//! discard and punch: the contents of a range go, the range stays.
+
+use std::ops::RangeBounds;
+
+use super::{CHUNK_BYTES, THRESHOLD_BYTES};
+use crate::background::freeing::{Leave, carry_off};
+use crate::ground::error::{Error, MemoryKind, Result};
+use crate::ground::mapping::Mapping;
+use crate::ground::range::PageRange;
+use crate::ground::sys::Errno;
+use crate::ground::sys::advise::{Losing, advise_losing};
+use crate::ground::sys::features::Features;
+use crate::ground::sys::vma::Vma;
+use crate::verbs::{check_kind, volatile};
+
+impl Mapping {
+    /// Gives the contents of the bytes named up, at once for the caller: they
+    /// read as zeros when the call returns, and their pages are freed behind
+    /// it. Of a private mapping of a file the changes are given up, and the
+    /// bytes read as in the file again. The bounds must be whole pages.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PageRange::discard`]; [`Error::OutOfBounds`] and
+    /// [`Error::Unaligned`] for bounds that are not inside the mapping or not
+    /// whole pages.
+    ///
+    /// ```
+    /// use tenure::Mapping;
+    ///
+    /// let mut memory = Mapping::anonymous(64 << 20).map()?;
+    /// memory.as_mut_slice()?.fill(1);
+    /// memory.discard(..)?;
+    /// assert_eq!(memory.as_slice()[0], 0);
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    pub fn discard(&mut self, bounds: impl RangeBounds<usize>) -> Result<()> {
+        let range = self.pages_exactly(bounds)?;
+        // SAFETY: the range is this mapping's own and borrowed mutably.
+        unsafe { range.discard() }
+    }
+
+    /// Punches a hole into shared memory or a shared file: the bytes named read
+    /// as zeros from now on, in every process and in the file, and their memory
+    /// or blocks are free: `madvise(MADV_REMOVE)`, in chunks. The bounds must be
+    /// whole pages.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PageRange::punch`]; [`Error::OutOfBounds`] and
+    /// [`Error::Unaligned`] for bounds that are not inside the mapping or not
+    /// whole pages.
+    ///
+    /// ```
+    /// use tenure::{Mapping, MemfdPages};
+    ///
+    /// let mut memory = Mapping::memfd(1 << 20, MemfdPages::Base).map()?;
+    /// memory.as_mut_slice()?.fill(1);
+    /// memory.punch(..512 << 10)?;
+    /// assert_eq!(memory.as_slice()[0], 0);
+    /// assert_eq!(memory.as_slice()[512 << 10], 1);
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    pub fn punch(&mut self, bounds: impl RangeBounds<usize>) -> Result<()> {
+        let range = self.pages_exactly(bounds)?;
+        // SAFETY: the range is this mapping's own and borrowed mutably.
+        unsafe { range.punch() }
+    }
+}
+
+impl PageRange {
+    /// Gives the contents of the range up, as `madvise(MADV_DONTNEED)` does, but
+    /// at once for the caller: it stays mapped; private anonymous memory reads
+    /// as zeros, private mappings of files read as in the file again. An empty
+    /// range succeeds.
+    ///
+    /// From 4 MiB on the pages of anonymous memory are moved away with
+    /// `mremap(MREMAP_DONTUNMAP)` (Linux 5.7) and freed by worker threads;
+    /// shorter parts, files, and what the kernel does not move, take
+    /// `MADV_DONTNEED` in chunks. Volatility of the range ends.
+    ///
+    /// # Errors
+    ///
+    /// With nothing done:
+    /// * [`Error::Hole`] when a part is not mapped,
+    /// * [`Error::WrongKind`] for shared memory and shared files, whose contents
+    ///   the same advice would leave as they are ([`punch`](PageRange::punch)
+    ///   gives them up, for everybody), and for hugetlb memory,
+    /// * [`Error::Locked`] when a part is locked.
+    ///
+    /// [`Error::SystemAt`] when the kernel refuses; a part may have been
+    /// discarded.
+    ///
+    /// # Safety
+    ///
+    /// Nothing may rely on the contents of the range, and no reference to them
+    /// may exist.
+    pub unsafe fn discard(self) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let is_private =
+            |kind| matches!(kind, MemoryKind::PrivateAnonymous | MemoryKind::PrivateFile);
+        let vmas = check_kind("discard", self, is_private, "private memory")?;
+        volatile::forget(self);
+        let can_move = |vma: &Vma| {
+            vma.kind == MemoryKind::PrivateAnonymous
+                && vma.range.len() >= THRESHOLD_BYTES
+                && Features::get().mremap_dontunmap.is_ok()
+        };
+        let (movable, fixed): (Vec<&Vma>, Vec<_>) = vmas.iter().partition(|vma| can_move(vma));
+        let movable = movable.iter().map(|vma| vma.range).collect();
+        // SAFETY: mappings of private anonymous memory that is not locked, as
+        // just checked; the caller gives the contents up.
+        let left = unsafe { carry_off(self, movable, Leave::Empty) };
+        for part in left.into_iter().chain(fixed.iter().map(|vma| vma.range)) {
+            // SAFETY: as above.
+            unsafe { advise_in_chunks(part, Losing::DontNeed, "madvise(MADV_DONTNEED)") }?;
+        }
+        Ok(())
+    }
+
+    /// Punches a hole into shared memory or a shared file: the range reads as
+    /// zeros from now on, in every process and in the file, which keeps its
+    /// length, and the memory or the blocks behind it are free:
+    /// `madvise(MADV_REMOVE)`, in chunks. An empty range succeeds.
+    ///
+    /// All of it is done when the call returns.
+    ///
+    /// # Errors
+    ///
+    /// With nothing done:
+    /// * [`Error::Hole`] when a part is not mapped,
+    /// * [`Error::WrongKind`] for private memory ([`discard`](PageRange::discard)
+    ///   gives its contents up),
+    /// * [`Error::NoAccess`] when a part is mapped read-only,
+    /// * [`Error::Locked`] when a part is locked.
+    ///
+    /// [`Error::Unsupported`] for a file system that has no holes;
+    /// [`Error::SystemAt`] when the kernel refuses, and a part may have been
+    /// punched out.
+    ///
+    /// # Safety
+    ///
+    /// Nothing, in this process or another, may rely on the contents of the
+    /// range, and no reference to them may exist.
+    pub unsafe fn punch(self) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let is_shared = |kind| kind == MemoryKind::Shared;
+        let vmas = check_kind("punch", self, is_shared, "shared memory and shared files")?;
+        if let Some(vma) = vmas.iter().find(|vma| !vma.writable) {
+            return Err(Error::NoAccess {
+                verb: "punch",
+                range: self,
+                part: vma.range,
+                missing: "write",
+            });
+        }
+        for vma in vmas {
+            // SAFETY: shared memory, as just checked; the caller gives the
+            // contents up.
+            let punched =
+                unsafe { advise_in_chunks(vma.range, Losing::Remove, "madvise(MADV_REMOVE)") };
+            punched.map_err(|error| match error {
+                Error::SystemAt {
+                    errno: errno @ Errno::OPNOTSUPP,
+                    ..
+                } => Error::Unsupported {
+                    verb: "punch",
+                    feature: "a hole in a file",
+                    answer: errno,
+                    remedy: "tmpfs, ext4, xfs and btrfs have them; else write zeros",
+                },
+                error => error,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// # Safety
+///
+/// Nothing may rely on the contents of the part, which the advice gives up.
+unsafe fn advise_in_chunks(part: PageRange, advice: Losing, call: &'static str) -> Result<()> {
+    for range in part.chunks(CHUNK_BYTES) {
+        // SAFETY: handed on to the caller.
+        unsafe { advise_losing(range, advice) }.map_err(|errno| Error::SystemAt {
+            call,
+            range,
+            errno,
+        })?;
+    }
+    Ok(())
+}
