@@ -13,6 +13,9 @@
 //! Each has a safe form on [`Mapping`], which owns its memory, and an `unsafe`
 //! form on [`PageRange`], which names any addresses of the process.
 //!
+//! Beside the verbs, [`teardown`] lets a parent's `wait` return before the memory
+//! of this process is freed.
+//!
 //! A verb looks at the mappings before it changes anything: a range that is
 //! not aligned, has a hole or is the wrong kind of memory is an [`Error`] that
 //! says what to do, and nothing has been done.
@@ -25,7 +28,8 @@
 //! installed. The worker thread that frees memory (`tenure-free`) starts when
 //! there is work, blocks all signals, and ends when there is none. After `fork`
 //! the child has its volatile ranges protected anew, no locks, and nothing
-//! pending; a child made by a bare `clone` has not.
+//! pending; a child made by a bare `clone` has not. Tear-down, where enabled,
+//! makes a process, and no child inherits it.
 //!
 //! # Features
 //!
@@ -57,6 +61,7 @@ pub use ground::sys::features::Features;
 pub use ground::sys::{Errno, page_size};
 pub use observation::room::Room;
 pub use ready::SecretBuffer;
+pub use verbs::teardown;
 pub use verbs::{
     Access, BackgroundPopulate, CancelToken, LazilyFreed, LockAll, LockMode, LockModes, Outcome,
     PopulateOptions, Progress, Strategy, VolatileMapping, drain, lock_all, unlock_all,

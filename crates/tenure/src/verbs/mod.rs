@@ -5,6 +5,7 @@ mod lazy_free;
 mod lock;
 mod populate;
 mod release;
+pub mod teardown;
 mod volatile;
 
 pub use lazy_free::LazilyFreed;

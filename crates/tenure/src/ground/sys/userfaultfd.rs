@@ -191,7 +191,7 @@ impl Userfaultfd {
     }
 }
 
-fn identity(fd: &OwnedFd) -> Result<(u64, u64), Errno> {
+pub(super) fn identity(fd: &OwnedFd) -> Result<(u64, u64), Errno> {
     let stat = rustix::fs::fstat(fd)?;
     Ok((stat.st_dev, stat.st_ino))
 }

@@ -1,0 +1,154 @@
+//! System calls by instruction, for code that runs without a libc of its own.
+//!
+//! A task that shares memory with the program but is not one of its threads
+//! has no `errno`, no thread pointer and no lock of its own: whatever a libc
+//! keeps for the calling thread would be some other thread's. (rustix can be
+//! built on libc by a feature that any crate of the program may turn on.)
+
+#![cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(unused_variables, reason = "there is no instruction to hand them to")
+)]
+
+use std::ffi::c_long;
+
+use rustix::io::Errno;
+
+/// Makes a system call, and answers what the kernel does: an error is
+/// `-errno`, ENOSYS on a processor that this module does not know. Touches no
+/// memory but what the call itself does.
+///
+/// # Safety
+///
+/// As for the system call.
+pub(super) unsafe fn syscall(number: c_long, arguments: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = arguments;
+    let answer: isize;
+    // SAFETY: this is how Linux takes system calls on this processor; what the
+    // call does is the caller's matter.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => answer,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") a => answer,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack),
+        );
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        answer = -(libc::ENOSYS as isize);
+    }
+    answer
+}
+
+/// Makes a task with `clone(2)` that runs `entry` on a stack of its own and
+/// with the caller's thread pointer. Returns its id; ENOSYS on a processor that
+/// this module does not know.
+///
+/// # Safety
+///
+/// - `flags` must have `CLONE_VM`, and neither `CLONE_VFORK` nor
+///   `CLONE_SETTLS`; with `CLONE_CHILD_CLEARTID`, `cleared` must stay writable
+///   as long as the task lives.
+/// - `stack` must be the end of memory, aligned to 16 bytes, that nothing else
+///   uses as long as the task lives.
+/// - `entry` must be sound to run with `argument`, and make no use of a libc,
+///   of thread-local storage, or of anything that can panic.
+pub(super) unsafe fn clone<T>(
+    flags: i32,
+    stack: *mut u8,
+    cleared: *mut u32,
+    entry: extern "C" fn(*const T) -> !,
+    argument: *const T,
+) -> Result<i32, Errno> {
+    let answer: isize;
+    // SAFETY: in the caller's task the instruction changes nothing but the
+    // registers named. The new one goes on behind it with the same registers,
+    // on its own stack, and leaves this code for good.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, {argument}",
+            "call {entry}",
+            "ud2",
+            "2:",
+            argument = in(reg) argument,
+            entry = in(reg) entry,
+            inlateout("rax") libc::SYS_clone as isize => answer,
+            in("rdi") flags as usize,
+            in("rsi") stack,
+            in("rdx") 0_usize,
+            in("r10") cleared,
+            in("r8") 0_usize,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x0, {argument}",
+            "blr {entry}",
+            "brk #1",
+            "2:",
+            argument = in(reg) argument,
+            entry = in(reg) entry,
+            in("x8") libc::SYS_clone,
+            inlateout("x0") flags as usize => answer,
+            in("x1") stack,
+            in("x2") 0_usize,
+            in("x3") 0_usize,
+            in("x4") cleared,
+            out("x30") _,
+            options(nostack),
+        );
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        answer = -(libc::ENOSYS as isize);
+    }
+    match i32::try_from(answer) {
+        Ok(id) if id >= 0 => Ok(id),
+        _ => Err(Errno::from_raw_os_error(-answer as i32)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_what_the_kernel_does() {
+        // SAFETY: neither call touches memory.
+        let (pid, closed) = unsafe {
+            (
+                syscall(libc::SYS_getpid, [0; 6]),
+                syscall(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0]),
+            )
+        };
+        assert_eq!(pid, std::process::id() as isize);
+        assert_eq!(closed, -(libc::EBADF as isize));
+    }
+}
