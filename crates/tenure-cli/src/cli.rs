@@ -82,7 +82,7 @@ pub struct BenchArguments {
     /// and 24 GiB. This is so without the option, too, but for three experiments
     /// asked for by name: populate uses its full sizes; lock makes more reads in
     /// more rounds, in about a minute and a half; free adds sizes up to 8 GiB, huge
-    /// pages, ways and a process that is killed, in about 5
+    /// pages, ways and a process that is killed, in about 5 minutes
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
 
