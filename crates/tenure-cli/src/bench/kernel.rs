@@ -90,6 +90,11 @@ pub fn resident_bytes() -> Result<u64> {
     field_bytes("/proc/self/smaps_rollup", "Rss:")
 }
 
+/// Returns how many bytes of another process are in memory.
+pub fn resident_bytes_of(pid: u32) -> Result<u64> {
+    field_bytes(&format!("/proc/{pid}/status"), "VmRSS:")
+}
+
 fn field_bytes(path: &str, field: &str) -> Result<u64> {
     let text = fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
     parse_field(&text, field).with_context(|| format!("no {field} in {path}"))

@@ -152,7 +152,11 @@ fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
             at_least: 3,
             of_long: if is_full { 3 } else { 1 },
             of_short: 41,
-            within: Duration::from_secs(if is_full { 100 } else { 60 }),
+            within: Duration::from_secs(match name {
+                ExperimentName::Free => 270,
+                _ if is_full => 100,
+                _ => 60,
+            }),
         };
     }
     let seconds = match name {
@@ -210,18 +214,19 @@ mod tests {
             seed: 1,
         };
         let (populate, lock) = (ExperimentName::Populate, ExperimentName::Lock);
+        let free = ExperimentName::Free;
         let of = |named: &[ExperimentName], quick, full| {
             let arguments = arguments(named, quick, full);
-            [populate, lock, ExperimentName::Lazy].map(|name| Sizes::of(name, &arguments))
+            [populate, lock, free, ExperimentName::Lazy].map(|name| Sizes::of(name, &arguments))
         };
-        let named = [ExperimentName::Lazy, lock, populate];
-        assert_eq!(of(&[], false, false), [Sizes::Quick; 3]);
-        assert_eq!(of(&named, true, false), [Sizes::Quick; 3]);
+        let named = [ExperimentName::Lazy, lock, populate, free];
+        assert_eq!(of(&[], false, false), [Sizes::Quick; 4]);
+        assert_eq!(of(&named, true, false), [Sizes::Quick; 4]);
         assert_eq!(
             of(&named, false, false),
-            [Sizes::Full, Sizes::Middle, Sizes::Quick]
+            [Sizes::Full, Sizes::Middle, Sizes::Middle, Sizes::Quick]
         );
-        assert_eq!(of(&named[1..], false, true)[..2], [Sizes::Full; 2]);
+        assert_eq!(of(&named[1..], false, true)[..3], [Sizes::Full; 3]);
     }
 
     #[test]

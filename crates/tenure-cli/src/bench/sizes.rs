@@ -17,7 +17,7 @@ use crate::cli::{BenchArguments, ExperimentName};
 pub enum Sizes {
     /// What lets all experiments end within a minute.
     Quick,
-    /// What tells more than the quick sizes, in a minute or two.
+    /// What tells more than the quick sizes, in a few minutes at most.
     Middle,
     /// What the reference measured.
     Full,
@@ -31,7 +31,9 @@ impl Sizes {
         match name {
             _ if arguments.full => Self::Full,
             ExperimentName::Populate if is_named && !arguments.quick => Self::Full,
-            ExperimentName::Lock if is_named && !arguments.quick => Self::Middle,
+            ExperimentName::Lock | ExperimentName::Free if is_named && !arguments.quick => {
+                Self::Middle
+            }
             _ => Self::Quick,
         }
     }
@@ -66,9 +68,19 @@ impl Room {
 
     /// Makes `wanted` bytes fit into one `share`th of the room, in whole steps.
     pub fn fit(&self, wanted: usize, share: usize, step: usize) -> Result<Fitted> {
+        self.fit_into(wanted, self.0.bytes / share, step)
+    }
+
+    /// Makes `wanted` bytes fit into three quarters of the room, in whole steps,
+    /// for what has nothing beside it: the rest is for page tables and for others.
+    pub fn fit_nearly_all(&self, wanted: usize, step: usize) -> Result<Fitted> {
+        self.fit_into(wanted, self.0.bytes / 4 * 3, step)
+    }
+
+    fn fit_into(&self, wanted: usize, most: usize, step: usize) -> Result<Fitted> {
         let tenure::Room { bytes, bound } = &self.0;
         let why = || format!("{bound} leaves {}", bytes_text(*bytes as f64));
-        fit(wanted, bytes / share, step, why)
+        fit(wanted, most, step, why)
     }
 }
 

@@ -6,6 +6,8 @@ use anyhow::{Context as _, Result};
 use rustix::mm::{self, Advice};
 use tenure::{Features, page_size};
 
+use super::raw::RawMapping;
+
 /// Reads one byte of each page.
 pub fn read_each_page(bytes: &[u8]) {
     for byte in bytes.iter().step_by(page_size()) {
@@ -51,6 +53,14 @@ pub fn bring_in(bytes: &mut [u8]) -> Result<()> {
     })
 }
 
+/// Touches as much memory as will be used: a virtual machine's memory is only
+/// backed by its host when it is first used.
+pub fn memory_once(len: usize) -> Result<()> {
+    let mut mapping = RawMapping::base_pages(len.next_multiple_of(page_size()))?;
+    // SAFETY: `base_pages` maps writable memory.
+    bring_in(unsafe { mapping.bytes_mut() })
+}
+
 fn bring_in_chunk(chunk: &mut [u8]) -> Result<()> {
     if Features::get().madv_populate.is_err() {
         write_each_page(chunk, |_| 0);
@@ -65,7 +75,7 @@ fn bring_in_chunk(chunk: &mut [u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::{kernel, raw::RawMapping};
+    use crate::bench::kernel;
 
     #[test]
     fn all_pages_are_brought_in_and_stay_zero() {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use fastrand::Rng;
-use tenure::{Access, page_size};
+use tenure::Access;
 
 use super::{
     super::{
@@ -13,7 +13,6 @@ use super::{
         experiment::{Case, Way},
         files,
         kernel::{self, HugePageMode},
-        raw::RawMapping,
         sizes::Fitted,
         text::bytes_text,
         touch,
@@ -95,7 +94,8 @@ impl Selection {
         // A private memfd takes its size twice, and the pool of huge pages once.
         let largest = selection.note(settings.room.fit(SIZES[2], 4, STEP)?);
         let pool = selection.huge_pool(largest);
-        touch_memory_once(2 * largest)?;
+        // Long cases get no other warm-up.
+        touch::memory_once(2 * largest)?;
         selection.cases.push(must_show::case(largest));
         let mut sizes = SIZES.map(|size| size.min(largest)).to_vec();
         sizes.dedup();
@@ -257,12 +257,4 @@ fn few_ways(work: &Work, choices: Vec<(&'static str, Populate)>) -> Vec<Way> {
     let mut ways = ways(work, choices);
     ways.retain(|way| way.name != READ_AND_WRITE);
     ways
-}
-
-/// Touches as much memory as will be used: a virtual machine's memory is only
-/// backed by its host when it is first used. Long cases get no other warm-up.
-fn touch_memory_once(len: usize) -> Result<()> {
-    let mut mapping = RawMapping::base_pages(len.next_multiple_of(page_size()))?;
-    // SAFETY: `base_pages` maps writable memory.
-    touch::bring_in(unsafe { mapping.bytes_mut() })
 }
