@@ -23,7 +23,8 @@ tests!(
     without_room_for_one_more_mapping,
     under_strict_overcommit_the_plain_way_serves,
     past_the_bound_callers_free_themselves,
-    no_more_workers_than_allowed;
+    no_more_workers_than_allowed,
+    workers_hurry_while_somebody_waits;
     children:
     release_under_address_space_limit,
     release_without_threads,
@@ -212,6 +213,50 @@ fn past_the_bound_callers_free_themselves() {
     }
     ReleaseLimits::default().set();
     assert_eq!(most_pending, len, "one at a time is past the bound");
+    settle();
+}
+
+/// The scheduling policies of the threads of ours.
+fn policies() -> Vec<i32> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let policy = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
+        let (name, fields) = stat.rsplit_once(") ")?;
+        // The policy is the 41st field, the name the second.
+        name.ends_with("(tenure-free")
+            .then(|| fields.split(' ').nth(38)?.parse().ok())?
+    };
+    tasks.filter_map(policy).collect()
+}
+
+fn workers_hurry_while_somebody_waits() {
+    settle();
+    drop(large());
+    settle();
+    let is_behind = |policies: &[i32]| policies.iter().all(|&policy| policy == libc::SCHED_BATCH);
+    let seen = std::thread::scope(|scope| {
+        let all: Vec<Mapping> = (0..16).map(|_| large()).collect();
+        drop(all);
+        let waiting = scope.spawn(settle);
+        let mut seen = Vec::new();
+        while !waiting.is_finished() {
+            seen.extend(policies());
+        }
+        seen
+    });
+    assert!(seen.contains(&libc::SCHED_OTHER), "nobody hurried");
+    // Without a hurry they step behind others again, with the next work.
+    drop(large());
+    let begun = Instant::now();
+    while !is_behind(&policies()) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            policies()
+        );
+        std::thread::sleep(Duration::from_millis(10));
+        drop(large());
+    }
     settle();
 }
 

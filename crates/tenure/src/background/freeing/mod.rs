@@ -102,13 +102,17 @@ pub(crate) unsafe fn carry_off(
 pub(crate) fn drain(timeout: Option<Duration>) -> Result<()> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut queue = QUEUE.lock();
-    while queue.pending_bytes > 0 {
+    queue.waiting += 1;
+    let answer = loop {
+        if queue.pending_bytes == 0 {
+            break Ok(());
+        }
         let left = match deadline {
             None => LOOK_EVERY,
             Some(deadline) => deadline.saturating_duration_since(Instant::now()),
         };
         if left.is_zero() {
-            return Err(Error::TimedOut {
+            break Err(Error::TimedOut {
                 pending_bytes: queue.pending_bytes,
             });
         }
@@ -116,8 +120,9 @@ pub(crate) fn drain(timeout: Option<Duration>) -> Result<()> {
             .wait_timeout(queue, left)
             .unwrap_or_else(PoisonError::into_inner)
             .0;
-    }
-    Ok(())
+    };
+    queue.waiting -= 1;
+    answer
 }
 
 /// What has been carried off and is not freed yet.

@@ -38,6 +38,10 @@ pub(super) struct Queue {
     /// What has been moved away and is not free yet.
     pub(super) pending_bytes: usize,
     pub(super) workers: usize,
+    /// How many threads wait until all is free.
+    pub(super) waiting: usize,
+    /// There is less room than waits to be freed.
+    pub(super) is_short: bool,
     pub(super) tempo: Tempo,
 }
 
@@ -52,6 +56,8 @@ impl Queue {
         loads: VecDeque::new(),
         pending_bytes: 0,
         workers: 0,
+        waiting: 0,
+        is_short: false,
         tempo: Tempo::ONE,
     };
 
@@ -152,6 +158,8 @@ pub(super) fn keep_out_of_children() -> Result<(), Errno> {
                 queue.loads.clear();
                 queue.pending_bytes = 0;
                 queue.workers = 0;
+                queue.waiting = 0;
+                queue.is_short = false;
                 queue.tempo = Tempo::ONE;
             });
         }

@@ -18,6 +18,10 @@ const REST_EPOCHS: u32 = 16;
 #[derive(Debug)]
 pub(super) struct Tempo {
     wanted: usize,
+    /// How many there may be at most, as it was said last.
+    most: usize,
+    /// Memory is short: as many as may be, whatever each brings.
+    is_urgent: bool,
     /// The speed before the last worker came, while that one is on trial.
     before: Option<f64>,
     rest_epochs: u32,
@@ -28,6 +32,8 @@ pub(super) struct Tempo {
 impl Tempo {
     pub(super) const ONE: Self = Self {
         wanted: 1,
+        most: 1,
+        is_urgent: false,
         before: None,
         rest_epochs: 0,
         begun: None,
@@ -36,7 +42,21 @@ impl Tempo {
 
     /// How many workers to have.
     pub(super) fn wanted(&self) -> usize {
-        self.wanted
+        if self.is_urgent {
+            self.most
+        } else {
+            self.wanted
+        }
+    }
+
+    /// Says whether memory is short.
+    pub(super) fn hurry(&mut self, is_urgent: bool) {
+        if self.is_urgent != is_urgent {
+            // What was measured was measured with another number of workers.
+            self.before = None;
+            self.begun = None;
+        }
+        self.is_urgent = is_urgent;
     }
 
     /// Says that there is nothing to do: what is measured must be without gaps.
@@ -53,7 +73,11 @@ impl Tempo {
     /// Learns what was freed until `now`, with `left_bytes` still to do and at
     /// most `most` workers allowed.
     pub(super) fn learn(&mut self, bytes: usize, now: Instant, left_bytes: usize, most: usize) {
+        self.most = most;
         self.wanted = self.wanted.min(most);
+        if self.is_urgent {
+            return;
+        }
         let Some(begun) = self.begun else {
             self.begin(now);
             return;
@@ -111,6 +135,18 @@ mod tests {
     fn one_is_enough_where_two_are_slower() {
         let mut tempo = Tempo::ONE;
         run(&mut tempo, 4, 12, |workers| 100 * workers as u64);
+        assert_eq!(tempo.wanted(), 1);
+    }
+
+    #[test]
+    fn in_a_hurry_there_are_as_many_as_may_be() {
+        let mut tempo = Tempo::ONE;
+        run(&mut tempo, 4, 12, |workers| 100 * workers as u64);
+        tempo.hurry(true);
+        assert_eq!(tempo.wanted(), 4);
+        run(&mut tempo, 3, 2, |workers| 100 * workers as u64);
+        assert_eq!(tempo.wanted(), 3);
+        tempo.hurry(false);
         assert_eq!(tempo.wanted(), 1);
     }
 

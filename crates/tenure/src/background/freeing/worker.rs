@@ -9,6 +9,7 @@ use crate::background::pace::{Pace, Wish};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Losing, advise_losing};
 use crate::ground::sys::{map, process};
+use crate::observation::room::Room;
 
 /// What is freed in one call: for as long another thread's `mmap` may have to
 /// wait for it. (Since Linux 6.17 or so it does not, within one mapping.)
@@ -33,8 +34,9 @@ pub(super) fn start_first() {
     if start() {
         return;
     }
+    let mut hurry = Hurry::new(false);
     loop {
-        free_all();
+        free_all(&mut hurry);
         let mut queue = QUEUE.lock();
         if !queue.has_more() {
             queue.workers -= 1;
@@ -50,8 +52,9 @@ fn start() -> bool {
 /// The worker: frees what comes, and ends when nothing has come for a while, or
 /// when fewer are faster.
 fn work() {
+    let mut hurry = Hurry::new(true);
     loop {
-        free_all();
+        free_all(&mut hurry);
         let queue = QUEUE.lock();
         let (mut queue, waited) = ARRIVED
             .wait_timeout_while(queue, LINGER, |queue| {
@@ -68,7 +71,7 @@ fn work() {
 
 /// Frees chunk after chunk until there is none, or until this worker is one too
 /// many.
-fn free_all() {
+fn free_all(hurry: &mut Hurry) {
     let mut pace = Pace::new(CHUNKS, None);
     loop {
         let mut queue = QUEUE.lock();
@@ -91,6 +94,7 @@ fn free_all() {
         // addresses. A refusal leaves the work to the unmapping.
         let _ = unsafe { advise_losing(chunk.range, Losing::DontNeed) };
         pace.learn(chunk.range.len(), before.elapsed());
+        hurry.look(chunk.range.len());
 
         let mut queue = QUEUE.lock();
         queue.learn(chunk.range.len(), max_active());
@@ -98,6 +102,46 @@ fn free_all() {
             drop(queue);
             unmap(&load);
         }
+    }
+}
+
+/// What a worker frees before it asks again how much memory there is.
+const LOOK_BYTES: usize = 256 << 20;
+
+/// Sees whether there is a hurry: somebody waits for the memory, or there is
+/// less room than waits to be freed, so that the program could meet a limit for
+/// memory that it has given up.
+struct Hurry {
+    /// Whether this is a thread of ours; others stay as they are.
+    is_ours: bool,
+    is_urgent: bool,
+    freed_bytes: usize,
+}
+
+impl Hurry {
+    fn new(is_ours: bool) -> Self {
+        Self {
+            is_ours,
+            is_urgent: false,
+            freed_bytes: 0,
+        }
+    }
+
+    fn look(&mut self, freed_bytes: usize) {
+        self.freed_bytes += freed_bytes;
+        let room = (self.freed_bytes >= LOOK_BYTES).then(Room::now);
+        let mut queue = QUEUE.lock();
+        if let Some(room) = room {
+            self.freed_bytes = 0;
+            queue.is_short = room.is_ok_and(|room| room.bytes < queue.pending_bytes);
+        }
+        let is_urgent = queue.is_short || queue.waiting > 0;
+        queue.tempo.hurry(is_urgent);
+        drop(queue);
+        if self.is_ours && is_urgent != self.is_urgent {
+            process::step_behind(!is_urgent);
+        }
+        self.is_urgent = is_urgent;
     }
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn spawn_quiet(
 ) -> std::io::Result<JoinHandle<()>> {
     let builder = thread::Builder::new().name(name.to_owned());
     let body = move || {
-        step_behind();
+        step_behind(true);
         body();
     };
     with_signals_blocked(|| builder.spawn(body))
@@ -121,12 +121,18 @@ pub(crate) fn thread_time() -> Duration {
 }
 
 /// Has this thread not push others off their CPU when it wakes: the caller who
-/// woke it would wait for the work that it has just handed over.
-fn step_behind() {
+/// woke it would wait for the work that it has just handed over. Or has it be
+/// like others again.
+pub(crate) fn step_behind(behind: bool) {
+    let policy = if behind {
+        libc::SCHED_BATCH
+    } else {
+        libc::SCHED_OTHER
+    };
     let unprioritised = libc::sched_param { sched_priority: 0 };
     // SAFETY: reads its argument; concerns this thread alone. Where it is
     // refused (by seccomp), the thread stays as it is.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &unprioritised) };
+    unsafe { libc::sched_setscheduler(0, policy, &unprioritised) };
 }
 
 #[cfg(test)]
