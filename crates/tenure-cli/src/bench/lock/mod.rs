@@ -28,7 +28,7 @@ use super::{
 /// As in the reference: 15,000,000 reads in 5 GiB.
 const READS_PER_GIB: u64 = 3_000_000;
 /// What the slow ways can do within the minute for all experiments.
-const FEW_READS: u64 = 50_000;
+const FEW_READS: u64 = 20_000;
 
 /// Prepares the experiment.
 pub fn experiment(settings: &Settings) -> Result<Experiment> {
