@@ -422,17 +422,21 @@ fn huge_pages_are_filled_and_not_charged() -> Completion {
 
 fn a_touch_of_a_file_locks_its_neighbours() {
     let file = file(64 * page_size());
-    let memory = unsafe { Mapping::file(&file) }
+    // A page that is being written to the disk in that moment is passed over.
+    file.sync_all().unwrap();
+    assert!((0..50).any(|_| neighbours_come_in(&file)));
+}
+
+fn neighbours_come_in(file: &std::fs::File) -> bool {
+    let memory = unsafe { Mapping::file(file) }
         .map_locked(LockMode::OnFault)
         .unwrap();
     assert_eq!(count_present(memory.range()), 0);
-    assert_eq!(
-        memory.as_slice()[20 * page_size()],
-        (20 * page_size() % 251) as u8
-    );
+    let at = 20 * page_size();
+    assert_eq!(memory.as_slice()[at], (at % 251) as u8);
     let present = count_present(memory.range());
-    assert!(present > 1, "{present}");
     // On a file of large folios the share of smaps is the only word for it.
     let locked = smaps_bytes(memory.range(), "Locked");
     assert_eq!(locked, (present * page_size()) as u64);
+    present > 1
 }
