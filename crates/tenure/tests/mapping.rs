@@ -224,6 +224,8 @@ fn refusals_are_distinct() {
 }
 
 fn a_refusal_leaves_nothing_mapped() {
+    // Each worker that starts takes addresses for itself.
+    tenure::ReleaseLimits::default().max_active(1).set();
     let mapped_kib = || {
         let refused = Mapping::shared_anonymous(64 << 20).wipe_on_fork().map();
         let error = refused.unwrap_err();
