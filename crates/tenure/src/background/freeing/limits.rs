@@ -60,9 +60,8 @@ impl ReleaseLimits {
     }
 }
 
-/// How many workers there may be.
-pub(super) fn max_active() -> usize {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+/// How many workers there may be on so many CPUs.
+pub(super) fn max_active(cpus: usize) -> usize {
     MAX_ACTIVE.load(Ordering::Relaxed).min(cpus)
 }
 

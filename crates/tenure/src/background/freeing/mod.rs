@@ -44,8 +44,8 @@ pub(crate) enum Leave {
 /// # Safety
 ///
 /// Each part must lie in the range, in one mapping of anonymous memory that is
-/// not locked; of private memory for [`Leave::Empty`]. Nothing may rely on the contents of the parts, nor, with
-/// [`Leave::Unmapped`], use them.
+/// not locked; of private memory for [`Leave::Empty`]. Nothing may rely on the
+/// contents of the parts, nor, with [`Leave::Unmapped`], use them.
 pub(crate) unsafe fn carry_off(
     range: PageRange,
     parts: Vec<PageRange>,

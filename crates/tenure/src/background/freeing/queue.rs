@@ -108,6 +108,7 @@ impl Queue {
         self.pending_bytes -= load.moved_bytes;
         if self.loads.is_empty() {
             self.tempo.pause();
+            self.is_short = false;
         }
     }
 

@@ -1,6 +1,7 @@
 //! The threads that free memory.
 
 use std::sync::PoisonError;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::limits::max_active;
@@ -73,6 +74,9 @@ fn work() {
 /// many.
 fn free_all(hurry: &mut Hurry) {
     let mut pace = Pace::new(CHUNKS, None);
+    // By affinity and by the cgroup's quota: read from files, so not with the
+    // queue in hand, for which callers wait.
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
     loop {
         let mut queue = QUEUE.lock();
         if queue.workers > queue.tempo.wanted() {
@@ -97,7 +101,7 @@ fn free_all(hurry: &mut Hurry) {
         hurry.look(chunk.range.len());
 
         let mut queue = QUEUE.lock();
-        queue.learn(chunk.range.len(), max_active());
+        queue.learn(chunk.range.len(), max_active(cpus));
         if let Some(load) = queue.done(chunk) {
             drop(queue);
             unmap(&load);

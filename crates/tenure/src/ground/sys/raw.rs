@@ -5,11 +5,6 @@
 //! keeps for the calling thread would be some other thread's. (rustix can be
 //! built on libc by a feature that any crate of the program may turn on.)
 
-#![cfg_attr(
-    not(any(target_arch = "x86_64", target_arch = "aarch64")),
-    allow(unused_variables, reason = "there is no instruction to hand them to")
-)]
-
 use std::ffi::c_long;
 
 use rustix::io::Errno;
@@ -49,6 +44,7 @@ pub(super) unsafe fn syscall(number: c_long, arguments: [usize; 6]) -> isize {
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     {
+        let _ = (number, a, b, c, d, e, f);
         answer = -(libc::ENOSYS as isize);
     }
     answer
@@ -127,6 +123,7 @@ pub(super) unsafe fn clone<T>(
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     {
+        let _ = (flags, stack, cleared, entry, argument);
         answer = -(libc::ENOSYS as isize);
     }
     match i32::try_from(answer) {
