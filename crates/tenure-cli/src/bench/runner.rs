@@ -36,6 +36,18 @@ impl Repeats {
     }
 }
 
+#[cfg(test)]
+impl Repeats {
+    /// One round of everything, for tests of the answers.
+    pub const ONCE: Self = Self {
+        rounds: 1,
+        at_least: 1,
+        of_long: 1,
+        of_short: 1,
+        within: Duration::ZERO,
+    };
+}
+
 /// Returns how many samples `experiment` takes at most, the warm-up included.
 pub fn sample_count(experiment: &Experiment, repeats: Repeats) -> u64 {
     let of_case = |case: &Case| {

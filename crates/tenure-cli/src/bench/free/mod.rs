@@ -56,7 +56,7 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, process::Command, time::Duration};
+    use std::{env, process::Command};
 
     use super::*;
     use crate::bench::{
@@ -89,15 +89,9 @@ mod tests {
                 room: Room::of_bytes(200 << 20),
             };
             let mut experiment = experiment(&settings).unwrap();
-            let once = Repeats {
-                rounds: 1,
-                at_least: 1,
-                of_long: 1,
-                of_short: 1,
-                within: Duration::ZERO,
-            };
             let clock = MonotonicClock::start();
-            let cases = runner::measure(&mut experiment, once, &clock, &mut || ()).unwrap();
+            let cases =
+                runner::measure(&mut experiment, Repeats::ONCE, &clock, &mut || ()).unwrap();
             assert!(cases.len() >= least);
             let text = (experiment.conclude)(&cases);
             assert!(text.contains("the caller waits "), "{text}");

@@ -136,8 +136,6 @@ fn case(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::bench::{
         clock::MonotonicClock,
@@ -153,15 +151,8 @@ mod tests {
             room: Room::of_bytes(4 << 20),
         };
         let mut experiment = experiment(&settings).unwrap();
-        let once = Repeats {
-            rounds: 1,
-            at_least: 1,
-            of_long: 1,
-            of_short: 1,
-            within: Duration::ZERO,
-        };
         let clock = MonotonicClock::start();
-        let cases = runner::measure(&mut experiment, once, &clock, &mut || ()).unwrap();
+        let cases = runner::measure(&mut experiment, Repeats::ONCE, &clock, &mut || ()).unwrap();
         let all = cases.iter().find(|case| case.table.starts_with("All ways"));
         let names: Vec<_> = all.unwrap().ways.iter().map(|way| way.name).collect();
         assert_eq!(names.len(), 7);
