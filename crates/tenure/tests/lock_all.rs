@@ -172,11 +172,14 @@ fn release() {
     let later = Mapping::anonymous(LEN).map().unwrap();
     later.populate(.., Access::Write).unwrap();
     let ranges = [before.range(), later.range()];
+    for range in ranges {
+        mark(range);
+    }
     before.munmap().unwrap();
     later.munmap().unwrap();
     tenure::drain(None).unwrap();
     for range in ranges {
-        assert!(vm_flags(range).is_empty(), "{range} is still mapped");
+        assert!(!is_still_there(range), "{range} is still mapped");
     }
     // Nothing of the moved memory, or of its new place, stays locked.
     unlock_all(LockModes::ON_FAULT).unwrap();

@@ -227,12 +227,21 @@ pub fn pages(of: PageRange, first: usize, count: usize) -> PageRange {
     PageRange::new(of.start() + first * page_size(), count * page_size()).unwrap()
 }
 
-/// Private anonymous memory of base pages.
+/// Private anonymous memory of base pages, with a [`mark`] of its own.
 pub fn anonymous(page_count: usize) -> Mapping {
-    Mapping::anonymous(page_count * page_size())
+    let memory = Mapping::anonymous(page_count * page_size())
         .huge_pages(tenure::HugePages::Never)
         .map()
-        .unwrap()
+        .unwrap();
+    mark(memory.range());
+    memory
+}
+
+/// Gives the mapping a flag that nobody else's has (advice on read-ahead), so
+/// that [`is_still_there`] knows it again.
+pub fn mark(range: PageRange) {
+    let advice = rustix::mm::Advice::Random;
+    unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), advice) }.unwrap();
 }
 
 /// Enough to be moved away when it is released: 64 MiB and one page.
@@ -242,10 +251,10 @@ pub fn large() -> Mapping {
     memory
 }
 
-/// Whether the memory is still mapped, which was made without huge pages. (What
-/// was unmapped may be somebody else's by now, a worker's stack for example.)
+/// Whether the memory is still mapped, which has a [`mark`]. (What was unmapped
+/// may be somebody else's by now, a worker's stack for example.)
 pub fn is_still_there(range: PageRange) -> bool {
-    has_vm_flag(range, "nh")
+    has_vm_flag(range, "rr")
 }
 
 /// Waits until all that was released is free.
