@@ -5,6 +5,8 @@
 
 mod bench;
 mod cli;
+mod table;
+mod text;
 
 use std::{
     io::{self, Write},

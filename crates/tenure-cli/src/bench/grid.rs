@@ -5,9 +5,10 @@ use comfy_table::{Cell, Table};
 
 use super::{
     experiment::{CaseResult, WayResult},
-    tables::{number, table_with},
-    text::{percent_text, short_spread_text},
+    spread::short_spread_text,
 };
+use crate::table::{number, table_with};
+use crate::text::percent_text;
 
 /// What stands before the best of the ways that tenure chooses from.
 const BEST: &str = "*";

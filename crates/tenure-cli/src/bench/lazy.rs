@@ -16,8 +16,8 @@ use super::{
     experiment::{Case, CaseResult, Experiment, Recorder, Unit, Way},
     raw::RawMapping,
     statistics::Better,
-    text::{bytes_text, count_text, ratio_text},
 };
+use crate::text::{bytes_text, count_text, ratio_text};
 
 const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS: usize = 128;

@@ -18,9 +18,9 @@ mod raw;
 mod report;
 mod runner;
 mod sizes;
+mod spread;
 mod statistics;
 mod tables;
-mod text;
 mod touch;
 mod volatile;
 

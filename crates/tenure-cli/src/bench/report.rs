@@ -2,10 +2,9 @@
 
 use serde::Serialize;
 
-use super::{
-    environment::Environment, experiment::CaseResult, sizes::Sizes, tables, text::bytes_text,
-};
+use super::{environment::Environment, experiment::CaseResult, sizes::Sizes, tables};
 use crate::cli::ExperimentName;
+use crate::text::bytes_text;
 
 /// All that `tenure bench --json` prints.
 #[derive(Serialize)]

@@ -8,8 +8,9 @@ use rustix::{
 
 use serde::Serialize;
 
-use super::{kernel, text::bytes_text};
+use super::kernel;
 use crate::cli::{BenchArguments, ExperimentName};
+use crate::text::bytes_text;
 
 /// How much there is to measure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]

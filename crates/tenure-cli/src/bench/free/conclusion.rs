@@ -4,10 +4,10 @@ use super::{
     super::{
         experiment::{CaseResult, WayResult},
         statistics::{Better, Series},
-        text::{ratio_text, seconds_text},
     },
     ways::{CALLER, FREED, LARGER, OTHERS, SMALLER},
 };
+use crate::text::{ratio_text, seconds_text};
 
 /// Says it in sentences: one for each case and for each thing compared in it.
 pub fn conclude(cases: &[CaseResult]) -> String {

@@ -22,11 +22,11 @@ use super::{
         experiment::{Recorder, Unit, Way},
         kernel,
         raw::RawMapping,
-        text::bytes_text,
         touch,
     },
     ways::{CALLER, FREED},
 };
+use crate::text::bytes_text;
 
 pub const PLAIN: &str = "without tear-down";
 pub const TEAR_DOWN: &str = "with tear-down";

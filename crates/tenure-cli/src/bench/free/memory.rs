@@ -4,7 +4,8 @@ use anyhow::{Result, bail};
 use rustix::mm::{Advice, MapFlags};
 use tenure::{HugePages, Mapping, page_size};
 
-use super::super::{kernel, raw::RawMapping, text::bytes_text, touch};
+use super::super::{kernel, raw::RawMapping, touch};
+use crate::text::bytes_text;
 
 /// How much more of the process may be in memory after all is freed: page
 /// tables do not count, but heap and stacks of other threads do.

@@ -11,7 +11,8 @@ mod ways;
 use anyhow::Result;
 
 use self::selection::Selection;
-use super::{Settings, experiment::Experiment, sizes::Sizes, statistics::Better, text::bytes_text};
+use super::{Settings, experiment::Experiment, sizes::Sizes, statistics::Better};
+use crate::text::bytes_text;
 
 /// Prepares the experiment.
 pub fn experiment(settings: &Settings) -> Result<Experiment> {

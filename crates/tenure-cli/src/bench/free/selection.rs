@@ -8,13 +8,13 @@ use super::{
         experiment::{Case, Pace, Way},
         kernel::{self, HugePageMode},
         sizes::{Fitted, Sizes},
-        text::bytes_text,
         touch,
     },
     kill,
     memory::Pages,
     ways::{CHUNK, Figures, LARGER, OTHERS, PARALLEL, SMALLER, Work},
 };
+use crate::text::bytes_text;
 
 const STEP: usize = 64 << 20;
 const GIB: usize = 1 << 30;

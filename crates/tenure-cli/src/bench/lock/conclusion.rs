@@ -4,11 +4,11 @@ use super::{
     super::{
         experiment::CaseResult,
         statistics::{Better, Series},
-        text::{ratio_text, seconds_text},
     },
     stream,
     ways::{HANDLERS, PLAIN, READS, SET_UP, TENURE, WHOLE},
 };
+use crate::text::{ratio_text, seconds_text};
 
 /// Says it in sentences: one for each state of the page cache, and one about
 /// memory that is not locked.

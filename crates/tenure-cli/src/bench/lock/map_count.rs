@@ -9,7 +9,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::super::{put_back::PutBack, text::count_text};
+use super::super::put_back::PutBack;
+use crate::text::count_text;
 
 /// The setting.
 const SETTING: &str = "vm.max_map_count";

@@ -22,8 +22,8 @@ use super::{
     experiment::{Case, Experiment, Way},
     sizes::{self, Sizes},
     statistics::Better,
-    text::{bytes_text, count_text},
 };
+use crate::text::{bytes_text, count_text};
 
 /// As in the reference: 15,000,000 reads in 5 GiB.
 const READS_PER_GIB: u64 = 3_000_000;

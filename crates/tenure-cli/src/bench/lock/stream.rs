@@ -9,13 +9,12 @@ use tenure::Mapping;
 use super::{
     super::{
         experiment::{Case, CaseResult, Recorder, Unit, Way},
-        kernel,
-        text::ratio_text,
-        touch,
+        kernel, touch,
     },
     data::Data,
     ways::{self, LOCKED, TOTAL},
 };
+use crate::text::ratio_text;
 
 /// Three of them are far more than a CPU caches.
 pub const ARRAY_LEN: usize = 32 << 20;

@@ -4,7 +4,8 @@ use std::{fs, io::Write as _, path::Path};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::super::{put_back::PutBack, text::bytes_text};
+use super::super::put_back::PutBack;
+use crate::text::bytes_text;
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 const SETTING: &str = "the pool of huge pages (vm.nr_hugepages)";

@@ -16,8 +16,8 @@ use super::{
     experiment::{CaseResult, Experiment},
     sizes::Sizes,
     statistics::Better,
-    text::ratio_text,
 };
+use crate::text::ratio_text;
 
 /// Prepares the experiment.
 pub fn experiment(settings: &Settings) -> Result<Experiment> {

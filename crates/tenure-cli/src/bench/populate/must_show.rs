@@ -7,11 +7,11 @@ use super::{
     super::{
         experiment::{Case, CaseResult, Unit, Way},
         probe,
-        text::{bytes_text, ratio_text, seconds_text},
     },
     kind::Kind,
     work::{AUTO, Populate, TIME, Work},
 };
+use crate::text::{bytes_text, ratio_text, seconds_text};
 
 const PROBE_LEN: usize = 64 << 10;
 const OTHERS: &str = "another thread's mmap waits at most";

@@ -14,7 +14,6 @@ use super::{
         files,
         kernel::{self, HugePageMode},
         sizes::Fitted,
-        text::bytes_text,
         touch,
     },
     content::Content,
@@ -23,6 +22,7 @@ use super::{
     must_show,
     work::{AUTO, Populate, READ_AND_WRITE, Work},
 };
+use crate::text::bytes_text;
 
 const STEP: usize = 2 << 20;
 const QUICK: usize = 64 << 20;

@@ -13,8 +13,8 @@ use super::{
     experiment::{Case, CaseResult, Experiment, Recorder, Unit, Way},
     kernel,
     statistics::Better,
-    text::{bytes_text, count_text, ratio_text},
 };
+use crate::text::{bytes_text, count_text, ratio_text};
 
 const CHUNKS: usize = 10;
 const ROUNDS: usize = 3;

@@ -1,7 +1,5 @@
 //! Figures as people read them.
 
-use super::{experiment::Unit, statistics::Series};
-
 /// Bytes in the largest binary unit that leaves a number of at least 1.
 pub fn bytes_text(bytes: f64) -> String {
     const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
@@ -24,7 +22,8 @@ pub fn seconds_text(seconds: f64) -> String {
     format!("{} {unit}", significant(seconds * factor))
 }
 
-fn time_unit(seconds: f64) -> (&'static str, f64) {
+/// The unit that suits a time, and how many of it a second has.
+pub fn time_unit(seconds: f64) -> (&'static str, f64) {
     match seconds {
         1.0.. => ("s", 1.0),
         1e-3.. => ("ms", 1e3),
@@ -50,50 +49,6 @@ pub fn ratio_text(ratio: f64) -> String {
     significant(ratio)
 }
 
-/// The median and, in parentheses, the extremes, all in the median's unit.
-pub fn spread_text(unit: Unit, median: f64, minimum: f64, maximum: f64) -> String {
-    let all = |text: &dyn Fn(f64) -> String, unit: &str| {
-        let (median, minimum, maximum) = (text(median), text(minimum), text(maximum));
-        let spread = if minimum == maximum {
-            String::new()
-        } else {
-            format!(" ({minimum}–{maximum})")
-        };
-        format!("{median}{spread}{unit}")
-    };
-    match unit {
-        Unit::Seconds => {
-            let (name, factor) = time_unit(median);
-            all(
-                &|seconds| significant(seconds * factor),
-                &format!(" {name}"),
-            )
-        }
-        Unit::PerSecond => all(&count_text, "/s"),
-        Unit::Bytes => all(&bytes_text, ""),
-        Unit::BytesPerSecond => all(&|rate| significant(rate / 1e9), " GB/s"),
-        Unit::Count => all(&count_text, ""),
-        Unit::Ratio => all(&ratio_text, ""),
-    }
-}
-
-/// The median and, behind ±, half of the distance between the extremes in per
-/// cent of it.
-pub fn short_spread_text(unit: Unit, series: &Series) -> String {
-    let Series {
-        median,
-        minimum,
-        maximum,
-        ..
-    } = *series;
-    let text = spread_text(unit, median, median, median);
-    if minimum == maximum {
-        return text;
-    }
-    let percent = (maximum - minimum) / 2.0 / median * 100.0;
-    format!("{text} ±{percent:.0}%")
-}
-
 /// A difference as a part of the whole, with its sign.
 pub fn percent_text(part: f64) -> String {
     let percent = (part * 1000.0).round() / 10.0;
@@ -109,7 +64,7 @@ pub fn percent_text(part: f64) -> String {
 }
 
 /// Three significant digits, and all digits before the point.
-fn significant(value: f64) -> String {
+pub fn significant(value: f64) -> String {
     match value {
         _ if value.is_nan() => "?".to_owned(),
         99.95.. => count_text(value),
@@ -154,37 +109,10 @@ mod tests {
     }
 
     #[test]
-    fn a_short_spread_is_in_per_cent() {
-        let text = |samples: &[f64]| {
-            let series = Series::new(samples.to_vec()).unwrap();
-            short_spread_text(Unit::Seconds, &series)
-        };
-        assert_eq!(text(&[0.9, 1.0, 1.2]), "1.00 s ±15%");
-        assert_eq!(text(&[0.0625]), "62.5 ms");
-    }
-
-    #[test]
     fn a_difference_has_its_sign() {
         assert_eq!(percent_text(0.124), "+12 %");
         assert_eq!(percent_text(-0.03), "−3.0 %");
         assert_eq!(percent_text(0.0514), "+5.1 %");
         assert_eq!(percent_text(-0.0001), "0.0 %");
-    }
-
-    #[test]
-    fn a_spread_has_one_unit() {
-        assert_eq!(
-            spread_text(Unit::Seconds, 0.002, 0.0015, 0.0123),
-            "2.00 (1.50–12.3) ms"
-        );
-        assert_eq!(spread_text(Unit::Count, 3.0, 3.0, 3.0), "3");
-        assert_eq!(
-            spread_text(Unit::BytesPerSecond, 12.34e9, 9e9, 13e9),
-            "12.3 (9.00–13.0) GB/s"
-        );
-        assert_eq!(
-            spread_text(Unit::PerSecond, 4000.0, 3000.0, 5000.0),
-            "4,000 (3,000–5,000)/s"
-        );
     }
 }

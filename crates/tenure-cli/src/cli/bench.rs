@@ -1,59 +1,9 @@
-//! The command line: help, man pages and completions all come from here.
+//! `tenure bench`: its arguments.
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-const EXIT_STATUS: &str = "\
-Exit status:
-  0  done (also when whoever reads the output has closed it)
-  1  something failed; one line on standard error says what
-  2  the command line was wrong";
-
-/// Control over the life of memory on stock Linux
-///
-/// tenure moves memory in ahead of use (populate), keeps it (lock), lets the
-/// kernel take it (lazy free, volatile) and gives it up without making the
-/// caller wait (munmap, discard).
-#[derive(Debug, Parser)]
-#[command(name = "tenure", version, after_help = EXIT_STATUS)]
-pub struct Cli {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-impl Cli {
-    /// Parses the command line of this process, and ends the process when there
-    /// is something wrong with it or only help is asked for.
-    pub fn of_this_process() -> Self {
-        Self::parse().checked().unwrap_or_else(|error| error.exit())
-    }
-
-    /// Checks what the definition cannot.
-    fn checked(self) -> Result<Self, clap::Error> {
-        let Command::Bench(arguments) = &self.command;
-        match arguments.without_full_sizes() {
-            names if names.is_empty() => Ok(self),
-            names => {
-                let message = format!(
-                    "no full sizes for {}: name populate, lock or free with --full",
-                    names.join(", ")
-                );
-                let mut command = Self::command();
-                command.build();
-                let bench = command.find_subcommand_mut("bench");
-                let bench = bench.expect("bench is a subcommand");
-                Err(bench.error(ErrorKind::ArgumentConflict, message))
-            }
-        }
-    }
-}
-
-/// The subcommands.
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    Bench(BenchArguments),
-}
+use super::EXIT_STATUS;
 
 /// Measure tenure beside the older ways, on this machine's memory
 ///
@@ -159,6 +109,17 @@ impl BenchArguments {
         chosen
     }
 
+    /// Says what is wrong with the arguments together.
+    pub fn wrong(&self) -> Option<String> {
+        let names = self.without_full_sizes();
+        (!names.is_empty()).then(|| {
+            format!(
+                "no full sizes for {}: name populate, lock or free with --full",
+                names.join(", ")
+            )
+        })
+    }
+
     /// Returns the names of the experiments that cannot do what --full asks.
     fn without_full_sizes(&self) -> Vec<&'static str> {
         let chosen = self.chosen().into_iter();
@@ -169,6 +130,9 @@ impl BenchArguments {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
+    use super::super::{Cli, Command};
     use super::*;
 
     fn bench(line: &[&str]) -> BenchArguments {
