@@ -7,7 +7,7 @@
 //! | populate | faults a range in now, for reading or for writing | [`Mapping::populate`] |
 //! | lock | keeps pages in memory, at once or from the first fault on | [`Mapping::lock`] |
 //! | lazy free | contents are no longer needed; the kernel takes the pages when it must | [`Mapping::lazy_free`] |
-//! | volatile | contents are wanted, but the kernel may take them, and then says so | [`Mapping::mark_volatile`] |
+//! | volatile | contents are wanted, but the kernel may take them, and then says so | [`VolatileBuffer`] |
 //! | release | the range goes away, or its contents do, at once for the caller | [`Mapping::munmap`], [`Mapping::discard`] |
 //!
 //! Each has a safe form on [`Mapping`], which owns its memory, and an `unsafe`
@@ -64,5 +64,6 @@ pub use ready::{LockedFile, SecretBuffer};
 pub use verbs::teardown;
 pub use verbs::{
     Access, BackgroundPopulate, CancelToken, LazilyFreed, LockAll, LockMode, LockModes, Outcome,
-    PopulateOptions, Progress, Strategy, VolatileMapping, drain, lock_all, unlock_all,
+    PopulateOptions, Priority, Progress, Strategy, VolatileBuffer, drain, lock_all,
+    set_hand_over_delay, unlock_all,
 };

@@ -11,8 +11,8 @@ mod common;
 use common::*;
 use libtest_mimic::Completion;
 use tenure::{
-    Access, Error, LockAll, LockMode, LockModes, Mapping, PageRange, lock_all, page_size,
-    unlock_all,
+    Access, Error, LockAll, LockMode, LockModes, Mapping, PageRange, VolatileBuffer, lock_all,
+    page_size, unlock_all,
 };
 
 tests!(
@@ -196,7 +196,7 @@ fn mark_volatile() {
     fill(memory.range());
     let error = memory.discard(..).unwrap_err();
     assert!(matches!(error, Error::Locked { .. }), "{error}");
-    let refused = memory.mark_volatile().unwrap_err();
+    let refused = VolatileBuffer::from_mapping(memory).unwrap_err();
     assert!(matches!(refused.error, Error::Locked { .. }), "{refused}");
     assert!(is_filled(refused.value.range()));
     let refused = refused.value.lazy_free().unwrap_err();

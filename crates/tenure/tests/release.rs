@@ -471,7 +471,9 @@ fn a_registered_range_goes_like_others() -> Completion {
     let memory = large();
     let range = memory.range();
     fill(range);
+    tenure::set_hand_over_delay(Duration::ZERO);
     unsafe { range.mark_volatile() }.unwrap();
+    assert!(has_vm_flag(range, "um"), "not registered");
     unsafe { range.munmap() }.unwrap();
     assert!(!is_still_there(range));
     raw_map_over(range);

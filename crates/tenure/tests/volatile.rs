@@ -8,16 +8,19 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use common::*;
 use proptest::prelude::*;
 use rustix::mm::MprotectFlags;
 use tenure::{
-    Error, Features, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange, page_size,
+    Error, Features, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange, VolatileBuffer,
+    page_size,
 };
 
-/// Why nothing can be volatile here.
+/// Why nothing can be offered to the kernel here. What can is offered at once.
 fn missing() -> Option<&'static str> {
+    tenure::set_hand_over_delay(Duration::ZERO);
     let features = Features::get();
     if !features.sigbus_on_missing() {
         return Some("needs userfaultfd (Linux 5.11), which is refused or missing here");
@@ -73,6 +76,13 @@ fn filled(page_count: usize) -> Mapping {
     memory
 }
 
+/// A volatile buffer of memory that is filled.
+fn cached(page_count: usize) -> VolatileBuffer {
+    let mut buffer = VolatileBuffer::from_mapping(filled(page_count)).unwrap();
+    buffer.mark_volatile();
+    buffer
+}
+
 /// Tells whether a system call can read a byte at the address.
 fn readable(at: usize) -> Result<(), i32> {
     let (_read, write) = std::io::pipe().unwrap();
@@ -107,6 +117,7 @@ fn install_sigbus_report() {
 /// Prints the address that it is about to touch, as the handler prints the
 /// signal, its code and its address.
 fn touch_a_purged_page() {
+    tenure::set_hand_over_delay(Duration::ZERO);
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
@@ -165,13 +176,12 @@ fn a_purged_page_is_efault_to_a_system_call() {
 }
 
 fn lost_pages_are_reported_and_read_as_zeros() {
-    let memory = filled(512);
-    let cached = memory.mark_volatile().unwrap();
+    let mut cached = cached(512);
     let range = cached.range();
     page_out_all(pages(range, 10, 20));
     page_out_all(pages(range, 100, 1));
     page_out_all(pages(range, 500, 12));
-    let (memory, outcome) = cached.mark_nonvolatile().unwrap();
+    let outcome = cached.mark_nonvolatile().unwrap();
     let lost = [
         pages(range, 10, 20),
         pages(range, 100, 1),
@@ -193,12 +203,10 @@ fn lost_pages_are_reported_and_read_as_zeros() {
     fill(range);
     assert!(is_filled(range));
     assert!(!has_vm_flag(range, "um"), "still registered");
-    drop(memory);
 }
 
 fn intact_means_every_byte() {
-    let cached = filled(512).mark_volatile().unwrap();
-    let (memory, outcome) = cached.mark_nonvolatile().unwrap();
+    let (memory, outcome) = cached(512).into_mapping().unwrap();
     assert_eq!(outcome, Outcome::Intact);
     page_out(memory.range());
     assert!(is_filled(memory.range()));
@@ -336,15 +344,16 @@ fn overlapping_ranges_are_one() {
 fn purge_takes_contents_at_once() {
     let memory = anonymous(512);
     fill(pages(memory.range(), 50, 100));
-    let mut cached = memory.mark_volatile().unwrap();
+    let mut cached = VolatileBuffer::from_mapping(memory).unwrap();
+    cached.mark_volatile();
     let range = cached.range();
     fill(pages(range, 60, 1));
     cached.purge().unwrap();
     assert_eq!(readable(pages(range, 50, 1).start()), Err(libc::EFAULT));
     assert_eq!(readable(pages(range, 0, 1).start()), Ok(()));
-    let (memory, outcome) = cached.mark_nonvolatile().unwrap();
+    let outcome = cached.mark_nonvolatile().unwrap();
     assert_eq!(outcome, Outcome::Purged(vec![pages(range, 50, 100)]));
-    assert!(is_zero(memory.range()));
+    assert!(is_zero(range));
 }
 
 fn purge_leaves_ordinary_memory_alone() {
@@ -416,7 +425,7 @@ fn other_kinds_of_memory_are_refused() {
     ] {
         let memory = builder.map().unwrap();
         fill(memory.range());
-        let refused = memory.mark_volatile().unwrap_err();
+        let refused = VolatileBuffer::from_mapping(memory).unwrap_err();
         assert!(
             matches!(refused.error, Error::WrongKind { found, .. } if found == kind),
             "{refused}"
@@ -430,7 +439,7 @@ fn a_hole_is_refused() {
     let range = memory.range();
     let hole = pages(range, 40, 1);
     raw_unmap(hole);
-    let refused = memory.mark_volatile().unwrap_err();
+    let refused = VolatileBuffer::from_mapping(memory).unwrap_err();
     assert!(
         matches!(refused.error, Error::Hole { hole: at, .. } if at == hole),
         "{refused}"
@@ -455,7 +464,7 @@ fn locked_memory_is_refused() {
     memory
         .lock(40 * page_size()..41 * page_size(), LockMode::OnFault)
         .unwrap();
-    let refused = memory.mark_volatile().unwrap_err();
+    let refused = VolatileBuffer::from_mapping(memory).unwrap_err();
     assert!(matches!(refused.error, Error::Locked { .. }), "{refused}");
     let range = refused.value.range();
     page_out(pages(range, 0, 40));
@@ -465,7 +474,7 @@ fn locked_memory_is_refused() {
 fn missing_access_is_refused() {
     let memory = filled(64);
     raw_protect(pages(memory.range(), 60, 4), MprotectFlags::READ);
-    let refused = memory.mark_volatile().unwrap_err();
+    let refused = VolatileBuffer::from_mapping(memory).unwrap_err();
     assert!(
         matches!(
             refused.error,
@@ -512,18 +521,16 @@ fn register_elsewhere(range: PageRange) -> std::os::fd::OwnedFd {
 fn another_userfaultfd_is_busy() {
     let memory = filled(64);
     let other = register_elsewhere(pages(memory.range(), 32, 32));
-    let refused = memory.mark_volatile().unwrap_err();
+    let refused = VolatileBuffer::from_mapping(memory).unwrap_err();
     assert!(matches!(refused.error, Error::Busy { .. }), "{refused}");
     assert_eq!(refused.error.errno(), libc::EBUSY);
     let range = refused.value.range();
     page_out(range);
     assert!(is_filled(range));
     drop(other);
-    let cached = refused.value.mark_volatile().unwrap();
-    assert!(matches!(
-        cached.mark_nonvolatile(),
-        Ok((_, Outcome::Intact))
-    ));
+    let mut cached = VolatileBuffer::from_mapping(refused.value).unwrap();
+    cached.mark_volatile();
+    assert!(matches!(cached.mark_nonvolatile(), Ok(Outcome::Intact)));
 }
 
 fn after_fork_both_processes_are_told() {
@@ -554,6 +561,7 @@ fn after_fork_both_processes_are_told() {
 }
 
 fn fork_without_descriptors() {
+    tenure::set_hand_over_delay(Duration::ZERO);
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
@@ -595,6 +603,7 @@ fn a_child_without_userfaultfd_cannot_read_zeros() {
 }
 
 fn close_every_descriptor() {
+    tenure::set_hand_over_delay(Duration::ZERO);
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();

@@ -151,6 +151,20 @@ pub enum Error {
         remedy: &'static str,
     },
 
+    /// The contents are volatile, and cannot be borrowed.
+    #[error("{range} is volatile: mark it nonvolatile before it is used")]
+    Volatile {
+        /// What is volatile.
+        range: PageRange,
+    },
+
+    /// Volatile contents are lost.
+    #[error("{range} has been purged, whole or in part: mark it nonvolatile to learn which pages")]
+    Purged {
+        /// What is lost, whole or in part.
+        range: PageRange,
+    },
+
     /// The range is registered with another userfaultfd.
     #[error(
         "cannot mark {range} volatile: a part of it is registered with another userfaultfd; nothing was done"
@@ -275,8 +289,8 @@ impl Error {
             | Self::ProcessLockLimit { limit_bytes: 0, .. } => Errno::PERM,
             Self::LockLimit { .. } | Self::ProcessLockLimit { .. } => Errno::NOMEM,
             Self::Unsupported { .. } => Errno::OPNOTSUPP,
-            Self::Busy { .. } => Errno::BUSY,
-            Self::NoBacking { .. } => Errno::FAULT,
+            Self::Busy { .. } | Self::Volatile { .. } => Errno::BUSY,
+            Self::NoBacking { .. } | Self::Purged { .. } => Errno::FAULT,
             Self::Poisoned { .. } => Errno::HWPOISON,
             Self::Cancelled { .. } => Errno::CANCELED,
             Self::TimedOut { .. } => Errno::TIMEDOUT,

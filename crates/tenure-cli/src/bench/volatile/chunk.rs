@@ -1,8 +1,8 @@
 //! Chunks of memory that are offered to the kernel, each in its own way.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use rustix::mm::Advice;
-use tenure::{HugePages, Mapping, Outcome, VolatileMapping};
+use tenure::{HugePages, Mapping, Outcome, VolatileBuffer};
 
 use super::super::raw::RawMapping;
 
@@ -88,45 +88,31 @@ impl Chunk for Plain {
     }
 }
 
-/// A mapping of tenure's; neither is there after an error.
-pub struct Tenure {
-    in_use: Option<Mapping>,
-    offered: Option<VolatileMapping>,
-}
+/// A buffer of tenure's.
+pub struct Tenure(VolatileBuffer);
 
 impl Tenure {
     /// Makes a chunk that is not offered.
     pub fn new() -> Result<Self> {
         let mapping = Mapping::anonymous(CHUNK_BYTES).huge_pages(HugePages::Never);
-        Ok(Self {
-            in_use: Some(mapping.map()?),
-            offered: None,
-        })
+        Ok(Self(VolatileBuffer::from_mapping(mapping.map()?)?))
     }
 }
 
 impl Chunk for Tenure {
     fn take_back(&mut self) -> Result<Contents> {
-        let offered = self.offered.take().context("not offered")?;
-        let (mapping, outcome) = offered.mark_nonvolatile()?;
-        self.in_use = Some(mapping);
-        Ok(match outcome {
+        Ok(match self.0.mark_nonvolatile()? {
             Outcome::Intact => Contents::Intact,
             Outcome::Purged(runs) => Contents::Purged(runs.len()),
         })
     }
 
     fn bytes(&mut self) -> Result<&mut [u8]> {
-        Ok(self
-            .in_use
-            .as_mut()
-            .context("still offered")?
-            .as_mut_slice()?)
+        Ok(self.0.as_mut_slice()?)
     }
 
     fn offer(&mut self) -> Result<()> {
-        let mapping = self.in_use.take().context("already offered")?;
-        self.offered = Some(mapping.mark_volatile()?);
+        self.0.mark_volatile();
         Ok(())
     }
 }

@@ -15,10 +15,12 @@ use super::range::PageRange;
 ///
 /// The verbs are methods: [`populate`](Mapping::populate),
 /// [`lock`](Mapping::lock), [`lazy_free`](Mapping::lazy_free),
-/// [`mark_volatile`](Mapping::mark_volatile), [`munmap`](Mapping::munmap) and
+/// [`VolatileBuffer::from_mapping`], [`munmap`](Mapping::munmap) and
 /// [`discard`](Mapping::discard). Those that may change bytes behind the
 /// program's back take the mapping by value and give back another type, so that
 /// no reference to such bytes can exist.
+///
+/// [`VolatileBuffer::from_mapping`]: crate::VolatileBuffer::from_mapping
 ///
 /// ```
 /// use tenure::{Access, Mapping};

@@ -6,7 +6,9 @@
 //! decided by the verb.
 
 pub(crate) mod advise;
+pub(crate) mod bars;
 pub(crate) mod cgroup;
+pub(crate) mod copy;
 pub(crate) mod features;
 pub(crate) mod fork;
 pub(crate) mod helper;

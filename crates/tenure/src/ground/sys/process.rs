@@ -108,6 +108,13 @@ pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
+/// The time of the monotonic clock, in nanoseconds.
+pub(crate) fn monotonic_nanos() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // Neither is ever negative.
+    (time.tv_sec as u64) * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// How long this thread has run for.
 pub(crate) fn thread_time() -> Duration {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();

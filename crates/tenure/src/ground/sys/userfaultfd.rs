@@ -163,16 +163,15 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Whether the private anonymous mapping at the page `at` is registered
-    /// with this userfaultfd's kind. Changes nothing.
+    /// Whether the private anonymous mapping at the page `at` is registered with
+    /// a userfaultfd, this or another. Changes nothing.
     ///
     /// UFFDIO_CONTINUE (Linux 5.13) serves: it answers ENOENT where nothing is
     /// registered, and EINVAL where something is that it does not work on.
-    /// Older kernels answer EINVAL to everything; there the registration has to
-    /// be believed.
-    pub(crate) fn is_registered(&self, at: usize) -> bool {
+    /// `None`: older kernels answer EINVAL to everything.
+    pub(crate) fn registration(&self, at: usize) -> Option<bool> {
         if self.features & u64::from(UFFD_FEATURE_MINOR_SHMEM) == 0 {
-            return true;
+            return None;
         }
         let mut question = uffdio_continue {
             range: wire(PageRange::between(at, at + page_size())),
@@ -187,7 +186,7 @@ impl Userfaultfd {
                 Updater::<CONTINUE, uffdio_continue>::new(&mut question),
             )
         };
-        answer == Err(Errno::INVAL)
+        Some(answer == Err(Errno::INVAL))
     }
 }
 

@@ -1,11 +1,15 @@
-//! Which ranges are volatile, and how they become so and cease to be.
+//! What the kernel knows of volatile memory: which ranges it may take pages of,
+//! and what it has taken.
 
 use std::sync::LazyLock;
 
 use rangemap::RangeSet;
 
+use super::fork;
+use super::marks::Marks;
+use super::objects::Objects;
 use super::take_back::take_back;
-use super::{Outcome, fork};
+use super::{Outcome, at};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Harmless, Losing, advise, advise_losing};
@@ -15,32 +19,50 @@ use crate::ground::sys::pagemap::{self, PageState};
 use crate::ground::sys::touch::Toucher;
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::vma::{self, Vma};
-use crate::ground::sys::{Errno, map, page_size};
+use crate::ground::sys::{Errno, bars, map, page_size};
 use crate::verbs::check_private_anonymous;
 
-const VERB: &str = "mark volatile";
+pub(super) const VERB: &str = "mark volatile";
 
-/// The process's volatile ranges.
+/// The process's volatile memory.
 pub(super) struct Engine {
     /// Opened when it is first needed.
     pub(super) uffd: Option<Userfaultfd>,
-    /// Ranges that are volatile.
+    /// Ranges of plain addresses.
+    pub(super) marks: Marks,
+    /// Ranges with a word of their own.
+    pub(super) objects: Objects,
+    /// What the kernel may take pages of; registered with the userfaultfd.
     pub(super) offered: RangeSet<usize>,
-    /// Pages of them that are known to be lost and have not been reported.
+    /// Pages that are known to be lost and have not been reported.
     pub(super) lost: RangeSet<usize>,
+    /// Pages of those that are barred, for want of a userfaultfd.
+    pub(super) barred: RangeSet<usize>,
     /// This is a child that could not protect all it inherited: some of
     /// `offered` cannot be accessed at all instead.
-    pub(super) barred: bool,
+    pub(super) closed_to_child: bool,
 }
 
+/// Held by who changes anything but a word. What is in a word's state Busy is in
+/// the hands of the holder.
 pub(super) static ENGINE: LazyLock<ForkMutex<Engine>> = LazyLock::new(|| {
     ForkMutex::new(Engine {
         uffd: None,
+        marks: Marks::new(),
+        objects: Objects::new(),
         offered: RangeSet::new(),
         lost: RangeSet::new(),
-        barred: false,
+        barred: RangeSet::new(),
+        closed_to_child: false,
     })
 });
+
+/// Whether the kernel can be offered memory: it has to tell what it takes, and
+/// to give the rest back without a gap.
+pub(super) fn can_offer() -> bool {
+    let features = Features::get();
+    features.sigbus_on_missing() && features.madv_populate.is_ok()
+}
 
 impl Engine {
     /// The process's userfaultfd; opened if there is none, or if somebody has
@@ -55,95 +77,254 @@ impl Engine {
         }
     }
 
-    /// Whether a missing page of the mapping at `at` is SIGBUS by our doing.
+    /// Whether a missing page of the mapping at `at`, which was registered, is
+    /// SIGBUS still. Kernels that do not tell have to be believed.
     fn protects(&self, at: usize) -> bool {
-        self.uffd
-            .as_ref()
-            .is_some_and(|uffd| uffd.is_open() && uffd.is_registered(at))
+        let is_registered = |uffd: &Userfaultfd| uffd.registration(at) != Some(false);
+        let open = self.uffd.as_ref().filter(|uffd| uffd.is_open());
+        open.is_some_and(is_registered)
     }
 
-    /// The parts of the range that are volatile.
-    fn parts(&self, range: PageRange) -> Vec<PageRange> {
-        self.offered
-            .overlapping(range.as_std())
-            .filter_map(|part| PageRange::from(part.clone()).intersection(range))
-            .collect()
-    }
-
-    /// The same, each within one mapping of the kernel's.
-    fn mapped_parts(&self, range: PageRange) -> Result<Vec<Vma>> {
+    /// The parts of the range that the kernel may take pages of, each within one
+    /// of its mappings.
+    fn offered_parts(&self, range: PageRange) -> Result<Vec<Vma>> {
         let mut mapped = Vec::new();
-        for part in self.parts(range) {
+        for part in parts(&self.offered, range) {
             mapped.extend(vma::within(part)?);
         }
         Ok(mapped)
     }
 
-    /// The parts of the range that have to be registered: those that are not
-    /// volatile, and those that have lost their protection, which from here on
-    /// count as lost.
+    /// The parts of the range that have to be registered: those that are not,
+    /// and those that have lost their protection, which from here on count as
+    /// lost.
     fn unprotected(&mut self, range: PageRange) -> Result<Vec<PageRange>> {
-        let mut parts: Vec<PageRange> = self
+        let mut found: Vec<PageRange> = self
             .offered
             .gaps(&range.as_std())
             .map(PageRange::from)
             .collect();
-        for vma in self.mapped_parts(range)? {
+        for vma in self.offered_parts(range)? {
             if !self.protects(vma.range.start()) {
                 self.lost.insert(vma.range.as_std());
-                parts.push(vma.range);
+                found.push(vma.range);
             }
         }
-        Ok(parts)
+        Ok(found)
+    }
+
+    /// Looks whether the range is fit to be volatile, when it is met for the
+    /// first time.
+    pub(super) fn look_at(&mut self, range: PageRange) -> Result<()> {
+        protect_children()?;
+        let vmas = check(range)?;
+        if !can_offer() {
+            return Ok(());
+        }
+        self.open()?;
+        let starts = vmas.iter().map(|vma| vma.range.start());
+        let is_busy = |at: usize| {
+            let uffd = self.uffd.as_ref().and_then(|uffd| uffd.registration(at));
+            uffd == Some(true) && !self.offered.contains(&at)
+        };
+        match starts.into_iter().any(is_busy) {
+            true => Err(Error::Busy { range }),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether what has been read of the range is what was written there: none of
+    /// it is lost, and all that is offered is protected.
+    pub(super) fn vouches_for(&self, range: PageRange) -> Result<bool> {
+        let is_protected = |vma: &Vma| self.protects(vma.range.start());
+        Ok(parts(&self.lost, range).is_empty()
+            && self.offered_parts(range)?.iter().all(is_protected))
+    }
+
+    /// Lets the kernel take pages of the range. It is asked again what is mapped
+    /// there: since the range was marked that may have changed. With an error
+    /// nothing has been done.
+    ///
+    /// # Safety
+    ///
+    /// The range is volatile: its contents may go at any time.
+    pub(super) unsafe fn offer(&mut self, range: PageRange) -> Result<()> {
+        check(range)?;
+        self.open()?;
+        let new = self.unprotected(range)?;
+        let uffd = self.open()?;
+        for part in &new {
+            map_zeros_where_absent(*part)?;
+        }
+        for (index, part) in new.iter().enumerate() {
+            if let Err(errno) = uffd.register(*part) {
+                for done in &new[..index] {
+                    // Registered a moment ago; taking that back needs no room.
+                    let _ = uffd.unregister(*done);
+                }
+                return Err(explain_register(range, errno));
+            }
+        }
+        self.offered.insert(range.as_std());
+        // Where the advice is refused (memory locked since it was looked at), the
+        // pages simply stay.
+        // SAFETY: the caller lets the kernel take the contents; from here on the
+        // registration shows each loss.
+        let _ = unsafe { advise_losing(range, Losing::Free) };
+        Ok(())
+    }
+
+    /// Takes the range back from the kernel, and tells what is lost of it. With
+    /// an error it is offered still, and no loss is forgotten.
+    pub(super) fn withdraw(&mut self, range: PageRange) -> Result<Outcome> {
+        for vma in self.offered_parts(range)? {
+            if !self.protects(vma.range.start()) {
+                self.lost.insert(vma.range.as_std());
+                if self.closed_to_child && !vma.readable {
+                    // SAFETY: only memory that could be read and written is
+                    // offered; the fork handler took that away.
+                    unsafe { map::protect_read_write(vma.range) }
+                        .map_err(at("mprotect", vma.range))?;
+                }
+            } else if let Some(uffd) = &self.uffd {
+                take_back(uffd, vma.range, &mut self.lost)?;
+            }
+        }
+        for part in parts(&self.barred, range) {
+            // SAFETY: only memory that could be read and written is marked.
+            unsafe { bars::take_down(part) }.map_err(at("madvise(MADV_GUARD_REMOVE)", part))?;
+            self.barred.remove(part.as_std());
+        }
+        self.stop_watching(range);
+        Ok(self.take_report(range))
+    }
+
+    /// Takes the contents of the range now, which is volatile.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Engine::offer`].
+    pub(super) unsafe fn purge(&mut self, range: PageRange) -> Result<()> {
+        let is_offered = self.offered.gaps(&range.as_std()).next().is_none();
+        // SAFETY: handed on to the caller.
+        if !is_offered && (!can_offer() || unsafe { self.offer(range) }.is_err()) {
+            // SAFETY: as above.
+            unsafe { self.bar(range) }?;
+        }
+        for vma in self.offered_parts(range)? {
+            if self.protects(vma.range.start()) {
+                let runs = scan(vma.range)?;
+                each_with_contents(runs, |run| {
+                    // SAFETY: the run is offered and registered: whoever marked it
+                    // lets its contents go, and the registration shows the loss.
+                    unsafe { advise_losing(run, Losing::DontNeed) }
+                        .map_err(at("madvise(MADV_DONTNEED)", run))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the contents of what is not offered, and puts up bars: an access is
+    /// SIGSEGV.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Engine::offer`].
+    unsafe fn bar(&mut self, range: PageRange) -> Result<()> {
+        check(range)?;
+        protect_children()?;
+        let open: Vec<PageRange> = self
+            .barred
+            .gaps(&range.as_std())
+            .map(PageRange::from)
+            .collect();
+        for part in open {
+            let not_offered: Vec<_> = self
+                .offered
+                .gaps(&part.as_std())
+                .map(PageRange::from)
+                .collect();
+            for part in not_offered {
+                let runs = scan(part)?;
+                each_with_contents(runs, |run| {
+                    // SAFETY: the caller gives the contents up; `check` has seen
+                    // private anonymous memory.
+                    unsafe { bars::put_up(run) }.map_err(at("madvise(MADV_GUARD_INSTALL)", run))?;
+                    self.barred.insert(run.as_std());
+                    self.lost.insert(run.as_std());
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the volatility of a range whose contents or mappings go away.
+    pub(super) fn forget(&mut self, range: PageRange) {
+        self.marks.forget(range);
+        if !self.offered.is_empty() {
+            self.stop_watching(range);
+        }
+        if !self.lost.is_empty() {
+            self.lost.remove(range.as_std());
+        }
+        for part in parts(&self.barred, range) {
+            // SAFETY: only memory that could be read and written is marked. What
+            // is not there any more has no bars either.
+            let _ = unsafe { bars::take_down(part) };
+            self.barred.remove(part.as_std());
+        }
+    }
+
+    fn stop_watching(&mut self, range: PageRange) {
+        for part in parts(&self.offered, range) {
+            if let Some(uffd) = self.uffd.as_ref().filter(|uffd| uffd.is_open()) {
+                // What is not registered any more (mapped over) stays as it is.
+                let _ = uffd.unregister(part);
+            }
+            self.offered.remove(part.as_std());
+        }
+    }
+
+    /// Notices that somebody has closed the userfaultfd: what was offered counts
+    /// as lost, is emptied, and protected anew.
+    pub(super) fn rearm(&mut self) {
+        if self.offered.is_empty() || self.uffd.as_ref().is_some_and(Userfaultfd::is_open) {
+            return;
+        }
+        let all: Vec<PageRange> = self.offered.iter().cloned().map(PageRange::from).collect();
+        for range in all {
+            // SAFETY: what is offered is volatile.
+            if unsafe { self.offer(range) }.is_ok() {
+                // SAFETY: it counts as lost, and the registration shows that.
+                let _ = unsafe { advise_losing(range, Losing::DontNeed) };
+            }
+        }
     }
 
     fn take_report(&mut self, range: PageRange) -> Outcome {
-        let runs: Vec<PageRange> = self
-            .lost
-            .overlapping(range.as_std())
-            .filter_map(|run| PageRange::from(run.clone()).intersection(range))
-            .collect();
-        self.lost.remove(range.as_std());
+        let runs = parts(&self.lost, range);
         if runs.is_empty() {
-            Outcome::Intact
-        } else {
-            Outcome::Purged(runs)
+            return Outcome::Intact;
         }
+        self.lost.remove(range.as_std());
+        Outcome::Purged(runs)
     }
 }
 
-/// # Safety
-///
-/// As for [`PageRange::mark_volatile`].
-pub(super) unsafe fn mark(range: PageRange) -> Result<()> {
-    check(range)?;
-    let mut engine = ENGINE.lock();
-    engine.open()?;
-    let new = engine.unprotected(range)?;
-    let uffd = engine.open()?;
-    for part in &new {
-        map_zeros_where_absent(*part)?;
-    }
-    for (index, part) in new.iter().enumerate() {
-        if let Err(errno) = uffd.register(*part) {
-            for done in &new[..index] {
-                // Registered a moment ago; taking that back needs no room.
-                let _ = uffd.unregister(*done);
-            }
-            return Err(explain_register(range, errno));
-        }
-    }
-    engine.offered.insert(range.as_std());
-    // Where the advice is refused (memory locked since it was looked at), the
-    // pages simply stay.
-    // SAFETY: the caller lets the kernel take the contents; from here on the
-    // registration shows each loss.
-    let _ = unsafe { advise_losing(range, Losing::Free) };
-    Ok(())
+/// The parts of the range that are in the set, in order.
+fn parts(set: &RangeSet<usize>, range: PageRange) -> Vec<PageRange> {
+    set.overlapping(range.as_std())
+        .filter_map(|part| PageRange::from(part.clone()).intersection(range))
+        .collect()
 }
 
-fn check(range: PageRange) -> Result<()> {
-    for vma in check_private_anonymous(VERB, range)? {
+/// Whether the range can be volatile: private anonymous memory that can be read
+/// and written and is not locked.
+fn check(range: PageRange) -> Result<Vec<Vma>> {
+    let vmas = check_private_anonymous(VERB, range)?;
+    for vma in &vmas {
         let missing = match (vma.readable, vma.writable) {
             (true, true) => continue,
             (true, false) => "write",
@@ -156,22 +337,18 @@ fn check(range: PageRange) -> Result<()> {
             missing,
         });
     }
-    // Taking pages back is built on it.
-    Features::get()
-        .madv_populate
-        .map_err(|answer| Error::Unsupported {
-            verb: VERB,
-            feature: "MADV_POPULATE_WRITE",
-            answer,
-            remedy: "it needs Linux 5.14",
-        })
+    Ok(vmas)
 }
 
-fn open_userfaultfd() -> Result<Userfaultfd> {
+fn protect_children() -> Result<()> {
     fork::protect_children().map_err(|errno| Error::System {
         call: "pthread_atfork",
         errno,
-    })?;
+    })
+}
+
+fn open_userfaultfd() -> Result<Userfaultfd> {
+    protect_children()?;
     let features = Features::get();
     features.userfaultfd.and_then(|_| Userfaultfd::open()).map_err(|answer| Error::Unsupported {
         verb: VERB,
@@ -181,16 +358,20 @@ fn open_userfaultfd() -> Result<Userfaultfd> {
     })
 }
 
-/// Maps the page of zeros wherever the range has no page, so that a page which
-/// is missing later is one that was lost. Before the range is registered: a
-/// thread that reads such a page meanwhile must not meet SIGBUS.
-fn map_zeros_where_absent(range: PageRange) -> Result<()> {
-    let runs = pagemap::scan(range).map_err(|answer| Error::Unsupported {
+fn scan(range: PageRange) -> Result<Vec<pagemap::PageRun>> {
+    pagemap::scan(range).map_err(|answer| Error::Unsupported {
         verb: VERB,
         feature: "/proc/self/pagemap",
         answer,
         remedy: "it needs /proc; after a change of user it belongs to root until prctl(PR_SET_DUMPABLE, 1)",
-    })?;
+    })
+}
+
+/// Maps the page of zeros wherever the range has no page, so that a page which
+/// is missing later is one that was lost. Before the range is registered: a
+/// thread that reads such a page meanwhile must not meet SIGBUS.
+fn map_zeros_where_absent(range: PageRange) -> Result<()> {
+    let runs = scan(range)?;
     for run in runs.iter().filter(|run| run.state == PageState::Absent) {
         advise(run.range, Harmless::PopulateRead)
             .map_err(at("madvise(MADV_POPULATE_READ)", run.range))?;
@@ -209,87 +390,35 @@ fn explain_register(range: PageRange, errno: Errno) -> Error {
     }
 }
 
-pub(super) fn unmark(range: PageRange) -> Result<Outcome> {
-    vma::cover(range)?;
-    let mut engine = ENGINE.lock();
-    let engine = &mut *engine;
-    for vma in engine.mapped_parts(range)? {
-        if !engine.protects(vma.range.start()) {
-            engine.lost.insert(vma.range.as_std());
-            if engine.barred && !vma.readable {
-                // SAFETY: only memory that could be read and written is marked;
-                // the fork handler took that away.
-                unsafe { map::protect_read_write(vma.range) }.map_err(at("mprotect", vma.range))?;
-            }
-        } else if let Some(uffd) = &engine.uffd {
-            take_back(uffd, vma.range, &mut engine.lost)?;
-        }
-    }
-    stop_watching(engine, range);
-    Ok(engine.take_report(range))
-}
-
-pub(super) fn purge(range: PageRange) -> Result<()> {
-    vma::cover(range)?;
-    let engine = ENGINE.lock();
-    for vma in engine.mapped_parts(range)? {
-        if !engine.protects(vma.range.start()) {
-            continue;
-        }
-        for run in pagemap::scan(vma.range).map_err(at("PAGEMAP_SCAN", vma.range))? {
-            match run.state {
-                PageState::Swapped => purge_run(run.range)?,
-                PageState::Present if Features::get().pagemap_scan.is_ok() => purge_run(run.range)?,
-                PageState::Present => purge_but_zeros(run.range)?,
-                PageState::Absent | PageState::Zero => {}
-            }
+/// Does something to each run that holds more than pages of zeros.
+fn each_with_contents(
+    runs: Vec<pagemap::PageRun>,
+    mut act: impl FnMut(PageRange) -> Result<()>,
+) -> Result<()> {
+    for run in runs {
+        match run.state {
+            PageState::Swapped => act(run.range)?,
+            PageState::Present if Features::get().pagemap_scan.is_ok() => act(run.range)?,
+            PageState::Present => each_but_zeros(run.range, &mut act)?,
+            PageState::Absent | PageState::Zero => {}
         }
     }
     Ok(())
 }
 
-fn purge_run(run: PageRange) -> Result<()> {
-    // SAFETY: the range is volatile and registered: whoever marked it lets its
-    // contents go at any time, and the registration shows the loss.
-    unsafe { advise_losing(run, Losing::DontNeed) }.map_err(at("madvise(MADV_DONTNEED)", run))
-}
-
-/// Purges page by page what holds more than zeros. Without PAGEMAP_SCAN the page
-/// of zeros cannot be told from others; taking it from where nothing was ever
-/// written would be reported as a loss.
-fn purge_but_zeros(run: PageRange) -> Result<()> {
+/// Looks page by page for what holds more than zeros. Without PAGEMAP_SCAN the
+/// page of zeros cannot be told from others; taking it from where nothing was
+/// ever written would be reported as a loss.
+fn each_but_zeros(run: PageRange, act: &mut impl FnMut(PageRange) -> Result<()>) -> Result<()> {
     let toucher = Toucher::new().map_err(at("memfd_create", run))?;
     for page in run.chunks(page_size()) {
         match toucher.is_zero(page.start()) {
             Ok(true) => {}
             // The kernel has just taken it.
             Err(Errno::FAULT) => {}
-            Ok(false) => purge_run(page)?,
+            Ok(false) => act(page)?,
             Err(errno) => return Err(at("pwrite", page)(errno)),
         }
     }
     Ok(())
-}
-
-/// Ends the volatility of a range whose contents or mappings go away.
-pub(in crate::verbs) fn forget(range: PageRange) {
-    let mut engine = ENGINE.lock();
-    if !engine.offered.is_empty() {
-        stop_watching(&mut engine, range);
-        engine.lost.remove(range.as_std());
-    }
-}
-
-fn stop_watching(engine: &mut Engine, range: PageRange) {
-    for part in engine.parts(range) {
-        if let Some(uffd) = engine.uffd.as_ref().filter(|uffd| uffd.is_open()) {
-            // What is not registered any more (mapped over) stays as it is.
-            let _ = uffd.unregister(part);
-        }
-        engine.offered.remove(part.as_std());
-    }
-}
-
-pub(super) fn at(call: &'static str, range: PageRange) -> impl Fn(Errno) -> Error {
-    move |errno| Error::SystemAt { call, range, errno }
 }

@@ -4,6 +4,7 @@
 use std::sync::OnceLock;
 
 use super::engine::ENGINE;
+use super::keeper;
 use crate::ground::sys::fork::at_fork;
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::{Errno, map};
@@ -25,6 +26,7 @@ unsafe extern "C" fn parent() {
 
 /// Makes system calls only: neither allocates nor frees.
 unsafe extern "C" fn child() {
+    keeper::forget_in_child();
     // SAFETY: `prepare` has run in the thread that this is a copy of.
     unsafe {
         ENGINE.let_go(|engine| {
@@ -50,7 +52,7 @@ unsafe extern "C" fn child() {
                     // Zeros must never pass for contents: no access at all is
                     // the next best. (What the child does not have at all,
                     // memory marked MADV_DONTFORK, needs neither.)
-                    engine.barred = true;
+                    engine.closed_to_child = true;
                     let _ = map::protect_none(part);
                 }
             }

@@ -1,15 +1,26 @@
 //! volatile: contents are wanted, but the kernel may take them; using a taken
 //! page is SIGBUS, and unmarking tells what was lost.
 
+mod buffer;
 mod engine;
 mod fork;
+mod keeper;
+mod marks;
+mod objects;
+mod order;
 mod take_back;
+mod word;
 
-pub(super) use engine::forget;
+pub use buffer::VolatileBuffer;
+pub use keeper::set_hand_over_delay;
+pub use order::Priority;
 
-use crate::ground::error::{Refused, Result};
-use crate::ground::mapping::Mapping;
+use self::engine::ENGINE;
+use self::marks::Unmarked;
+use self::order::Stamp;
+use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
+use crate::ground::sys::{Errno, vma};
 
 /// What became of a volatile range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,84 +31,6 @@ pub enum Outcome {
     /// These pages were lost and read as zeros, in order of address; all others
     /// are as they were.
     Purged(Vec<PageRange>),
-}
-
-/// A [`Mapping`] that is volatile: the kernel may take its pages at any time,
-/// so its bytes cannot be looked at until
-/// [`mark_nonvolatile`](VolatileMapping::mark_nonvolatile) has said which are
-/// still there.
-#[derive(Debug)]
-#[must_use = "dropping it unmaps the memory"]
-pub struct VolatileMapping {
-    mapping: Mapping,
-}
-
-impl VolatileMapping {
-    /// The volatile pages.
-    pub fn range(&self) -> PageRange {
-        self.mapping.range()
-    }
-
-    /// Makes the memory ordinary again and tells exactly which of its pages
-    /// were lost; they read as zeros.
-    ///
-    /// # Errors
-    ///
-    /// As for [`PageRange::mark_nonvolatile`]; the memory stays volatile.
-    pub fn mark_nonvolatile(self) -> Result<(Mapping, Outcome), Refused<Self>> {
-        // SAFETY: the range is this mapping's own.
-        match unsafe { self.range().mark_nonvolatile() } {
-            Ok(outcome) => Ok((self.mapping, outcome)),
-            Err(error) => Err(Refused { value: self, error }),
-        }
-    }
-
-    /// Has the contents taken now, as the kernel would under memory pressure.
-    ///
-    /// # Errors
-    ///
-    /// As for [`PageRange::purge`].
-    pub fn purge(&mut self) -> Result<()> {
-        // SAFETY: the range is this mapping's own, and nothing can borrow from it.
-        unsafe { self.range().purge() }
-    }
-}
-
-impl Mapping {
-    /// Lets the kernel take the pages of this private anonymous memory when it
-    /// needs them: `userfaultfd(2)` in SIGBUS mode (Linux 5.11 for processes
-    /// without privilege) and `madvise(MADV_FREE)`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`PageRange::mark_volatile`], with the mapping given back.
-    ///
-    /// ```
-    /// use tenure::{Mapping, Outcome};
-    ///
-    /// # fn main() -> Result<(), tenure::Error> {
-    /// # if !tenure::Features::get().sigbus_on_missing() { return Ok(()); }
-    /// let mut thumbnail = Mapping::anonymous(1 << 20).map()?;
-    /// thumbnail.as_mut_slice()?.fill(7);
-    ///
-    /// let cached = thumbnail.mark_volatile()?; // the kernel may take it
-    ///
-    /// let (thumbnail, outcome) = cached.mark_nonvolatile()?;
-    /// match outcome {
-    ///     Outcome::Intact => assert_eq!(thumbnail.as_slice()[0], 7),
-    ///     Outcome::Purged(runs) => println!("draw it again, {} parts are gone", runs.len()),
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn mark_volatile(self) -> Result<VolatileMapping, Refused<Self>> {
-        // SAFETY: no reference to the bytes exists while `self` is owned, and
-        // `VolatileMapping` lends none.
-        match unsafe { self.range().mark_volatile() } {
-            Ok(()) => Ok(VolatileMapping { mapping: self }),
-            Err(error) => Err(Refused { value: self, error }),
-        }
-    }
 }
 
 impl PageRange {
@@ -153,7 +86,37 @@ impl PageRange {
             return Ok(());
         }
         // SAFETY: handed on to the caller.
-        unsafe { engine::mark(self) }
+        unsafe { self.mark_volatile_with(Priority::default()) }
+    }
+
+    /// The same, with a priority.
+    ///
+    /// # Errors
+    ///
+    /// As for [`mark_volatile`](PageRange::mark_volatile).
+    ///
+    /// # Safety
+    ///
+    /// As for [`mark_volatile`](PageRange::mark_volatile).
+    pub unsafe fn mark_volatile_with(self, priority: Priority) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let stamp = Stamp::now();
+        let mut engine = ENGINE.lock();
+        if !engine.marks.mark(self, priority, stamp) {
+            engine.look_at(self)?;
+            engine.marks.mark_new(self, priority, stamp);
+        }
+        if keeper::delay_nanos() == 0 {
+            // What cannot be offered stays.
+            // SAFETY: the caller lets the contents go.
+            let offered = unsafe { engine.offer(self) }.is_ok();
+            engine.marks.settle(self, offered);
+        }
+        drop(engine);
+        keeper::has_marked();
+        Ok(())
     }
 
     /// Makes the range ordinary memory again and tells exactly which pages were
@@ -181,7 +144,14 @@ impl PageRange {
         if self.is_empty() {
             return Ok(Outcome::Intact);
         }
-        engine::unmark(self)
+        let mut engine = ENGINE.lock();
+        if engine.marks.unmark(self) == Unmarked::Intact {
+            return Ok(Outcome::Intact);
+        }
+        vma::cover(self)?;
+        let outcome = engine.withdraw(self)?;
+        engine.marks.set_known(self);
+        Ok(outcome)
     }
 
     /// Has the contents of the volatile parts of the range taken now, as the
@@ -204,6 +174,22 @@ impl PageRange {
         if self.is_empty() {
             return Ok(());
         }
-        engine::purge(self)
+        vma::cover(self)?;
+        let mut engine = ENGINE.lock();
+        for part in engine.marks.volatile_parts(self) {
+            // SAFETY: it is volatile, and the caller's.
+            unsafe { engine.purge(part) }?;
+            engine.marks.settle(part, true);
+        }
+        Ok(())
     }
+}
+
+/// Ends the volatility of a range whose contents or mappings go away.
+pub(super) fn forget(range: PageRange) {
+    ENGINE.lock().forget(range);
+}
+
+fn at(call: &'static str, range: PageRange) -> impl Fn(Errno) -> Error {
+    move |errno| Error::SystemAt { call, range, errno }
 }

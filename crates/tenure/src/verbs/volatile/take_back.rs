@@ -2,7 +2,7 @@
 
 use rangemap::RangeSet;
 
-use super::engine::at;
+use super::at;
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;

@@ -1,0 +1,252 @@
+//! The keeper: one thread that offers the kernel what has been volatile for a
+//! while, and looks after what is offered.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, PoisonError};
+use std::time::Duration;
+
+use super::Stamp;
+use super::engine::{ENGINE, Engine, can_offer};
+use super::marks::Mark;
+use super::objects::Object;
+use super::word::State;
+use crate::ground::range::PageRange;
+use crate::ground::sys::process;
+
+/// The default of [`set_hand_over_delay`].
+const DEFAULT_DELAY: Duration = Duration::from_millis(100);
+
+/// What is offered while the engine is held: other threads that mark or unmark
+/// plain ranges wait for so long. About a millisecond.
+const BATCH_BYTES: usize = 16 << 20;
+
+/// How long the keeper waits for something to become volatile before it ends.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// How often it looks whether its userfaultfd is still open, when all that is
+/// volatile is offered.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+const GONE: u8 = 0;
+/// All that is volatile is offered, or nothing is.
+const ASLEEP: u8 = 1;
+/// Looks for what is due.
+const AWAKE: u8 = 2;
+
+/// Whether a mark has to wake the keeper. Sequentially consistent, as the words
+/// are: the keeper falls asleep, then looks at the words once more; who marks
+/// changes the word, then looks here.
+static KEEPER: AtomicU8 = AtomicU8::new(GONE);
+static MARKED: Condvar = Condvar::new();
+static DELAY_NANOS: AtomicU64 = AtomicU64::new(DEFAULT_DELAY.as_nanos() as u64);
+
+/// Sets how long memory is volatile before the kernel is offered it, for the
+/// whole process: 100 ms unless set. What is marked and unmarked again within
+/// that costs no system call. Zero offers inside the call that marks.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// tenure::set_hand_over_delay(Duration::from_millis(20));
+/// # tenure::set_hand_over_delay(Duration::from_millis(100));
+/// ```
+pub fn set_hand_over_delay(delay: Duration) {
+    let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+    DELAY_NANOS.store(nanos, Ordering::Relaxed);
+}
+
+pub(super) fn delay_nanos() -> u64 {
+    DELAY_NANOS.load(Ordering::Relaxed)
+}
+
+/// Has the keeper know that something has been marked. Not with the engine held.
+#[inline]
+pub(super) fn has_marked() {
+    if KEEPER.load(Ordering::SeqCst) != AWAKE {
+        wake();
+    }
+}
+
+#[cold]
+fn wake() {
+    let engine = ENGINE.lock();
+    let was = KEEPER.swap(AWAKE, Ordering::SeqCst);
+    drop(engine);
+    MARKED.notify_all();
+    // Without a thread to be had, memory stays until the next mark finds one.
+    if was == GONE && process::spawn_quiet("tenure-keeper", keep).is_err() {
+        KEEPER.store(GONE, Ordering::SeqCst);
+    }
+}
+
+/// In a child after fork there is no keeper; the next mark starts one.
+pub(super) fn forget_in_child() {
+    KEEPER.store(GONE, Ordering::SeqCst);
+}
+
+fn keep() {
+    let mut idle = Duration::ZERO;
+    loop {
+        let delay = Duration::from_nanos(delay_nanos());
+        hand_over(delay);
+        let mut engine = ENGINE.lock();
+        engine.rearm();
+        let wait = match engine.falls_asleep() {
+            false => (delay / 2).clamp(Duration::from_millis(5), LOOK_EVERY),
+            true if engine.has_volatile() => LOOK_EVERY,
+            true if idle >= LINGER => {
+                KEEPER.store(GONE, Ordering::SeqCst);
+                // A word may have been marked before it could see that.
+                if !engine.objects.has_marked() {
+                    return;
+                }
+                KEEPER.store(AWAKE, Ordering::SeqCst);
+                continue;
+            }
+            true => LINGER,
+        };
+        idle = if engine.has_volatile() {
+            Duration::ZERO
+        } else {
+            idle + wait
+        };
+        // Woken or not: there is something to look at.
+        drop(
+            MARKED
+                .wait_timeout(engine, wait)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+}
+
+impl Engine {
+    /// Whether nothing is due; then marks have to wake the keeper from now on.
+    /// (Where nothing can be offered, they need not.)
+    fn falls_asleep(&self) -> bool {
+        if !can_offer() {
+            return true;
+        }
+        let has_due = || self.marks.due_bytes() > 0 || self.objects.has_marked();
+        if has_due() {
+            return false;
+        }
+        KEEPER.store(ASLEEP, Ordering::SeqCst);
+        if has_due() {
+            KEEPER.store(AWAKE, Ordering::SeqCst);
+            return false;
+        }
+        true
+    }
+
+    fn has_volatile(&self) -> bool {
+        self.marks.volatile_bytes() > 0 || self.objects.volatile().next().is_some()
+    }
+}
+
+/// Something that is due.
+#[derive(Clone, Debug)]
+pub(super) enum Due {
+    Plain(PageRange),
+    Object(Arc<Object>),
+}
+
+impl Due {
+    fn range(&self) -> PageRange {
+        match self {
+            Self::Plain(range) => *range,
+            Self::Object(object) => object.range,
+        }
+    }
+}
+
+/// Offers the kernel all that has been volatile for longer than `delay`.
+fn hand_over(delay: Duration) {
+    if !can_offer() {
+        return;
+    }
+    let now = Stamp::now().as_nanos();
+    let delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+    let mut due = ENGINE
+        .lock()
+        .due(Stamp::from_nanos(now.saturating_sub(delay)));
+    due.sort_unstable_by_key(|due| due.range().start());
+    let mut rest = &due[..];
+    while !rest.is_empty() {
+        let batch = first_batch(rest);
+        // Taken anew for each batch, so that others get their turn.
+        ENGINE.lock().offer_batch(&rest[..batch]);
+        rest = &rest[batch..];
+    }
+}
+
+/// Offers an object at once, if it is still marked.
+pub(super) fn offer_now(object: &Arc<Object>) {
+    ENGINE.lock().offer_batch(&[Due::Object(object.clone())]);
+}
+
+/// How many of the ranges, in order of address, make up the first batch.
+fn first_batch(due: &[Due]) -> usize {
+    let mut bytes = 0;
+    let more = due.iter().take_while(|due| {
+        bytes += due.range().len();
+        bytes <= BATCH_BYTES
+    });
+    more.count().max(1)
+}
+
+impl Engine {
+    /// What was marked before `since` and is not offered, or not since then.
+    fn due(&self, since: Stamp) -> Vec<Due> {
+        let plain = self
+            .marks
+            .volatile()
+            .filter_map(|(range, mark)| match mark {
+                Mark::Volatile {
+                    due: true, stamp, ..
+                } if stamp <= since => Some(Due::Plain(range)),
+                _ => None,
+            });
+        let objects = self.objects.volatile().filter(|object| {
+            let reading = object.word.read();
+            reading.state() == State::Marked && reading.stamp() <= since
+        });
+        plain.chain(objects.cloned().map(Due::Object)).collect()
+    }
+
+    /// Offers what is still due of a batch, neighbours in one piece.
+    pub(super) fn offer_batch(&mut self, batch: &[Due]) {
+        let mut in_hand: Vec<&Due> = batch.iter().filter(|due| self.takes_in_hand(due)).collect();
+        in_hand.sort_unstable_by_key(|due| due.range().start());
+        for neighbours in in_hand.chunk_by(|a, b| a.range().end() == b.range().start()) {
+            let (first, last) = (
+                neighbours[0].range(),
+                neighbours[neighbours.len() - 1].range(),
+            );
+            let all = PageRange::between(first.start(), last.end());
+            // SAFETY: all of it is volatile: taken in hand above, with the engine
+            // held ever since.
+            let offered = unsafe { self.offer(all) }.is_ok();
+            for due in neighbours {
+                // SAFETY: as above. One that is not fit must not keep the others.
+                let offered = offered || unsafe { self.offer(due.range()) }.is_ok();
+                self.settle(due, offered);
+            }
+        }
+    }
+
+    fn takes_in_hand(&self, due: &Due) -> bool {
+        match due {
+            Due::Plain(range) => self.marks.is_due(*range),
+            Due::Object(object) => object.word.take_in_hand(),
+        }
+    }
+
+    /// What cannot be offered stays as it is, and is not tried again before it is
+    /// marked again. For an object that means that unmarking asks the engine.
+    fn settle(&mut self, due: &Due, offered: bool) {
+        match due {
+            Due::Plain(range) => self.marks.settle(*range, offered),
+            Due::Object(object) => object.word.settle(State::Offered),
+        }
+    }
+}
