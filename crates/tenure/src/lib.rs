@@ -64,6 +64,6 @@ pub use ready::{LockedFile, SecretBuffer};
 pub use verbs::teardown;
 pub use verbs::{
     Access, BackgroundPopulate, CancelToken, LazilyFreed, LockAll, LockMode, LockModes, Outcome,
-    PopulateOptions, Priority, Progress, Strategy, VolatileBuffer, drain, lock_all,
+    PopulateOptions, Priority, Progress, Strategy, VolatileArena, VolatileBuffer, drain, lock_all,
     set_hand_over_delay, unlock_all,
 };

@@ -206,10 +206,10 @@ fn lost_pages_are_reported_and_read_as_zeros() {
 }
 
 fn intact_means_every_byte() {
-    let (memory, outcome) = cached(512).into_mapping().unwrap();
-    assert_eq!(outcome, Outcome::Intact);
-    page_out(memory.range());
-    assert!(is_filled(memory.range()));
+    let mut cached = cached(512);
+    assert_eq!(cached.mark_nonvolatile().unwrap(), Outcome::Intact);
+    page_out(cached.range());
+    assert!(is_filled(cached.range()));
 }
 
 fn contents_stay_visible_until_purged() {

@@ -165,6 +165,20 @@ pub enum Error {
         range: PageRange,
     },
 
+    /// An arena has no free part that is as long.
+    #[error(
+        "the arena {arena} has no {} in one piece free, but {}: drop buffers, or make a larger arena (it takes address space only)",
+        Bytes(*asked_bytes), Bytes(*longest_bytes)
+    )]
+    ArenaFull {
+        /// The arena.
+        arena: PageRange,
+        /// What was asked for.
+        asked_bytes: usize,
+        /// The longest free part.
+        longest_bytes: usize,
+    },
+
     /// The range is registered with another userfaultfd.
     #[error(
         "cannot mark {range} volatile: a part of it is registered with another userfaultfd; nothing was done"
@@ -284,7 +298,10 @@ impl Error {
             | Self::WrongKind { .. }
             | Self::Locked { .. } => Errno::INVAL,
             Self::NoAccess { .. } => Errno::ACCESS,
-            Self::Hole { .. } | Self::NoMemory { .. } | Self::NoRoom { .. } => Errno::NOMEM,
+            Self::Hole { .. }
+            | Self::ArenaFull { .. }
+            | Self::NoMemory { .. }
+            | Self::NoRoom { .. } => Errno::NOMEM,
             Self::LockLimit { limit_bytes: 0, .. }
             | Self::ProcessLockLimit { limit_bytes: 0, .. } => Errno::PERM,
             Self::LockLimit { .. } | Self::ProcessLockLimit { .. } => Errno::NOMEM,

@@ -20,7 +20,7 @@ use super::{last_errno, lock, page_size, pagemap, vma};
 ///
 /// The environment variable `TENURE_WITHOUT` names features, separated by
 /// commas, that tenure then does without, as on a kernel that lacks them:
-/// `TENURE_WITHOUT=madv_populate,madv_dontneed_locked,procmap_query,pagemap_scan,mremap_dontunmap,userfaultfd,memfd_secret`.
+/// `TENURE_WITHOUT=madv_populate,madv_dontneed_locked,madv_guard,procmap_query,pagemap_scan,mremap_dontunmap,userfaultfd,memfd_secret`.
 /// It is read once, and shows how a program does on older kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -80,7 +80,7 @@ impl Features {
             madv_free: knows_advice(MADV_FREE),
             madv_dontneed_locked: wanted("madv_dontneed_locked")
                 .and_then(|()| knows_advice(MADV_DONTNEED_LOCKED)),
-            madv_guard: knows_advice(MADV_GUARD_INSTALL),
+            madv_guard: wanted("madv_guard").and_then(|()| knows_advice(MADV_GUARD_INSTALL)),
             mremap_dontunmap: wanted("mremap_dontunmap").and_then(|()| probe_dontunmap()),
             userfaultfd: wanted("userfaultfd")
                 .and_then(|()| Userfaultfd::open())

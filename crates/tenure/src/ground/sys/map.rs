@@ -143,6 +143,15 @@ pub(crate) fn reserve(len: usize) -> Result<PageRange, Errno> {
     ))
 }
 
+/// Reserves addresses that can be written to: memory is taken, and charged under
+/// strict overcommit only, as pages are written.
+pub(crate) fn reserve_writable(len: usize) -> Result<PageRange, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
+    unsafe { map_at(ptr::null_mut(), Backing::Anonymous, len, prot, flags) }
+}
+
 /// Unmaps the range. Holes in it are allowed.
 ///
 /// # Safety

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::arena::Place;
 use super::engine::ENGINE;
 use super::objects::Object;
 use super::word::{State, Word};
@@ -37,7 +38,18 @@ use crate::ground::sys::{Errno, copy};
 pub struct VolatileBuffer {
     /// Dropped first: the keeper must not find what is unmapped.
     listed: Listed,
-    mapping: Mapping,
+    memory: Memory,
+}
+
+/// What a buffer is made of.
+#[derive(Debug)]
+enum Memory {
+    Own(Mapping),
+    InArena {
+        place: Place,
+        /// What was asked for, in bytes.
+        len: usize,
+    },
 }
 
 /// An object in the keeper's list.
@@ -79,12 +91,28 @@ impl VolatileBuffer {
             return Err(Refused { value, error });
         }
         let listed = Listed(engine.objects.add(mapping.range()));
-        Ok(Self { listed, mapping })
+        let memory = Memory::Own(mapping);
+        Ok(Self { listed, memory })
+    }
+
+    pub(super) fn in_arena(place: Place, len: usize) -> Self {
+        let listed = Listed(ENGINE.lock().objects.add(place.range()));
+        let memory = Memory::InArena { place, len };
+        Self { listed, memory }
+    }
+
+    /// The length asked for, in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
+    pub fn len(&self) -> usize {
+        match &self.memory {
+            Memory::Own(mapping) => mapping.len(),
+            Memory::InArena { len, .. } => *len,
+        }
     }
 
     /// The pages.
     pub fn range(&self) -> PageRange {
-        self.mapping.range()
+        self.listed.0.range
     }
 
     fn word(&self) -> &Word {
@@ -103,7 +131,16 @@ impl VolatileBuffer {
     /// [`Error::Volatile`] while the buffer is volatile.
     pub fn as_slice(&self) -> Result<&[u8]> {
         self.check_nonvolatile()?;
-        Ok(self.mapping.as_slice())
+        Ok(match &self.memory {
+            Memory::Own(mapping) => mapping.as_slice(),
+            Memory::InArena { place, len } => {
+                let start = place.range().as_ptr();
+                // SAFETY: the place is this buffer's own for as long as it lives,
+                // readable and `len` bytes long at least. It is nonvolatile, so
+                // that nobody else changes it, and to mark it takes `&mut self`.
+                unsafe { std::slice::from_raw_parts(start, *len) }
+            }
+        })
     }
 
     /// Borrows the bytes to change them.
@@ -113,7 +150,14 @@ impl VolatileBuffer {
     /// [`Error::Volatile`] while the buffer is volatile.
     pub fn as_mut_slice(&mut self) -> Result<&mut [u8]> {
         self.check_nonvolatile()?;
-        self.mapping.as_mut_slice()
+        match &mut self.memory {
+            Memory::Own(mapping) => mapping.as_mut_slice(),
+            Memory::InArena { place, len } => {
+                let start = place.range().as_ptr();
+                // SAFETY: as in `as_slice`; writable, and borrowed mutably.
+                Ok(unsafe { std::slice::from_raw_parts_mut(start, *len) })
+            }
+        }
     }
 
     fn check_nonvolatile(&self) -> Result<()> {
@@ -168,11 +212,11 @@ impl VolatileBuffer {
     ///   of those asked for is; what `into` holds then is of no meaning.
     pub fn read_volatile_into(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         let end = offset.checked_add(into.len());
-        if end.is_none_or(|end| end > self.mapping.len()) {
+        if end.is_none_or(|end| end > self.len()) {
             return Err(Error::OutOfBounds {
                 from: offset,
                 to: end.unwrap_or(usize::MAX),
-                len: self.mapping.len(),
+                len: self.len(),
             });
         }
         if let Ok(bytes) = self.as_slice() {
@@ -212,18 +256,5 @@ impl VolatileBuffer {
             purged?;
         }
         Ok(())
-    }
-
-    /// Gives the memory back as a mapping, nonvolatile, and tells what was lost.
-    ///
-    /// # Errors
-    ///
-    /// As for [`mark_nonvolatile`](VolatileBuffer::mark_nonvolatile), with the
-    /// buffer given back.
-    pub fn into_mapping(mut self) -> Result<(Mapping, Outcome), Refused<Self>> {
-        match self.mark_nonvolatile() {
-            Ok(outcome) => Ok((self.mapping, outcome)),
-            Err(error) => Err(Refused { value: self, error }),
-        }
     }
 }

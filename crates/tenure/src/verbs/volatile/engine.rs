@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use rangemap::RangeSet;
 
+use super::arena::Arenas;
 use super::fork;
 use super::marks::Marks;
 use super::objects::Objects;
@@ -32,6 +33,8 @@ pub(super) struct Engine {
     pub(super) marks: Marks,
     /// Ranges with a word of their own.
     pub(super) objects: Objects,
+    /// Registered with the userfaultfd at all times; pages in use are there.
+    pub(super) arenas: Arenas,
     /// What the kernel may take pages of; registered with the userfaultfd.
     pub(super) offered: RangeSet<usize>,
     /// Pages that are known to be lost and have not been reported.
@@ -50,6 +53,7 @@ pub(super) static ENGINE: LazyLock<ForkMutex<Engine>> = LazyLock::new(|| {
         uffd: None,
         marks: Marks::new(),
         objects: Objects::new(),
+        arenas: Arenas::new(),
         offered: RangeSet::new(),
         lost: RangeSet::new(),
         barred: RangeSet::new(),
@@ -67,7 +71,7 @@ pub(super) fn can_offer() -> bool {
 impl Engine {
     /// The process's userfaultfd; opened if there is none, or if somebody has
     /// closed it.
-    fn open(&mut self) -> Result<&Userfaultfd> {
+    pub(super) fn open(&mut self) -> Result<&Userfaultfd> {
         if let Some(closed) = self.uffd.take_if(|uffd| !uffd.is_open()) {
             closed.forget();
         }
@@ -79,7 +83,7 @@ impl Engine {
 
     /// Whether a missing page of the mapping at `at`, which was registered, is
     /// SIGBUS still. Kernels that do not tell have to be believed.
-    fn protects(&self, at: usize) -> bool {
+    pub(super) fn protects(&self, at: usize) -> bool {
         let is_registered = |uffd: &Userfaultfd| uffd.registration(at) != Some(false);
         let open = self.uffd.as_ref().filter(|uffd| uffd.is_open());
         open.is_some_and(is_registered)
@@ -103,6 +107,7 @@ impl Engine {
             .offered
             .gaps(&range.as_std())
             .map(PageRange::from)
+            .filter(|part| !(self.in_arena(*part) && self.protects(part.start())))
             .collect();
         for vma in self.offered_parts(range)? {
             if !self.protects(vma.range.start()) {
@@ -139,6 +144,11 @@ impl Engine {
         let is_protected = |vma: &Vma| self.protects(vma.range.start());
         Ok(parts(&self.lost, range).is_empty()
             && self.offered_parts(range)?.iter().all(is_protected))
+    }
+
+    fn in_arena(&self, range: PageRange) -> bool {
+        let arena = self.arenas.range(..=range.start()).next_back();
+        arena.is_some_and(|(_, (arena, _))| arena.contains(range))
     }
 
     /// Lets the kernel take pages of the range. It is asked again what is mapped
@@ -260,9 +270,24 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the volatility of a range whose contents or mappings go away.
+    /// Ends the volatility of a range whose mappings go away.
     pub(super) fn forget(&mut self, range: PageRange) {
         self.marks.forget(range);
+        let within = |(_, (arena, _)): &(&usize, &(PageRange, _))| range.contains(*arena);
+        let gone: Vec<usize> = self
+            .arenas
+            .range(range.as_std())
+            .filter(within)
+            .map(|(&start, _)| start)
+            .collect();
+        for start in gone {
+            self.arenas.remove(&start);
+        }
+        self.forget_contents(range);
+    }
+
+    /// Ends the volatility of a range whose contents go away.
+    pub(super) fn forget_contents(&mut self, range: PageRange) {
         if !self.offered.is_empty() {
             self.stop_watching(range);
         }
@@ -279,7 +304,8 @@ impl Engine {
 
     fn stop_watching(&mut self, range: PageRange) {
         for part in parts(&self.offered, range) {
-            if let Some(uffd) = self.uffd.as_ref().filter(|uffd| uffd.is_open()) {
+            let watched = !self.in_arena(part);
+            if let Some(uffd) = self.uffd.as_ref().filter(|uffd| watched && uffd.is_open()) {
                 // What is not registered any more (mapped over) stays as it is.
                 let _ = uffd.unregister(part);
             }
@@ -340,7 +366,7 @@ fn check(range: PageRange) -> Result<Vec<Vma>> {
     Ok(vmas)
 }
 
-fn protect_children() -> Result<()> {
+pub(super) fn protect_children() -> Result<()> {
     fork::protect_children().map_err(|errno| Error::System {
         call: "pthread_atfork",
         errno,
@@ -379,7 +405,7 @@ fn map_zeros_where_absent(range: PageRange) -> Result<()> {
     Ok(())
 }
 
-fn explain_register(range: PageRange, errno: Errno) -> Error {
+pub(super) fn explain_register(range: PageRange, errno: Errno) -> Error {
     match errno {
         Errno::BUSY => Error::Busy { range },
         Errno::NOMEM => Error::NoRoom {

@@ -38,10 +38,14 @@ unsafe extern "C" fn child() {
                     parents.forget();
                 }
             }
-            if engine.offered.is_empty() {
+            if engine.offered.is_empty() && engine.arenas.is_empty() {
                 return;
             }
             engine.uffd = Userfaultfd::open().ok();
+            for (arena, _) in engine.arenas.values() {
+                // What is in use of it is there; the offered parts follow.
+                let _ = engine.uffd.as_ref().map(|uffd| uffd.register(*arena));
+            }
             for part in engine.offered.iter() {
                 let part = part.clone().into();
                 let protected = engine

@@ -1,6 +1,7 @@
 //! volatile: contents are wanted, but the kernel may take them; using a taken
 //! page is SIGBUS, and unmarking tells what was lost.
 
+mod arena;
 mod buffer;
 mod engine;
 mod fork;
@@ -8,9 +9,11 @@ mod keeper;
 mod marks;
 mod objects;
 mod order;
+mod runs;
 mod take_back;
 mod word;
 
+pub use arena::VolatileArena;
 pub use buffer::VolatileBuffer;
 pub use keeper::set_hand_over_delay;
 pub use order::Priority;

@@ -1,0 +1,329 @@
+//! Volatile buffers, alone and in an arena: what may be borrowed and read, and
+//! what they cost the kernel.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use tenure::{Error, Outcome, VolatileArena, VolatileBuffer, page_size};
+
+tests!(
+    bytes_are_lent_only_while_nonvolatile,
+    within_the_delay_the_kernel_does_not_know,
+    reading_without_unmarking,
+    what_is_purged_cannot_be_read,
+    a_new_buffer_is_zeros_and_whole_pages,
+    dropping_a_marked_buffer,
+    buffers_of_an_arena_are_apart,
+    an_arena_gives_places_again_as_zeros,
+    a_full_arena_says_so,
+    buffers_keep_their_arena_alive,
+    a_hundred_thousand_objects_in_few_mappings,
+    an_arena_after_fork,
+    everything_without_userfaultfd;
+    children:
+    without_userfaultfd,
+);
+
+const NONE: Duration = Duration::ZERO;
+const LONG: Duration = Duration::from_secs(3600);
+
+fn buffer(page_count: usize) -> VolatileBuffer {
+    let buffer = VolatileBuffer::from_mapping(anonymous(page_count)).unwrap();
+    fill(buffer.range());
+    buffer
+}
+
+fn bytes_are_lent_only_while_nonvolatile() {
+    for delay in [NONE, LONG] {
+        tenure::set_hand_over_delay(delay);
+        let mut buffer = buffer(8);
+        assert!(!buffer.is_volatile() && buffer.as_slice().is_ok());
+        buffer.mark_volatile();
+        assert!(buffer.is_volatile());
+        for error in [
+            buffer.as_slice().map(drop).unwrap_err(),
+            buffer.as_mut_slice().map(drop).unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::Volatile { .. }), "{error}");
+            assert_eq!(error.errno(), libc::EBUSY);
+        }
+        buffer.mark_volatile();
+        assert_eq!(buffer.mark_nonvolatile().unwrap(), Outcome::Intact);
+        assert_eq!(buffer.mark_nonvolatile().unwrap(), Outcome::Intact);
+        assert!(is_filled(buffer.range()));
+        buffer.as_mut_slice().unwrap()[0] = 1;
+    }
+}
+
+fn within_the_delay_the_kernel_does_not_know() {
+    tenure::set_hand_over_delay(LONG);
+    let mut buffer = buffer(64);
+    for _ in 0..1000 {
+        buffer.mark_volatile();
+        assert!(!has_vm_flag(buffer.range(), "um"));
+        page_out(buffer.range());
+        assert_eq!(buffer.mark_nonvolatile().unwrap(), Outcome::Intact);
+        assert!(is_filled(buffer.range()));
+    }
+}
+
+fn reading_without_unmarking() {
+    for delay in [NONE, LONG] {
+        tenure::set_hand_over_delay(delay);
+        let mut buffer = buffer(8);
+        let contents = buffer.as_slice().unwrap().to_vec();
+        let from = page_size() - 5;
+        let mut copy = vec![0; 3 * page_size()];
+        for volatile in [false, true] {
+            if volatile {
+                buffer.mark_volatile();
+            }
+            copy.fill(0);
+            buffer.read_volatile_into(from, &mut copy).unwrap();
+            assert_eq!(copy, contents[from..from + copy.len()]);
+            assert_eq!(buffer.is_volatile(), volatile);
+            let past = buffer.read_volatile_into(contents.len() - 1, &mut [0; 2]);
+            assert!(matches!(past, Err(Error::OutOfBounds { .. })));
+            let far = buffer.read_volatile_into(usize::MAX, &mut [0; 2]);
+            assert!(matches!(far, Err(Error::OutOfBounds { .. })));
+        }
+    }
+}
+
+fn what_is_purged_cannot_be_read() {
+    for delay in [NONE, LONG] {
+        tenure::set_hand_over_delay(delay);
+        let mut buffer = buffer(8);
+        buffer.purge().unwrap();
+        assert!(is_filled(buffer.range()), "it was not volatile");
+        buffer.mark_volatile();
+        buffer.purge().unwrap();
+        let error = buffer.read_volatile_into(0, &mut [0; 1]).unwrap_err();
+        assert!(matches!(error, Error::Purged { .. }), "{error}");
+        assert_eq!(error.errno(), libc::EFAULT);
+        let outcome = buffer.mark_nonvolatile().unwrap();
+        assert_eq!(outcome, Outcome::Purged(vec![buffer.range()]));
+        assert!(is_zero(buffer.range()));
+        buffer.as_mut_slice().unwrap().fill(1);
+    }
+}
+
+fn a_new_buffer_is_zeros_and_whole_pages() {
+    let buffer = VolatileBuffer::new(page_size() + 1).unwrap();
+    assert_eq!((buffer.len(), buffer.range().pages()), (page_size() + 1, 2));
+    assert!(buffer.as_slice().unwrap().iter().all(|&byte| byte == 0));
+    assert!(matches!(VolatileBuffer::new(0), Err(Error::EmptyMapping)));
+    let arena = VolatileArena::new(1 << 20).unwrap();
+    let buffer = arena.buffer(page_size() + 1).unwrap();
+    assert_eq!((buffer.len(), buffer.range().pages()), (page_size() + 1, 2));
+    assert!(buffer.as_slice().unwrap().iter().all(|&byte| byte == 0));
+    assert!(matches!(arena.buffer(0), Err(Error::EmptyMapping)));
+    assert!(matches!(VolatileArena::new(0), Err(Error::EmptyMapping)));
+    assert!(matches!(
+        VolatileArena::new(usize::MAX),
+        Err(Error::Overflow { .. })
+    ));
+}
+
+fn dropping_a_marked_buffer() {
+    tenure::set_hand_over_delay(Duration::from_millis(1));
+    // Many are on their way to the kernel when they are dropped.
+    for _ in 0..2000 {
+        let mut buffer = buffer(2);
+        let range = buffer.range();
+        buffer.mark_volatile();
+        drop(buffer);
+        raw_map_over(range);
+        fill(range);
+        std::thread::sleep(Duration::from_micros(50));
+        page_out(range);
+        assert!(is_filled(range), "offered what is somebody else's by now");
+        raw_unmap(range);
+    }
+}
+
+fn buffers_of_an_arena_are_apart() {
+    for delay in [NONE, LONG] {
+        tenure::set_hand_over_delay(delay);
+        let arena = VolatileArena::new(64 * page_size()).unwrap();
+        let mut all: Vec<_> = (0..16)
+            .map(|_| arena.buffer(4 * page_size()).unwrap())
+            .collect();
+        for buffer in &mut all {
+            fill(buffer.range());
+        }
+        for buffer in all.iter_mut().step_by(2) {
+            buffer.mark_volatile();
+        }
+        for buffer in all.iter_mut().step_by(4) {
+            buffer.purge().unwrap();
+        }
+        for (index, buffer) in all.iter_mut().enumerate() {
+            assert_eq!(buffer.is_volatile(), index % 2 == 0);
+            let expected = match index % 4 {
+                0 => Outcome::Purged(vec![buffer.range()]),
+                _ => Outcome::Intact,
+            };
+            assert_eq!(buffer.mark_nonvolatile().unwrap(), expected, "{index}");
+            let range = buffer.range();
+            assert!(
+                if index % 4 == 0 {
+                    is_zero(range)
+                } else {
+                    is_filled(range)
+                },
+                "{index}"
+            );
+        }
+    }
+}
+
+fn an_arena_gives_places_again_as_zeros() {
+    tenure::set_hand_over_delay(NONE);
+    let arena = VolatileArena::new(8 * page_size()).unwrap();
+    for round in 0..20 {
+        let mut buffer = arena.buffer(arena.range().len()).unwrap();
+        assert!(is_zero(buffer.range()), "{round}");
+        fill(buffer.range());
+        if round % 2 == 0 {
+            buffer.mark_volatile();
+        }
+        if round % 4 == 0 {
+            buffer.purge().unwrap();
+        }
+    }
+}
+
+fn a_full_arena_says_so() {
+    let arena = VolatileArena::new(8 * page_size()).unwrap();
+    let first = arena.buffer(3 * page_size()).unwrap();
+    let second = arena.buffer(3 * page_size()).unwrap();
+    drop(first);
+    let error = arena.buffer(4 * page_size()).unwrap_err();
+    assert!(
+        matches!(error, Error::ArenaFull { longest_bytes, .. } if longest_bytes == 3 * page_size()),
+        "{error}"
+    );
+    assert_eq!(error.errno(), libc::ENOMEM);
+    assert!(arena.buffer(usize::MAX).is_err());
+    drop(second);
+    arena.buffer(8 * page_size()).unwrap();
+}
+
+fn buffers_keep_their_arena_alive() {
+    let arena = VolatileArena::new(1 << 20).unwrap();
+    let whole = arena.range();
+    let mut buffer = arena.buffer(page_size()).unwrap();
+    drop(arena);
+    buffer.as_mut_slice().unwrap().fill(7);
+    assert!(!vm_flags(whole).is_empty());
+    assert!(buffer.as_slice().unwrap().iter().all(|&byte| byte == 7));
+}
+
+fn mapping_count() -> usize {
+    std::fs::read_to_string("/proc/self/maps")
+        .unwrap()
+        .lines()
+        .count()
+}
+
+fn a_hundred_thousand_objects_in_few_mappings() {
+    tenure::set_hand_over_delay(NONE);
+    const OBJECTS: usize = 100_000;
+    let before = mapping_count();
+    let arena = VolatileArena::new(OBJECTS * page_size()).unwrap();
+    let mut objects: Vec<_> = (0..OBJECTS)
+        .map(|_| arena.buffer(page_size()).unwrap())
+        .collect();
+    for (index, object) in objects.iter_mut().enumerate() {
+        object.as_mut_slice().unwrap()[..8].copy_from_slice(&index.to_ne_bytes());
+    }
+    for object in objects.iter_mut().step_by(2) {
+        object.mark_volatile();
+    }
+    for object in objects.iter_mut().step_by(20) {
+        object.purge().unwrap();
+    }
+    let added = mapping_count() - before;
+    assert!(added < 1000, "{added} mappings more");
+    for (index, object) in objects.iter_mut().enumerate() {
+        let outcome = object.mark_nonvolatile().unwrap();
+        assert_eq!(outcome != Outcome::Intact, index % 20 == 0, "{index}");
+        let expected = if index % 20 == 0 { 0 } else { index };
+        assert_eq!(
+            object.as_slice().unwrap()[..8],
+            expected.to_ne_bytes(),
+            "{index}"
+        );
+    }
+}
+
+fn an_arena_after_fork() {
+    tenure::set_hand_over_delay(NONE);
+    let arena = VolatileArena::new(64 * page_size()).unwrap();
+    let mut used = arena.buffer(4 * page_size()).unwrap();
+    let mut cached = arena.buffer(4 * page_size()).unwrap();
+    fill(used.range());
+    fill(cached.range());
+    cached.mark_volatile();
+    let status = fork(|| {
+        assert!(is_filled(used.range()));
+        cached.purge().unwrap();
+        assert!(cached.read_volatile_into(0, &mut [0]).is_err());
+        let outcome = cached.mark_nonvolatile().unwrap();
+        assert_eq!(outcome, Outcome::Purged(vec![cached.range()]));
+        // New places are zeros, and watched.
+        let mut new = arena.buffer(4 * page_size()).unwrap();
+        assert!(is_zero(new.range()));
+        fill(new.range());
+        new.mark_volatile();
+        new.purge().unwrap();
+        assert!(new.mark_nonvolatile().unwrap() != Outcome::Intact);
+        used.as_mut_slice().unwrap().fill(1);
+        0
+    });
+    assert_eq!(status, 0);
+    assert_eq!(cached.mark_nonvolatile().unwrap(), Outcome::Intact);
+    assert!(is_filled(cached.range()) && is_filled(used.range()));
+    used.mark_volatile();
+}
+
+/// The same tests, where nothing can be offered: purging puts up bars.
+fn without_userfaultfd() {
+    bytes_are_lent_only_while_nonvolatile();
+    within_the_delay_the_kernel_does_not_know();
+    reading_without_unmarking();
+    what_is_purged_cannot_be_read();
+    a_new_buffer_is_zeros_and_whole_pages();
+    buffers_of_an_arena_are_apart();
+    an_arena_gives_places_again_as_zeros();
+    a_full_arena_says_so();
+    buffers_keep_their_arena_alive();
+    an_arena_after_fork();
+    let mut buffer = buffer(4);
+    buffer.mark_volatile();
+    assert!(!has_vm_flag(buffer.range(), "um"));
+    page_out(buffer.range());
+    assert_eq!(
+        buffer.mark_nonvolatile().unwrap(),
+        Outcome::Intact,
+        "never offered"
+    );
+}
+
+fn everything_without_userfaultfd() {
+    for features in [
+        "userfaultfd",
+        "userfaultfd,madv_guard",
+        "userfaultfd,pagemap_scan",
+    ] {
+        in_child_without(features, "without_userfaultfd");
+    }
+}

@@ -1,0 +1,229 @@
+//! The keeper of volatile memory: when it is there, and what it hands over.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use libtest_mimic::Completion;
+use tenure::{Features, Mapping, Outcome, PageRange, VolatileBuffer, page_size};
+
+/// Why there is nothing to hand over here.
+fn missing() -> Option<&'static str> {
+    tenure::set_hand_over_delay(Duration::from_millis(50));
+    let offers = Features::get().sigbus_on_missing() && Features::get().madv_populate.is_ok();
+    (!offers).then_some("needs userfaultfd and MADV_POPULATE_WRITE")
+}
+
+tests!(
+    unless: missing;
+    what_stays_volatile_is_handed_over,
+    plain_ranges_are_handed_over_too,
+    neighbours_are_handed_over_together,
+    what_is_not_fit_keeps_no_others,
+    what_is_replaced_behind_our_back_is_left_alone,
+    a_child_has_a_keeper_of_its_own,
+    a_closed_descriptor_is_noticed,
+    a_keeper_that_has_gone_comes_again;
+    children:
+    close_the_descriptor,
+    come_and_go,
+);
+
+/// Waits for something that the keeper does sooner or later.
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}: not within a minute");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_offered(range: PageRange) -> bool {
+    has_vm_flag(range, "um")
+}
+
+fn wait_until_offered(range: PageRange) {
+    wait_for("offered", || is_offered(range));
+}
+
+fn buffer(page_count: usize) -> VolatileBuffer {
+    let buffer = VolatileBuffer::from_mapping(anonymous(page_count)).unwrap();
+    fill(buffer.range());
+    buffer
+}
+
+/// How many threads there are with the keeper's name.
+fn keepers() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name == "tenure-keeper\n").count()
+}
+
+fn what_stays_volatile_is_handed_over() {
+    let mut buffer = buffer(64);
+    buffer.mark_volatile();
+    wait_until_offered(buffer.range());
+    assert_eq!(keepers(), 1);
+    page_out_all(pages(buffer.range(), 3, 2));
+    let outcome = buffer.mark_nonvolatile().unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![pages(buffer.range(), 3, 2)]));
+    assert!(!is_offered(buffer.range()));
+}
+
+fn plain_ranges_are_handed_over_too() {
+    let memory = anonymous(64);
+    fill(memory.range());
+    unsafe { memory.range().mark_volatile() }.unwrap();
+    assert!(!is_offered(memory.range()));
+    wait_until_offered(memory.range());
+    // Marked again, what was written since is offered again.
+    fill(pages(memory.range(), 0, 64));
+    unsafe { memory.range().mark_volatile() }.unwrap();
+    wait_for("taken", || {
+        page_out(memory.range());
+        count_present(memory.range()) == 0
+    });
+    let outcome = unsafe { memory.range().mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![memory.range()]));
+}
+
+fn mapping_count() -> usize {
+    std::fs::read_to_string("/proc/self/maps")
+        .unwrap()
+        .lines()
+        .count()
+}
+
+fn neighbours_are_handed_over_together() {
+    const COUNT: usize = 500;
+    let memory = anonymous(COUNT * 4);
+    fill(memory.range());
+    let part = |index: usize| pages(memory.range(), index * 4, 4);
+    let before = mapping_count();
+    for index in 0..COUNT {
+        unsafe { part(index).mark_volatile() }.unwrap();
+    }
+    wait_for("all offered", || {
+        (0..COUNT).step_by(50).all(|index| is_offered(part(index)))
+    });
+    wait_until_offered(part(COUNT - 1));
+    assert!(
+        mapping_count() < before + 20,
+        "{} from {before}",
+        mapping_count()
+    );
+    for index in 0..COUNT {
+        assert_eq!(
+            unsafe { part(index).mark_nonvolatile() }.unwrap(),
+            Outcome::Intact
+        );
+    }
+    assert!(is_filled(memory.range()));
+}
+
+fn what_is_not_fit_keeps_no_others() {
+    let memory = anonymous(12);
+    fill(memory.range());
+    let part = |index: usize| pages(memory.range(), index * 4, 4);
+    for index in 0..3 {
+        unsafe { part(index).mark_volatile() }.unwrap();
+    }
+    // Locked behind our back after it was marked.
+    raw_lock_on_fault(part(1));
+    wait_until_offered(part(0));
+    wait_until_offered(part(2));
+    assert!(!is_offered(part(1)));
+    let outcome = unsafe { memory.range().mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Intact);
+    assert!(is_filled(memory.range()));
+}
+
+fn what_is_replaced_behind_our_back_is_left_alone() {
+    let memory = anonymous(8);
+    let marker = anonymous(4);
+    fill(memory.range());
+    unsafe { memory.range().mark_volatile() }.unwrap();
+    let file = file(8 * page_size());
+    let other = unsafe { Mapping::file(&file) }.read_write().map().unwrap();
+    let part = pages(memory.range(), 0, 4);
+    // A file's pages in the place of the first half.
+    let moved = unsafe {
+        libc::mremap(
+            other.as_ptr().cast(),
+            part.len(),
+            part.len(),
+            libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+            part.as_ptr(),
+        )
+    };
+    assert_eq!(moved.cast(), part.as_ptr());
+    fill(part);
+    unsafe { marker.range().mark_volatile() }.unwrap();
+    wait_until_offered(marker.range());
+    assert!(!is_offered(part));
+    page_out(part);
+    assert!(is_filled(part));
+    std::mem::forget(other);
+}
+
+fn a_child_has_a_keeper_of_its_own() {
+    let mut inherited = buffer(8);
+    inherited.mark_volatile();
+    wait_until_offered(inherited.range());
+    let status = fork(|| {
+        assert_eq!(keepers(), 0);
+        let mut own = buffer(8);
+        own.mark_volatile();
+        wait_until_offered(own.range());
+        assert_eq!(keepers(), 1);
+        page_out_all(own.range());
+        assert!(own.mark_nonvolatile().unwrap() != Outcome::Intact);
+        assert_eq!(inherited.mark_nonvolatile().unwrap(), Outcome::Intact);
+        i32::from(!is_filled(inherited.range()))
+    });
+    assert_eq!(status, 0);
+    assert_eq!(inherited.mark_nonvolatile().unwrap(), Outcome::Intact);
+}
+
+fn close_the_descriptor() {
+    tenure::set_hand_over_delay(Duration::from_millis(50));
+    let mut buffer = buffer(8);
+    buffer.mark_volatile();
+    wait_until_offered(buffer.range());
+    assert_eq!(unsafe { libc::close_range(3, u32::MAX, 0) }, 0);
+    assert!(!is_offered(buffer.range()));
+    wait_until_offered(buffer.range());
+    // What may have been taken meanwhile is not shown as zeros.
+    assert!(buffer.read_volatile_into(0, &mut [0]).is_err());
+    let outcome = buffer.mark_nonvolatile().unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![buffer.range()]));
+}
+
+fn a_closed_descriptor_is_noticed() {
+    in_child_ok("close_the_descriptor");
+}
+
+fn come_and_go() {
+    tenure::set_hand_over_delay(Duration::from_millis(50));
+    assert_eq!(keepers(), 0);
+    for _ in 0..2 {
+        let mut buffer = buffer(8);
+        buffer.mark_volatile();
+        wait_until_offered(buffer.range());
+        drop(buffer);
+        assert_eq!(keepers(), 1);
+        wait_for("gone", || keepers() == 0);
+    }
+}
+
+fn a_keeper_that_has_gone_comes_again() -> Completion {
+    in_child_ok("come_and_go");
+    Completion::Completed
+}
