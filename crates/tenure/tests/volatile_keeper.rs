@@ -58,6 +58,22 @@ fn buffer(page_count: usize) -> VolatileBuffer {
     buffer
 }
 
+/// Whether the contents are what was told of them. (What is offered the kernel
+/// may take at any time, also in a test.)
+fn is_as_told(range: PageRange, outcome: &Outcome) -> bool {
+    let lost: &[PageRange] = match outcome {
+        Outcome::Intact => &[],
+        Outcome::Purged(runs) => runs,
+    };
+    (0..range.pages()).all(|page| {
+        let page = pages(range, page, 1);
+        match lost.iter().any(|run| run.contains(page)) {
+            true => is_zero(page),
+            false => is_filled(page),
+        }
+    })
+}
+
 /// How many threads there are with the keeper's name.
 fn keepers() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
@@ -141,8 +157,8 @@ fn what_is_not_fit_keeps_no_others() {
     wait_until_offered(part(2));
     assert!(!is_offered(part(1)));
     let outcome = unsafe { memory.range().mark_nonvolatile() }.unwrap();
-    assert_eq!(outcome, Outcome::Intact);
-    assert!(is_filled(memory.range()));
+    assert!(is_as_told(memory.range(), &outcome));
+    assert!(is_filled(part(1)));
 }
 
 fn what_is_replaced_behind_our_back_is_left_alone() {
@@ -185,11 +201,12 @@ fn a_child_has_a_keeper_of_its_own() {
         assert_eq!(keepers(), 1);
         page_out_all(own.range());
         assert!(own.mark_nonvolatile().unwrap() != Outcome::Intact);
-        assert_eq!(inherited.mark_nonvolatile().unwrap(), Outcome::Intact);
-        i32::from(!is_filled(inherited.range()))
+        let outcome = inherited.mark_nonvolatile().unwrap();
+        i32::from(!is_as_told(inherited.range(), &outcome))
     });
     assert_eq!(status, 0);
-    assert_eq!(inherited.mark_nonvolatile().unwrap(), Outcome::Intact);
+    let outcome = inherited.mark_nonvolatile().unwrap();
+    assert!(is_as_told(inherited.range(), &outcome));
 }
 
 fn close_the_descriptor() {
