@@ -7,6 +7,7 @@
 
 pub(crate) mod advise;
 pub(crate) mod cgroup;
+pub(crate) mod counters;
 pub(crate) mod features;
 pub(crate) mod fork;
 pub(crate) mod helper;
