@@ -1,6 +1,6 @@
 //! What every verb depends on.
 
-use super::{how_to_have, refused};
+use super::{MOUNT_PROC, how_to_have, refused};
 use crate::doctor::{check::Check, facts::Facts};
 use crate::text::{bytes_text, count_text};
 
@@ -12,7 +12,7 @@ const USUAL_MAP_COUNT: u64 = 65530;
 pub fn checks(facts: &Facts) -> Vec<Check> {
     [
         Some(proc(facts)),
-        Some(query(facts)),
+        facts.proc.then(|| query(facts)),
         facts.max_map_count.map(map_count),
         Some(address_space(facts)),
     ]
@@ -30,7 +30,7 @@ fn proc(facts: &Facts) -> Check {
             "most verbs answer with an error, for they cannot see what is mapped; short ranges \
              are unmapped all the same",
         )
-        .missing("mount proc on /proc"),
+        .missing(MOUNT_PROC),
     }
 }
 

@@ -13,7 +13,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
 fn limit(facts: &Facts) -> Check {
     let check = |found: &str, effect: &str| Check::ok(VERB, "RLIMIT_MEMLOCK", found, effect);
     const ALL: &str = "all memory may be locked";
-    const MORE: &str = "LimitMEMLOCK=, limits.conf or docker run --ulimit memlock=-1, or give \
+    const MORE: &str = "raise it with LimitMEMLOCK=, limits.conf or docker run --ulimit memlock=-1, or give \
                         the program CAP_IPC_LOCK";
     let limit = facts.memlock_bytes;
     if facts.may_lock_anything {

@@ -32,11 +32,16 @@ pub fn all(facts: &Facts) -> Vec<Check> {
     .concat()
 }
 
+const MOUNT_PROC: &str = "mount proc on /proc";
+
 /// What to change where the kernel does not have a feature, which came with a
 /// version and has a name in TENURE_WITHOUT.
 fn how_to_have(facts: &Facts, feature: &str, since: (u32, u32), errno: Errno) -> String {
     if facts.without.iter().any(|name| name == feature) {
         return format!("TENURE_WITHOUT names {feature}: leave it out");
+    }
+    if !facts.proc && errno == Errno::NOENT {
+        return MOUNT_PROC.to_owned();
     }
     let (major, minor) = since;
     if !facts.is_since(since) {

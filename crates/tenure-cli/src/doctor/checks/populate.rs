@@ -1,6 +1,6 @@
 //! populate: how pages come in, and how many may.
 
-use super::{how_to_have, refused};
+use super::{MOUNT_PROC, how_to_have, refused};
 use crate::doctor::{check::Check, facts::Facts};
 use crate::text::bytes_text;
 
@@ -71,9 +71,9 @@ fn room(facts: &Facts) -> Check {
             VERB,
             NAME,
             error.to_string(),
-            "populate answers with this error unless it is told `force`",
+            "populate does not know what would be too much, and refuses nothing",
         )
-        .missing("mount proc on /proc"),
+        .limited(MOUNT_PROC),
     }
 }
 

@@ -26,7 +26,10 @@ fn stall(facts: &Facts) -> Check {
             refused(errno),
             "the kernel does not tell of stalls; only the room that is left is looked at",
         )
-        .limited(how_to_have(facts, "psi", (4, 20), errno) + "; psi=1 on its command line"),
+        .limited(match facts.is_since((4, 20)) && facts.proc {
+            true => "psi=1 on the kernel's command line".to_owned(),
+            false => how_to_have(facts, "psi", (4, 20), errno),
+        }),
     }
 }
 

@@ -24,7 +24,7 @@ fn dontunmap(facts: &Facts) -> Check {
         ),
         Err(errno) => check(
             refused(errno),
-            "discard frees all pages before it returns; munmap does not wait all the same",
+            "discard frees all pages before it returns; munmap still returns at once",
         )
         .limited(how_to_have(facts, "mremap_dontunmap", (5, 7), errno)),
     }

@@ -5,6 +5,9 @@ use crate::doctor::{check::Check, facts::Facts};
 const VERB: &str = "figures";
 
 pub fn checks(facts: &Facts) -> Vec<Check> {
+    if !facts.proc {
+        return Vec::new();
+    }
     let mut checks = vec![page(facts)];
     if let (Some(scope @ 1..), false) = (facts.ptrace_scope, facts.may_trace_anything) {
         checks.push(

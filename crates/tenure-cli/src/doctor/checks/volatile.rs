@@ -17,7 +17,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
             .err()
             .map(|errno| populate(facts, errno)),
         Some(pagemap(facts)),
-        Some(scan(facts)),
+        facts.pagemap.is_ok().then(|| scan(facts)),
     ]
     .into_iter()
     .flatten()
