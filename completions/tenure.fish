@@ -27,6 +27,7 @@ end
 complete -c tenure -n "__fish_tenure_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tenure -n "__fish_tenure_needs_command" -s V -l version -d 'Print version'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
+complete -c tenure -n "__fish_tenure_needs_command" -f -a "doctor" -d 'Tell what this kernel, container and their limits allow tenure to do'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l rounds -d 'Measure exactly N rounds [default: 5, or fewer but at least 3 when an experiment has used up its time]' -r
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l seed -d 'Make the random contents and offsets from N' -r
@@ -34,5 +35,8 @@ complete -c tenure -n "__fish_tenure_using_subcommand bench" -l quick -d 'Use si
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l full -d 'Use the sizes of the reference, for experiments that are named: populate measures 2 MiB, 128 MiB and 4 GiB of every kind of memory, in every way, in about 6 minutes; lock makes 15,000,000 reads in 5 GiB, in about 10; free goes up to three quarters of the memory there is, with up to 32 threads, in about 15 on 24 GiB. The largest have one to three rounds, unless --rounds says more'
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l json -d 'Print one JSON document and nothing else on standard output'
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench help" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tenure -n "__fish_tenure_using_subcommand doctor" -l json -d 'Print one JSON document and nothing else on standard output'
+complete -c tenure -n "__fish_tenure_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor help" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor help" -f -a "doctor" -d 'Tell what this kernel, container and their limits allow tenure to do'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

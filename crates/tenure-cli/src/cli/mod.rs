@@ -1,10 +1,12 @@
 //! The command line: help, man pages and completions all come from here.
 
 mod bench;
+mod doctor;
 
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 pub use self::bench::{BenchArguments, ExperimentName};
+pub use self::doctor::DoctorArguments;
 
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -36,6 +38,7 @@ impl Cli {
     fn checked(self) -> Result<Self, clap::Error> {
         let (name, wrong) = match &self.command {
             Command::Bench(arguments) => ("bench", arguments.wrong()),
+            Command::Doctor(_) => return Ok(self),
         };
         let Some(message) = wrong else {
             return Ok(self);
@@ -52,4 +55,5 @@ impl Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Bench(BenchArguments),
+    Doctor(DoctorArguments),
 }

@@ -2,3 +2,4 @@
 
 pub mod pressure;
 pub(crate) mod room;
+pub(crate) mod stats;

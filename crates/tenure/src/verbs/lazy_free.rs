@@ -6,6 +6,7 @@ use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
 use crate::ground::sys::advise::{Losing, advise_losing};
+use crate::observation::stats;
 use crate::verbs::check_private_anonymous;
 use crate::verbs::populate::Access;
 
@@ -111,6 +112,8 @@ impl PageRange {
                 range: self,
                 errno,
             },
-        })
+        })?;
+        stats::LAZY_FREE.done(self.len());
+        Ok(())
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod advise;
 pub(crate) mod bars;
 pub(crate) mod cgroup;
 pub(crate) mod copy;
+pub(crate) mod counters;
 pub(crate) mod features;
 pub(crate) mod fork;
 pub(crate) mod helper;

@@ -19,6 +19,7 @@ use self::plan::{Part, Source, plan};
 use crate::ground::error::Result;
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
+use crate::observation::stats;
 
 impl Mapping {
     /// Faults the bytes named in now, so that touching them later takes no page
@@ -190,7 +191,9 @@ fn run(range: PageRange, options: &PopulateOptions, source: Option<Source<'_>>) 
         return Ok(());
     }
     let parts = prepare(range, options, source)?;
-    Crew::new(range, &parts, options, source)?.run()
+    Crew::new(range, &parts, options, source)?.run()?;
+    stats::POPULATE.done(range.len());
+    Ok(())
 }
 
 /// Everything that can be refused is refused here, before anything is changed.

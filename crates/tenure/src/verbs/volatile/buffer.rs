@@ -6,11 +6,12 @@ use super::arena::Place;
 use super::engine::ENGINE;
 use super::objects::Object;
 use super::word::{State, Word};
-use super::{Outcome, Priority, Stamp, at, keeper};
+use super::{Outcome, Priority, Stamp, Unmarked, at, keeper};
 use crate::ground::error::{Error, Refused, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::{Errno, copy};
+use crate::observation::stats;
 
 /// Memory whose contents can be let go and asked for again: marking it volatile
 /// and unmarking it is a change of one word, without a system call, as long as
@@ -60,8 +61,11 @@ impl Drop for Listed {
     fn drop(&mut self) {
         let mut engine = ENGINE.lock();
         engine.objects.remove(&self.0);
-        // The keeper may have noted it as due.
-        self.0.word.settle(State::Nonvolatile);
+        if self.0.word.read().state() != State::Nonvolatile {
+            stats::VOLATILE_BYTES.sub(self.0.range.len());
+            // The keeper may have noted it as due.
+            self.0.word.settle(State::Nonvolatile);
+        }
     }
 }
 
@@ -177,7 +181,11 @@ impl VolatileBuffer {
 
     /// The same, with a priority.
     pub fn mark_volatile_with(&mut self, priority: Priority) {
-        self.word().mark(priority, Stamp::now());
+        let len = self.range().len();
+        if self.word().mark(priority, Stamp::now()) {
+            stats::VOLATILE_BYTES.add(len);
+        }
+        stats::MARK_VOLATILE.done(len);
         if keeper::delay_nanos() == 0 {
             keeper::offer_now(&self.listed.0);
         }
@@ -192,12 +200,19 @@ impl VolatileBuffer {
     /// [`Error::SystemAt`] when the kernel cannot take a page back (ENOMEM); the
     /// buffer stays volatile, and no loss is forgotten.
     pub fn mark_nonvolatile(&mut self) -> Result<Outcome> {
-        if self.word().unmark() {
-            return Ok(Outcome::Intact);
-        }
-        let mut engine = ENGINE.lock();
-        let outcome = engine.withdraw(self.range())?;
-        self.word().settle(State::Nonvolatile);
+        let outcome = match self.word().unmark() {
+            Unmarked::WasNot => return Ok(Outcome::Intact),
+            Unmarked::Intact => Outcome::Intact,
+            Unmarked::Ask => {
+                let mut engine = ENGINE.lock();
+                let outcome = engine.withdraw(self.range())?;
+                self.word().settle(State::Nonvolatile);
+                outcome
+            }
+        };
+        let len = self.range().len();
+        stats::VOLATILE_BYTES.sub(len);
+        stats::MARK_NONVOLATILE.done(len);
         Ok(outcome)
     }
 
@@ -251,7 +266,7 @@ impl VolatileBuffer {
         let mut engine = ENGINE.lock();
         if self.word().take_in_hand() || self.is_volatile() {
             // SAFETY: the buffer is volatile, and nothing can borrow from it.
-            let purged = unsafe { engine.purge(self.range()) };
+            let purged = unsafe { engine.purge(self.range(), stats::PURGED_ON_REQUEST_BYTES) };
             self.word().settle(State::Offered);
             purged?;
         }

@@ -21,6 +21,7 @@ use crate::ground::sys::touch::Toucher;
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, bars, map, page_size};
+use crate::observation::stats::{self, Counter};
 use crate::verbs::check_private_anonymous;
 
 pub(super) const VERB: &str = "mark volatile";
@@ -37,6 +38,8 @@ pub(super) struct Engine {
     pub(super) arenas: Arenas,
     /// What the kernel may take pages of; registered with the userfaultfd.
     pub(super) offered: RangeSet<usize>,
+    /// The sum of it.
+    pub(super) offered_bytes: usize,
     /// Pages that are known to be lost and have not been reported.
     pub(super) lost: RangeSet<usize>,
     /// Pages of those that are barred, for want of a userfaultfd.
@@ -55,6 +58,7 @@ pub(super) static ENGINE: LazyLock<ForkMutex<Engine>> = LazyLock::new(|| {
         objects: Objects::new(),
         arenas: Arenas::new(),
         offered: RangeSet::new(),
+        offered_bytes: 0,
         lost: RangeSet::new(),
         barred: RangeSet::new(),
         closed_to_child: false,
@@ -111,7 +115,7 @@ impl Engine {
             .collect();
         for vma in self.offered_parts(range)? {
             if !self.protects(vma.range.start()) {
-                self.lost.insert(vma.range.as_std());
+                stats::UNPROTECTED_BYTES.add(lose(&mut self.lost, vma.range));
                 found.push(vma.range);
             }
         }
@@ -175,7 +179,9 @@ impl Engine {
                 return Err(explain_register(range, errno));
             }
         }
+        let more_bytes = gap_bytes(&self.offered, range);
         self.offered.insert(range.as_std());
+        self.set_offered_bytes(self.offered_bytes + more_bytes);
         // Where the advice is refused (memory locked since it was looked at), the
         // pages simply stay.
         // SAFETY: the caller lets the kernel take the contents; from here on the
@@ -189,7 +195,7 @@ impl Engine {
     pub(super) fn withdraw(&mut self, range: PageRange) -> Result<Outcome> {
         for vma in self.offered_parts(range)? {
             if !self.protects(vma.range.start()) {
-                self.lost.insert(vma.range.as_std());
+                stats::UNPROTECTED_BYTES.add(lose(&mut self.lost, vma.range));
                 if self.closed_to_child && !vma.readable {
                     // SAFETY: only memory that could be read and written is
                     // offered; the fork handler took that away.
@@ -209,17 +215,18 @@ impl Engine {
         Ok(self.take_report(range))
     }
 
-    /// Takes the contents of the range now, which is volatile.
+    /// Takes the contents of the range now, which is volatile, and counts what
+    /// it took.
     ///
     /// # Safety
     ///
     /// As for [`Engine::offer`].
-    pub(super) unsafe fn purge(&mut self, range: PageRange) -> Result<()> {
+    pub(super) unsafe fn purge(&mut self, range: PageRange, cause: Counter) -> Result<()> {
         let is_offered = self.offered.gaps(&range.as_std()).next().is_none();
         // SAFETY: handed on to the caller.
         if !is_offered && (!can_offer() || unsafe { self.offer(range) }.is_err()) {
             // SAFETY: as above.
-            unsafe { self.bar(range) }?;
+            unsafe { self.bar(range, cause) }?;
         }
         for vma in self.offered_parts(range)? {
             if self.protects(vma.range.start()) {
@@ -228,7 +235,9 @@ impl Engine {
                     // SAFETY: the run is offered and registered: whoever marked it
                     // lets its contents go, and the registration shows the loss.
                     unsafe { advise_losing(run, Losing::DontNeed) }
-                        .map_err(at("madvise(MADV_DONTNEED)", run))
+                        .map_err(at("madvise(MADV_DONTNEED)", run))?;
+                    cause.add(lose(&mut self.lost, run));
+                    Ok(())
                 })?;
             }
         }
@@ -241,7 +250,7 @@ impl Engine {
     /// # Safety
     ///
     /// As for [`Engine::offer`].
-    unsafe fn bar(&mut self, range: PageRange) -> Result<()> {
+    unsafe fn bar(&mut self, range: PageRange, cause: Counter) -> Result<()> {
         check(range)?;
         protect_children()?;
         let open: Vec<PageRange> = self
@@ -262,7 +271,7 @@ impl Engine {
                     // private anonymous memory.
                     unsafe { bars::put_up(run) }.map_err(at("madvise(MADV_GUARD_INSTALL)", run))?;
                     self.barred.insert(run.as_std());
-                    self.lost.insert(run.as_std());
+                    cause.add(lose(&mut self.lost, run));
                     Ok(())
                 })?;
             }
@@ -272,7 +281,9 @@ impl Engine {
 
     /// Ends the volatility of a range whose mappings go away.
     pub(super) fn forget(&mut self, range: PageRange) {
+        let before_bytes = self.marks.volatile_bytes();
         self.marks.forget(range);
+        stats::VOLATILE_BYTES.sub(before_bytes - self.marks.volatile_bytes());
         let within = |(_, (arena, _)): &(&usize, &(PageRange, _))| range.contains(*arena);
         let gone: Vec<usize> = self
             .arenas
@@ -310,7 +321,19 @@ impl Engine {
                 let _ = uffd.unregister(part);
             }
             self.offered.remove(part.as_std());
+            self.set_offered_bytes(self.offered_bytes - part.len());
         }
+    }
+
+    pub(super) fn set_offered_bytes(&mut self, bytes: usize) {
+        self.offered_bytes = bytes;
+        stats::OFFERED_BYTES.set(bytes);
+    }
+
+    /// All that is volatile.
+    pub(super) fn volatile_bytes(&self) -> usize {
+        let objects = self.objects.volatile().map(|object| object.range.len());
+        self.marks.volatile_bytes() + objects.sum::<usize>()
     }
 
     /// Notices that somebody has closed the userfaultfd: what was offered counts
@@ -337,6 +360,19 @@ impl Engine {
         self.lost.remove(range.as_std());
         Outcome::Purged(runs)
     }
+}
+
+/// Notes a loss. Returns how many bytes of it are news: what was purged is found
+/// missing again when it is unmarked.
+pub(super) fn lose(lost: &mut RangeSet<usize>, range: PageRange) -> usize {
+    let news = gap_bytes(lost, range);
+    lost.insert(range.as_std());
+    news
+}
+
+/// How much of the range is not in the set.
+fn gap_bytes(set: &RangeSet<usize>, range: PageRange) -> usize {
+    set.gaps(&range.as_std()).map(|gap| gap.len()).sum()
 }
 
 /// The parts of the range that are in the set, in order.

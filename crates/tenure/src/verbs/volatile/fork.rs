@@ -8,10 +8,13 @@ use super::keeper;
 use crate::ground::sys::fork::at_fork;
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::{Errno, map};
+use crate::observation::stats;
 
 /// Has every later fork protect the child's copy of volatile ranges.
 pub(super) fn protect_children() -> Result<(), Errno> {
     static REGISTERED: OnceLock<Result<(), Errno>> = OnceLock::new();
+    // Its handler before ours, which sets what that one has cleared.
+    stats::begin();
     *REGISTERED.get_or_init(|| at_fork(prepare, parent, child))
 }
 
@@ -38,6 +41,9 @@ unsafe extern "C" fn child() {
                     parents.forget();
                 }
             }
+            // The child's counters have begun at zero.
+            stats::VOLATILE_BYTES.set(engine.volatile_bytes());
+            engine.set_offered_bytes(engine.offered_bytes);
             if engine.offered.is_empty() && engine.arenas.is_empty() {
                 return;
             }

@@ -12,6 +12,7 @@ use super::objects::Object;
 use super::word::State;
 use crate::ground::range::PageRange;
 use crate::ground::sys::process;
+use crate::observation::stats;
 
 /// The default of [`set_hand_over_delay`].
 const DEFAULT_DELAY: Duration = Duration::from_millis(100);
@@ -244,6 +245,9 @@ impl Engine {
     /// What cannot be offered stays as it is, and is not tried again before it is
     /// marked again. For an object that means that unmarking asks the engine.
     fn settle(&mut self, due: &Due, offered: bool) {
+        if !offered {
+            stats::NOT_OFFERED_BYTES.add(due.range().len());
+        }
         match due {
             Due::Plain(range) => self.marks.settle(*range, offered),
             Due::Object(object) => object.word.settle(State::Offered),

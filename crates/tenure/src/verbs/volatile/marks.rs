@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use rangemap::RangeMap;
 
-use super::{Priority, Stamp};
+use super::{Priority, Stamp, Unmarked};
 use crate::ground::range::PageRange;
 
 /// What is known of a range that was marked at some time.
@@ -45,16 +45,6 @@ impl Mark {
             stamp,
         }
     }
-}
-
-/// What to do about a range that is not volatile any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unmarked {
-    /// Nothing: the kernel never knew.
-    Intact,
-    /// To ask the kernel, about parts that are offered or that nothing is known
-    /// of. The marks are as they were.
-    Ask,
 }
 
 /// The ranges, none overlapping another. A range that is marked and unmarked as
@@ -154,9 +144,10 @@ impl Marks {
     pub(super) fn unmark(&mut self, range: PageRange) -> Unmarked {
         let known = |mark: Mark| if mark.is_offered() { mark } else { Mark::Known };
         if let Some(before) = self.change(range, known) {
-            return match before.is_offered() {
-                true => Unmarked::Ask,
-                false => Unmarked::Intact,
+            return match before {
+                Mark::Known => Unmarked::WasNot,
+                before if before.is_offered() => Unmarked::Ask,
+                _ => Unmarked::Intact,
             };
         }
         let parts = self.parts(range);
@@ -164,9 +155,10 @@ impl Marks {
         if is_offered || !self.unknown(range).is_empty() {
             return Unmarked::Ask;
         }
-        if parts.iter().any(|(_, mark)| mark.is_volatile()) {
-            self.set_known(range);
+        if !parts.iter().any(|(_, mark)| mark.is_volatile()) {
+            return Unmarked::WasNot;
         }
+        self.set_known(range);
         Unmarked::Intact
     }
 

@@ -19,11 +19,11 @@ pub use keeper::set_hand_over_delay;
 pub use order::Priority;
 
 use self::engine::ENGINE;
-use self::marks::Unmarked;
 use self::order::Stamp;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::{Errno, vma};
+use crate::observation::stats;
 
 /// What became of a volatile range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,18 @@ pub enum Outcome {
     /// These pages were lost and read as zeros, in order of address; all others
     /// are as they were.
     Purged(Vec<PageRange>),
+}
+
+/// What unmarking has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unmarked {
+    /// Nothing of it was volatile.
+    WasNot,
+    /// It is nonvolatile, and the kernel never knew otherwise.
+    Intact,
+    /// Nothing has changed: parts are offered, or nothing is known of them, and
+    /// the kernel has to be asked.
+    Ask,
 }
 
 impl PageRange {
@@ -107,10 +119,13 @@ impl PageRange {
         }
         let stamp = Stamp::now();
         let mut engine = ENGINE.lock();
+        let before_bytes = engine.marks.volatile_bytes();
         if !engine.marks.mark(self, priority, stamp) {
             engine.look_at(self)?;
             engine.marks.mark_new(self, priority, stamp);
         }
+        stats::VOLATILE_BYTES.add(engine.marks.volatile_bytes() - before_bytes);
+        stats::MARK_VOLATILE.done(self.len());
         if keeper::delay_nanos() == 0 {
             // What cannot be offered stays.
             // SAFETY: the caller lets the contents go.
@@ -148,12 +163,19 @@ impl PageRange {
             return Ok(Outcome::Intact);
         }
         let mut engine = ENGINE.lock();
-        if engine.marks.unmark(self) == Unmarked::Intact {
-            return Ok(Outcome::Intact);
-        }
-        vma::cover(self)?;
-        let outcome = engine.withdraw(self)?;
-        engine.marks.set_known(self);
+        let before_bytes = engine.marks.volatile_bytes();
+        let outcome = match engine.marks.unmark(self) {
+            Unmarked::WasNot | Unmarked::Intact => Outcome::Intact,
+            Unmarked::Ask => {
+                vma::cover(self)?;
+                let outcome = engine.withdraw(self)?;
+                engine.marks.set_known(self);
+                outcome
+            }
+        };
+        let done_bytes = before_bytes - engine.marks.volatile_bytes();
+        stats::VOLATILE_BYTES.sub(done_bytes);
+        stats::MARK_NONVOLATILE.done(done_bytes);
         Ok(outcome)
     }
 
@@ -181,7 +203,7 @@ impl PageRange {
         let mut engine = ENGINE.lock();
         for part in engine.marks.volatile_parts(self) {
             // SAFETY: it is volatile, and the caller's.
-            unsafe { engine.purge(part) }?;
+            unsafe { engine.purge(part, stats::PURGED_ON_REQUEST_BYTES) }?;
             engine.marks.settle(part, true);
         }
         Ok(())

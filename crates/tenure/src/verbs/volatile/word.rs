@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Priority, Stamp};
+use super::{Priority, Stamp, Unmarked};
 
 /// What a [`Word`] can say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,8 @@ impl Word {
 
     /// Marks the object, or renews its mark. Sequentially consistent, as is the
     /// keeper's look at the words before it sleeps: one of the two sees the other.
-    pub(super) fn mark(&self, priority: Priority, stamp: Stamp) {
+    /// Returns whether it was not marked before.
+    pub(super) fn mark(&self, priority: Priority, stamp: Stamp) -> bool {
         let mut now = self.read();
         loop {
             let state = match now.state() {
@@ -84,22 +85,21 @@ impl Word {
             };
             let next = Reading::new(state, priority, stamp);
             match self.swap(now, next) {
-                Ok(()) => return,
+                Ok(()) => return now.state() == State::Nonvolatile,
                 Err(other) => now = other,
             }
         }
     }
 
-    /// Unmarks the object if the kernel does not know of it. `false` means that
-    /// the engine has to be asked.
-    pub(super) fn unmark(&self) -> bool {
+    /// Unmarks the object if the kernel does not know of it.
+    pub(super) fn unmark(&self) -> Unmarked {
         let mut now = self.read();
         loop {
             match now.state() {
-                State::Nonvolatile => return true,
-                State::Busy | State::Offered => return false,
+                State::Nonvolatile => return Unmarked::WasNot,
+                State::Busy | State::Offered => return Unmarked::Ask,
                 State::Marked => match self.swap(now, now.with(State::Nonvolatile)) {
-                    Ok(()) => return true,
+                    Ok(()) => return Unmarked::Intact,
                     Err(other) => now = other,
                 },
             }
@@ -162,13 +162,14 @@ mod tests {
     #[test]
     fn only_a_marked_object_is_taken_in_hand_or_unmarked_alone() {
         let word = Word::nonvolatile();
-        assert!(word.unmark() && !word.take_in_hand());
-        word.mark(Priority::High, Stamp::from_nanos(5));
+        assert_eq!(word.unmark(), Unmarked::WasNot);
+        assert!(!word.take_in_hand());
+        assert!(word.mark(Priority::High, Stamp::from_nanos(5)));
         assert_eq!(word.read().state(), State::Marked);
         assert!(word.take_in_hand() && !word.take_in_hand());
-        assert!(!word.unmark(), "the engine has it");
+        assert_eq!(word.unmark(), Unmarked::Ask, "the engine has it");
         // To mark it again renews the mark, and no more.
-        word.mark(Priority::Low, Stamp::from_nanos(6));
+        assert!(!word.mark(Priority::Low, Stamp::from_nanos(6)));
         let reading = word.read();
         assert_eq!(reading.state(), State::Busy);
         assert_eq!(
@@ -176,8 +177,9 @@ mod tests {
             (Priority::Low, Stamp::from_nanos(6))
         );
         word.settle(State::Offered);
-        assert!(!word.unmark());
+        assert_eq!(word.unmark(), Unmarked::Ask);
         word.settle(State::Nonvolatile);
-        assert!(word.unmark());
+        assert!(word.mark(Priority::Low, Stamp::from_nanos(7)));
+        assert_eq!(word.unmark(), Unmarked::Intact);
     }
 }

@@ -1,0 +1,49 @@
+//! Pressure: how soon tenure hears that memory runs short.
+
+use super::{how_to_have, refused};
+use crate::doctor::{check::Check, facts::Facts};
+
+const VERB: &str = "pressure";
+
+pub fn checks(facts: &Facts) -> Vec<Check> {
+    vec![stall(facts), cgroup(facts)]
+}
+
+fn stall(facts: &Facts) -> Check {
+    let check = |found, effect| Check::ok(VERB, "PSI", found, effect);
+    match facts.features.psi {
+        Ok(()) if facts.may_watch_closely => check(
+            "yes, and CAP_SYS_RESOURCE".to_owned(),
+            "the kernel tells of stalls within windows of less than 2 s",
+        ),
+        Ok(()) => check(
+            "yes, without CAP_SYS_RESOURCE".to_owned(),
+            "the kernel tells of stalls in windows of 2 s only; between them the room that is \
+             left is looked at",
+        )
+        .limited("give the program CAP_SYS_RESOURCE for shorter windows"),
+        Err(errno) => check(
+            refused(errno),
+            "the kernel does not tell of stalls; only the room that is left is looked at",
+        )
+        .limited(match facts.is_since((4, 20)) && facts.proc {
+            true => "psi=1 on the kernel's command line".to_owned(),
+            false => how_to_have(facts, "psi", (4, 20), errno),
+        }),
+    }
+}
+
+fn cgroup(facts: &Facts) -> Check {
+    use tenure::MemoryCgroup;
+    let check = |found, effect| Check::ok(VERB, "memory cgroup", found, effect);
+    const SEEN: &str = "its limits, and those around it, count as far as they can be seen here";
+    match facts.features.memory_cgroup {
+        MemoryCgroup::V1 => check("version 1", SEEN),
+        MemoryCgroup::V2 => check("version 2", SEEN),
+        _ => check(
+            "none, or none that can be seen",
+            "only the machine's memory counts: a limit that cannot be seen kills without warning",
+        )
+        .limited("mount the cgroup file system on /sys/fs/cgroup, if there is one"),
+    }
+}
