@@ -48,3 +48,10 @@ pub fn level() -> Level {
         })
     })
 }
+
+/// Whether the watcher's last look found severe pressure, and not only the memory
+/// of it: whether what has been given up since was not enough.
+pub(crate) fn is_severe_now() -> bool {
+    let verdict = watcher::last_verdict();
+    verdict.is_some_and(|(level, reason)| level == Level::Severe && reason != Reason::CalmingDown)
+}

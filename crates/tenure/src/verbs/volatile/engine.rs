@@ -215,18 +215,19 @@ impl Engine {
         Ok(self.take_report(range))
     }
 
-    /// Takes the contents of the range now, which is volatile, and counts what
-    /// it took.
+    /// Takes the contents of the range now, which is volatile, and counts what it
+    /// took. Returns that, in bytes.
     ///
     /// # Safety
     ///
     /// As for [`Engine::offer`].
-    pub(super) unsafe fn purge(&mut self, range: PageRange, cause: Counter) -> Result<()> {
+    pub(super) unsafe fn purge(&mut self, range: PageRange, cause: Counter) -> Result<usize> {
+        let mut taken_bytes = 0;
         let is_offered = self.offered.gaps(&range.as_std()).next().is_none();
         // SAFETY: handed on to the caller.
         if !is_offered && (!can_offer() || unsafe { self.offer(range) }.is_err()) {
             // SAFETY: as above.
-            unsafe { self.bar(range, cause) }?;
+            taken_bytes += unsafe { self.bar(range) }?;
         }
         for vma in self.offered_parts(range)? {
             if self.protects(vma.range.start()) {
@@ -236,12 +237,13 @@ impl Engine {
                     // lets its contents go, and the registration shows the loss.
                     unsafe { advise_losing(run, Losing::DontNeed) }
                         .map_err(at("madvise(MADV_DONTNEED)", run))?;
-                    cause.add(lose(&mut self.lost, run));
+                    taken_bytes += lose(&mut self.lost, run);
                     Ok(())
                 })?;
             }
         }
-        Ok(())
+        cause.add(taken_bytes);
+        Ok(taken_bytes)
     }
 
     /// Takes the contents of what is not offered, and puts up bars: an access is
@@ -250,7 +252,8 @@ impl Engine {
     /// # Safety
     ///
     /// As for [`Engine::offer`].
-    unsafe fn bar(&mut self, range: PageRange, cause: Counter) -> Result<()> {
+    unsafe fn bar(&mut self, range: PageRange) -> Result<usize> {
+        let mut taken_bytes = 0;
         check(range)?;
         protect_children()?;
         let open: Vec<PageRange> = self
@@ -271,12 +274,12 @@ impl Engine {
                     // private anonymous memory.
                     unsafe { bars::put_up(run) }.map_err(at("madvise(MADV_GUARD_INSTALL)", run))?;
                     self.barred.insert(run.as_std());
-                    cause.add(lose(&mut self.lost, run));
+                    taken_bytes += lose(&mut self.lost, run);
                     Ok(())
                 })?;
             }
         }
-        Ok(())
+        Ok(taken_bytes)
     }
 
     /// Ends the volatility of a range whose mappings go away.

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
-use super::Stamp;
 use super::engine::{ENGINE, Engine, can_offer};
 use super::marks::Mark;
 use super::objects::Object;
 use super::word::State;
+use super::{Stamp, relief};
 use crate::ground::range::PageRange;
 use crate::ground::sys::process;
+use crate::observation::pressure::{self, Level};
 use crate::observation::stats;
 
 /// The default of [`set_hand_over_delay`].
@@ -23,6 +24,9 @@ const BATCH_BYTES: usize = 16 << 20;
 
 /// How long the keeper waits for something to become volatile before it ends.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// How often it looks again while memory is short: what it gives up has to show.
+const UNDER_PRESSURE: Duration = Duration::from_millis(500);
 
 /// How often it looks whether its userfaultfd is still open, when all that is
 /// volatile is offered.
@@ -86,15 +90,29 @@ pub(super) fn forget_in_child() {
 }
 
 fn keep() {
+    // Without it (no thread to be had) the kernel takes what it needs by itself.
+    let _subscription = pressure::subscribe(|_| MARKED.notify_all());
     let mut idle = Duration::ZERO;
     loop {
-        let delay = Duration::from_nanos(delay_nanos());
+        let level = pressure::level();
+        let delay = match level {
+            Level::None => Duration::from_nanos(delay_nanos()),
+            Level::Some | Level::Severe => Duration::ZERO,
+        };
         hand_over(delay);
+        if level >= Level::Some {
+            relief::finish_what_is_begun();
+        }
+        if pressure::is_severe_now() {
+            relief::give_some_up();
+        }
         let mut engine = ENGINE.lock();
         engine.rearm();
+        let has_volatile = engine.has_volatile();
         let wait = match engine.falls_asleep() {
+            _ if has_volatile && level >= Level::Some => UNDER_PRESSURE,
             false => (delay / 2).clamp(Duration::from_millis(5), LOOK_EVERY),
-            true if engine.has_volatile() => LOOK_EVERY,
+            true if has_volatile => LOOK_EVERY,
             true if idle >= LINGER => {
                 KEEPER.store(GONE, Ordering::SeqCst);
                 // A word may have been marked before it could see that.
@@ -106,17 +124,14 @@ fn keep() {
             }
             true => LINGER,
         };
-        idle = if engine.has_volatile() {
+        idle = if has_volatile {
             Duration::ZERO
         } else {
             idle + wait
         };
         // Woken or not: there is something to look at.
-        drop(
-            MARKED
-                .wait_timeout(engine, wait)
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let woken = MARKED.wait_timeout(engine, wait);
+        drop(woken.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -144,7 +159,7 @@ impl Engine {
     }
 }
 
-/// Something that is due.
+/// Something that is volatile, and due.
 #[derive(Clone, Debug)]
 pub(super) enum Due {
     Plain(PageRange),
@@ -152,7 +167,7 @@ pub(super) enum Due {
 }
 
 impl Due {
-    fn range(&self) -> PageRange {
+    pub(super) fn range(&self) -> PageRange {
         match self {
             Self::Plain(range) => *range,
             Self::Object(object) => object.range,

@@ -9,6 +9,7 @@ mod keeper;
 mod marks;
 mod objects;
 mod order;
+mod relief;
 mod runs;
 mod take_back;
 mod word;

@@ -1,0 +1,115 @@
+//! What the keeper does under memory pressure.
+
+use std::sync::Arc;
+
+use super::engine::{ENGINE, Engine};
+use super::keeper::Due;
+use super::marks::Mark;
+use super::objects::Object;
+use super::word::State;
+use super::{Priority, Stamp};
+use crate::ground::error::Result;
+use crate::ground::range::PageRange;
+use crate::ground::sys::pagemap::{self, PageState};
+use crate::observation::stats;
+
+/// What is given up at least before it is looked whether that was enough.
+const LEAST_BYTES: usize = 64 << 20;
+
+/// Of all that is volatile, the part that is given up before that.
+const PART: usize = 8;
+
+/// Gives up some of what is volatile: the lowest priority first, and of one
+/// priority what was marked least recently.
+pub(super) fn give_some_up() {
+    let (mut all, volatile_bytes) = {
+        let engine = ENGINE.lock();
+        (engine.by_age(), engine.volatile_bytes())
+    };
+    all.sort_by_key(|(priority, stamp, _)| (*priority, *stamp));
+    let wanted_bytes = LEAST_BYTES.max(volatile_bytes / PART);
+    let mut freed_bytes = 0;
+    for (_, _, due) in all {
+        if freed_bytes >= wanted_bytes {
+            return;
+        }
+        // Taken anew for each, so that others get their turn. What cannot be
+        // purged stays.
+        freed_bytes += ENGINE.lock().give_up(&due).unwrap_or(0);
+    }
+}
+
+/// Takes the rest of each object of which the kernel has taken a part: it is of
+/// no use any more. (Of a plain range, the program may use single pages.)
+pub(super) fn finish_what_is_begun() {
+    let objects: Vec<Arc<Object>> = ENGINE.lock().objects.volatile().cloned().collect();
+    for object in objects {
+        // What cannot be finished stays.
+        let _ = ENGINE.lock().finish(&object);
+    }
+}
+
+impl Engine {
+    /// All that is volatile and has not been purged.
+    fn by_age(&self) -> Vec<(Priority, Stamp, Due)> {
+        let is_whole = |range: PageRange| !self.lost.overlaps(&range.as_std());
+        let plain = self
+            .marks
+            .volatile()
+            .filter_map(|(range, mark)| match mark {
+                Mark::Volatile {
+                    priority, stamp, ..
+                } => Some((priority, stamp, Due::Plain(range))),
+                Mark::Known => None,
+            });
+        let objects = self.objects.volatile().map(|object| {
+            let reading = object.word.read();
+            (
+                reading.priority(),
+                reading.stamp(),
+                Due::Object(object.clone()),
+            )
+        });
+        let all = plain.chain(objects);
+        all.filter(|(_, _, due)| is_whole(due.range())).collect()
+    }
+
+    /// Purges what is still volatile of it. Returns how many bytes that took.
+    fn give_up(&mut self, due: &Due) -> Result<usize> {
+        let cause = stats::PURGED_UNDER_PRESSURE_BYTES;
+        match due {
+            Due::Plain(range) => {
+                let mut freed_bytes = 0;
+                for part in self.marks.volatile_parts(*range) {
+                    // SAFETY: it is volatile, with the engine held.
+                    freed_bytes += unsafe { self.purge(part, cause) }?;
+                    self.marks.settle(part, true);
+                }
+                Ok(freed_bytes)
+            }
+            Due::Object(object) => {
+                if !object.word.take_in_hand() && object.word.read().state() != State::Offered {
+                    return Ok(0);
+                }
+                // SAFETY: it is volatile: in hand, or offered, with the engine held.
+                let answer = unsafe { self.purge(object.range, cause) };
+                object.word.settle(State::Offered);
+                answer
+            }
+        }
+    }
+
+    fn finish(&mut self, object: &Arc<Object>) -> Result<()> {
+        let range = object.range;
+        if object.word.read().state() != State::Offered || self.lost.overlaps(&range.as_std()) {
+            return Ok(());
+        }
+        // A page that was never touched has the page of zeros: one that is absent
+        // has been taken.
+        let runs = pagemap::scan(range).map_err(super::at("PAGEMAP_SCAN", range))?;
+        if runs.iter().any(|run| run.state == PageState::Absent) {
+            self.give_up(&Due::Object(object.clone()))?;
+        }
+        Ok(())
+    }
+}
