@@ -9,9 +9,10 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::cgroup::{Group, enter_group};
 use common::*;
 use libtest_mimic::Completion;
-use tenure::{Features, Mapping, Outcome, PageRange, VolatileBuffer, page_size};
+use tenure::{Features, Mapping, Outcome, PageRange, Priority, VolatileBuffer, page_size};
 
 /// Why there is nothing to hand over here.
 fn missing() -> Option<&'static str> {
@@ -29,10 +30,14 @@ tests!(
     what_is_replaced_behind_our_back_is_left_alone,
     a_child_has_a_keeper_of_its_own,
     a_closed_descriptor_is_noticed,
-    a_keeper_that_has_gone_comes_again;
+    a_keeper_that_has_gone_comes_again,
+    what_the_kernel_has_begun_is_finished_under_pressure,
+    under_pressure_the_lowest_and_oldest_go_first;
     children:
     close_the_descriptor,
     come_and_go,
+    become_short_of_memory,
+    lose_pages_under_pressure,
 );
 
 /// Waits for something that the keeper does sooner or later.
@@ -242,5 +247,110 @@ fn come_and_go() {
 
 fn a_keeper_that_has_gone_comes_again() -> Completion {
     in_child_ok("come_and_go");
+    Completion::Completed
+}
+
+const MIB: usize = 1 << 20;
+const LIMIT: usize = 256 * MIB;
+
+/// Takes more and more memory until it is so.
+fn take_memory_until(is_so: impl Fn() -> bool) -> Vec<Mapping> {
+    let mut taken = Vec::new();
+    while !is_so() {
+        assert!(taken.len() < 300, "more than there can be");
+        let mut memory = Mapping::anonymous(MIB).map().unwrap();
+        memory.as_mut_slice().unwrap().fill(1);
+        taken.push(memory);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    taken
+}
+
+/// In the cgroup of a test, and where nothing can be offered: there the kernel
+/// takes nothing by itself.
+fn become_short_of_memory() {
+    enter_group();
+    let mut order = Vec::new();
+    let mut buffers: Vec<(Priority, VolatileBuffer)> = Vec::new();
+    for priority in [Priority::High, Priority::Lowest, Priority::Normal] {
+        for _ in 0..4 {
+            buffers.push((priority, buffer(16 * MIB / page_size())));
+        }
+    }
+    for (priority, buffer) in &mut buffers {
+        buffer.mark_volatile_with(*priority);
+        order.push(buffer.range());
+    }
+    // The lowest four, then the normal ones, each from the first marked on.
+    let order = [&order[4..8], &order[8..12], &order[..4]].concat();
+    let is_purged = |range: PageRange| range_is_efault(range);
+    let taken = take_memory_until(|| is_purged(order[4]));
+    let purged: Vec<bool> = order.iter().map(|&range| is_purged(range)).collect();
+    let first_left = purged.iter().position(|purged| !purged).expect("not all");
+    assert!(
+        purged[first_left..].iter().all(|purged| !purged),
+        "{purged:?}"
+    );
+    drop(taken);
+    let stats = tenure::stats();
+    assert!(stats.purged_under_pressure_bytes >= 5 * 16 * MIB as u64);
+    assert_eq!(
+        stats.purged_by_kernel_bytes + stats.purged_on_request_bytes,
+        0
+    );
+    for (_, buffer) in &mut buffers {
+        let outcome = buffer.mark_nonvolatile().unwrap();
+        assert!(is_as_told(buffer.range(), &outcome));
+    }
+}
+
+fn range_is_efault(range: PageRange) -> bool {
+    use std::os::fd::AsRawFd;
+    let (_read, write) = std::io::pipe().unwrap();
+    unsafe { libc::write(write.as_raw_fd(), range.as_ptr().cast(), 1) < 0 }
+}
+
+fn under_pressure_the_lowest_and_oldest_go_first() -> Completion {
+    match Group::with_limit(LIMIT) {
+        Ok(group) => group.run_without("userfaultfd", "become_short_of_memory"),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+fn lose_pages_under_pressure() {
+    enter_group();
+    tenure::set_hand_over_delay(Duration::ZERO);
+    let mut damaged = buffer(64);
+    let mut whole = buffer(64);
+    let plain = anonymous(64);
+    fill(plain.range());
+    for buffer in [&mut damaged, &mut whole] {
+        buffer.mark_volatile();
+    }
+    unsafe { plain.range().mark_volatile() }.unwrap();
+    page_out_all(pages(damaged.range(), 7, 1));
+    page_out_all(pages(plain.range(), 7, 1));
+    let last = || range_is_efault(pages(damaged.range(), 63, 1));
+    let taken = take_memory_until(last);
+    let by_us_bytes = tenure::stats().purged_under_pressure_bytes;
+    assert!(
+        by_us_bytes >= (63 * page_size()) as u64,
+        "the kernel took it"
+    );
+    drop(taken);
+    let outcome = damaged.mark_nonvolatile().unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![damaged.range()]));
+    let outcome = whole.mark_nonvolatile().unwrap();
+    assert!(is_as_told(whole.range(), &outcome));
+    let outcome = unsafe { plain.range().mark_nonvolatile() }.unwrap();
+    assert!(is_as_told(plain.range(), &outcome));
+}
+
+fn what_the_kernel_has_begun_is_finished_under_pressure() -> Completion {
+    match Group::with_limit(LIMIT) {
+        Ok(group) => group.run("lose_pages_under_pressure"),
+        Err(reason) => return skip(&reason),
+    }
     Completion::Completed
 }

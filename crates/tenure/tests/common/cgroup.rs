@@ -100,8 +100,14 @@ impl Group {
 
     /// Runs a function named in `children:` in a process that is to enter.
     pub fn run(&self, child: &str) {
+        self.run_without("", child);
+    }
+
+    /// The same, as on a kernel without the features named.
+    pub fn run_without(&self, features: &str, child: &str) {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--child", child]).env(GROUP, &self.path);
+        command.env("TENURE_WITHOUT", features);
         if let Some(unified) = &self.unified {
             command.env(UNIFIED, unified);
         }
