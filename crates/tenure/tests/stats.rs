@@ -31,6 +31,7 @@ tests!(
     threads_lose_no_count,
     pending_bytes_are_what_a_drain_waits_for,
     a_child_counts_from_zero,
+    a_child_knows_what_is_volatile_in_it,
     without_room_for_a_page_they_count_all_the_same,
     another_process_can_be_read,
     several_pages_are_added_up,
@@ -41,6 +42,7 @@ tests!(
     locking_all,
     counting_without_a_page,
     losing_protection,
+    marking_first_of_all,
     serving,
     two_pages,
     unknown_layout,
@@ -255,6 +257,17 @@ fn losing_protection() {
         ("mark_nonvolatile.bytes", bytes),
         ("unprotected_bytes", bytes),
     ]);
+    // Marking again finds out as well.
+    let since = Since::now();
+    unsafe { memory.range().mark_volatile() }.unwrap();
+    assert_eq!(unsafe { libc::close_range(3, libc::c_uint::MAX, 0) }, 0);
+    unsafe { memory.range().mark_volatile() }.unwrap();
+    since.assert(&[
+        ("mark_volatile.calls", 2),
+        ("mark_volatile.bytes", 2 * bytes),
+        ("unprotected_bytes", bytes),
+        ("volatile_bytes", bytes),
+    ]);
 }
 
 fn munmap_counts() {
@@ -397,6 +410,24 @@ fn a_child_counts_from_zero() {
     settle();
     assert_eq!(stats().populate, before.populate, "the parent's");
     assert_eq!(stats().munmap.calls, before.munmap.calls + 1);
+}
+
+fn a_child_knows_what_is_volatile_in_it() -> Completion {
+    if !Features::get().sigbus_on_missing() {
+        return skip("no userfaultfd");
+    }
+    in_child_ok("marking_first_of_all");
+    Completion::Completed
+}
+
+/// The first that this process does with tenure: handlers of forks are called in
+/// the order in which they were registered.
+fn marking_first_of_all() {
+    let memory = anonymous(64);
+    unsafe { memory.range().mark_volatile() }.unwrap();
+    let bytes = 64 * page_size() as u64;
+    let status = fork(|| i32::from(stats().volatile_bytes != bytes));
+    assert_eq!(status, 0);
 }
 
 fn without_room_for_a_page_they_count_all_the_same() {
