@@ -562,10 +562,10 @@ fn an_unknown_layout_is_refused() {
 }
 
 fn who_may_not_look_is_told_so() -> Completion {
-    if !is_root() {
-        // Process 1 is somebody else's.
-        looking_at_a_stranger();
-        return Completion::Completed;
+    use std::os::unix::fs::MetadataExt;
+    let owner = std::fs::metadata("/proc/1").unwrap().uid();
+    if !is_root() && owner == rustix::process::geteuid().as_raw() {
+        return skip("process 1 is our own");
     }
     in_child_ok("looking_at_a_stranger");
     Completion::Completed
