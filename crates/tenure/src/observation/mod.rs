@@ -1,4 +1,5 @@
 //! What the verbs and the background look at before and while they act.
 
+pub mod pressure;
 pub(crate) mod room;
 pub(crate) mod stats;
