@@ -233,6 +233,24 @@ pub enum Error {
         pending_bytes: usize,
     },
 
+    /// There is no process of this number, or no longer.
+    #[error("there is no process {pid}")]
+    NoProcess {
+        /// The number asked for.
+        pid: u32,
+    },
+
+    /// The kernel does not let this process look at the memory of another one.
+    #[error(
+        "the memory of process {pid} cannot be looked at ({errno}): it is another user's, or has privileges that this process has not: ask as root, or with CAP_SYS_PTRACE"
+    )]
+    ProcessNotReadable {
+        /// The process asked for.
+        pid: u32,
+        /// What the kernel answered.
+        errno: Errno,
+    },
+
     /// A system call failed in a way that has no variant of its own.
     #[error("{call} failed: {errno}")]
     System {
@@ -280,7 +298,10 @@ impl Error {
             Self::Poisoned { .. } => Errno::HWPOISON,
             Self::Cancelled { .. } => Errno::CANCELED,
             Self::TimedOut { .. } => Errno::TIMEDOUT,
-            Self::System { errno, .. } | Self::SystemAt { errno, .. } => *errno,
+            Self::NoProcess { .. } => Errno::SRCH,
+            Self::ProcessNotReadable { errno, .. }
+            | Self::System { errno, .. }
+            | Self::SystemAt { errno, .. } => *errno,
         };
         errno.raw_os_error()
     }

@@ -6,7 +6,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::room_bound::RoomBound;
 use crate::ground::sys::Errno;
 use crate::ground::sys::cgroup::{self, LimitedGroup};
-use crate::ground::sys::{hugetlb, process};
+use crate::ground::sys::{hugetlb, process, smaps};
 
 /// How much more memory this process may take, and what bounds it.
 ///
@@ -44,7 +44,7 @@ impl Room {
             call: "reading MemAvailable in /proc/meminfo",
             errno: Errno::NOENT,
         })?;
-        let lazily_free = LazyCell::new(|| process::lazily_free_bytes().unwrap_or(0));
+        let lazily_free = LazyCell::new(lazily_free_bytes);
         let rooms = cgroup::limited_groups()
             .into_iter()
             .map(|group| Self::in_group(group, || *lazily_free));
@@ -93,6 +93,13 @@ fn given_up_first(group: &LimitedGroup, lazily_free_bytes: impl Fn() -> usize) -
         return page_cache;
     }
     page_cache + beyond.min(lazily_free_bytes())
+}
+
+/// How much of this process's memory is lazily free and not taken back; none
+/// where the kernel does not say.
+fn lazily_free_bytes() -> usize {
+    let own = smaps::of_process(None).ok();
+    own.and_then(|own| own.figures.lazily_free).unwrap_or(0)
 }
 
 /// The room in the pool of huge pages of `page_bytes`, in bytes; `None` where

@@ -19,6 +19,7 @@ pub(crate) mod pagemap;
 pub(crate) mod process;
 mod raw;
 pub(crate) mod smaps;
+pub(crate) mod split;
 pub(crate) mod touch;
 pub(crate) mod userfaultfd;
 pub(crate) mod vma;
