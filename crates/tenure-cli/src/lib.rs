@@ -5,6 +5,7 @@
 
 mod bench;
 mod cli;
+mod stat;
 mod table;
 mod text;
 
@@ -29,6 +30,7 @@ pub fn run() -> ExitCode {
     let mut stdout = io::stdout().lock();
     let done = match cli.command {
         cli::Command::Bench(arguments) => bench::run(&arguments, &mut stdout),
+        cli::Command::Stat(arguments) => stat::run(&arguments, &mut stdout),
     };
     match done.and_then(|()| Ok(stdout.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,10 +1,12 @@
 //! The command line: help, man pages and completions all come from here.
 
 mod bench;
+mod stat;
 
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 pub use self::bench::{BenchArguments, ExperimentName};
+pub use self::stat::StatArguments;
 
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -36,6 +38,8 @@ impl Cli {
     fn checked(self) -> Result<Self, clap::Error> {
         let (name, wrong) = match &self.command {
             Command::Bench(arguments) => ("bench", arguments.wrong()),
+            // The definition says it all.
+            Command::Stat(_) => ("stat", None),
         };
         let Some(message) = wrong else {
             return Ok(self);
@@ -52,4 +56,5 @@ impl Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Bench(BenchArguments),
+    Stat(StatArguments),
 }
