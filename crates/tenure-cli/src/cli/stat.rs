@@ -15,7 +15,7 @@ use super::EXIT_STATUS;
 /// RLIMIT_MEMLOCK is charged with) and transparent huge pages follow, and hugetlb
 /// pages, which RSS leaves out, where there are any.
 ///
-/// For this the kernel looks at every page of the process: about 20 ms for
+/// For this the kernel looks at every page of the process: about 30 ms for
 /// each GiB. It marks lazily free pages 31 at a time on each CPU, and those that
 /// wait are not counted yet.
 ///

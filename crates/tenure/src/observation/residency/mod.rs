@@ -13,7 +13,7 @@ use crate::ground::sys::{advise, pagemap};
 /// what way. Each figure is in bytes.
 ///
 /// A moment's answer, at the price of a look by the kernel at every page (about
-/// 20 ms for each GiB in pages of 4 KiB).
+/// 30 ms for each GiB in pages of 4 KiB).
 ///
 /// A figure is `None` where the kernel does not tell it:
 /// `lazily_free_bytes` before Linux 4.12, and four figures of a range that cuts a

@@ -1,5 +1,5 @@
 //! `/proc/PID/smaps` and `smaps_rollup`: what the kernel finds when it looks at
-//! every page, about 20 ms for each GiB of 4 KiB pages.
+//! every page, about 30 ms for each GiB of 4 KiB pages.
 
 mod figures;
 mod parse;
