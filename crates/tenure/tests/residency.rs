@@ -548,8 +548,14 @@ fn hold_lazily_free_memory() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-fn another_users_process_is_explained() {
+fn another_users_process_is_explained() -> Completion {
+    use std::os::unix::fs::MetadataExt;
+    let first = std::fs::metadata("/proc/1").map(|first| first.uid());
+    if !is_root() && first.is_ok_and(|uid| uid == rustix::process::geteuid().as_raw()) {
+        return skip("no process of another user's is to be seen");
+    }
     in_child_ok("look_at_another_users");
+    Completion::Completed
 }
 
 fn look_at_another_users() {
