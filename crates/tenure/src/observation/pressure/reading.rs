@@ -8,7 +8,7 @@ use crate::ground::error::Result;
 use crate::ground::sys::cgroup::{Events, Groups, LimitedGroup};
 use crate::ground::sys::process::{self, MachineMemory};
 use crate::ground::sys::psi::{self, Stalls};
-use crate::observation::room::Bounds;
+use crate::observation::room::{self, Bounds};
 
 /// The figures of one look.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,7 +63,7 @@ impl Reading {
                 .map(|group| Bound::of_group(group, found.events(group)))
                 .collect(),
         };
-        reading.settle(|| process::lazily_free_bytes().unwrap_or(0));
+        reading.settle(room::lazily_free_bytes);
         let sources = Sources {
             pressure_file: pressure_file.filter(|_| reading.own.is_some()),
             event_files: found.event_files(&bounds.groups),
