@@ -64,6 +64,8 @@ pub use subscription::{Subscription, subscribe};
 
 use std::time::Instant;
 
+use self::reading::LazilyFree;
+
 /// How short memory is for this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
@@ -95,7 +97,7 @@ pub enum Level {
 /// ```
 pub fn level() -> Level {
     watcher::last_level().unwrap_or_else(|| {
-        reading::Reading::now().map_or(Level::None, |(reading, ..)| {
+        reading::Reading::now(&mut LazilyFree::default()).map_or(Level::None, |(reading, ..)| {
             judge::Judge::default().take(Instant::now(), reading).level
         })
     })
