@@ -1,8 +1,11 @@
 //! `madvise(2)` and `msync(2)`.
 
+use std::sync::OnceLock;
+
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MsyncFlags};
 
+use super::{map, page_size};
 use crate::PageRange;
 
 /// Gives advice that cannot lose data.
@@ -20,6 +23,22 @@ pub(crate) fn advise(range: PageRange, advice: Harmless) -> Result<(), Errno> {
 pub(crate) unsafe fn advise_losing(range: PageRange, advice: Losing) -> Result<(), Errno> {
     // SAFETY: the caller gives the contents up.
     unsafe { mm::madvise(range.as_ptr().cast(), range.len(), advice.into()) }
+}
+
+/// Has the kernel finish this CPU's batch of pages that are to be lazily free.
+///
+/// `madvise(MADV_FREE)` puts pages into a batch for each CPU, which takes effect
+/// when it is full (31 pages; 15 before Linux 6.10) or when the next such call
+/// begins. That call is made on an empty page of ours: on a part of a huge page
+/// it would split it.
+pub(crate) fn finish_batch() {
+    static EMPTY_PAGE: OnceLock<Option<PageRange>> = OnceLock::new();
+    let page = EMPTY_PAGE.get_or_init(|| map::reserve(page_size()).ok());
+    if let Some(page) = page {
+        // It cannot be refused, and if it were, the batch would only wait.
+        // SAFETY: nobody else knows the page, which has no contents.
+        let _ = unsafe { advise_losing(*page, Losing::Free) };
+    }
 }
 
 /// Advice after which every byte reads as before.
