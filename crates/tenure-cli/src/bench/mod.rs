@@ -215,12 +215,12 @@ mod tests {
             seed: 1,
         };
         let (populate, lock) = (ExperimentName::Populate, ExperimentName::Lock);
-        let free = ExperimentName::Free;
+        let (free, volatile) = (ExperimentName::Free, ExperimentName::Volatile);
         let of = |named: &[ExperimentName], quick, full| {
             let arguments = arguments(named, quick, full);
-            [populate, lock, free, ExperimentName::Lazy].map(|name| Sizes::of(name, &arguments))
+            [populate, lock, free, volatile].map(|name| Sizes::of(name, &arguments))
         };
-        let named = [ExperimentName::Lazy, lock, populate, free];
+        let named = [volatile, lock, populate, free];
         assert_eq!(of(&[], false, false), [Sizes::Quick; 4]);
         assert_eq!(of(&named, true, false), [Sizes::Quick; 4]);
         assert_eq!(
