@@ -59,6 +59,7 @@ pub use ground::room_bound::RoomBound;
 pub use ground::sys::cgroup::MemoryCgroup;
 pub use ground::sys::features::Features;
 pub use ground::sys::{Errno, page_size};
+pub use observation::pressure;
 pub use observation::room::Room;
 pub use ready::{LockedFile, SecretBuffer};
 pub use verbs::teardown;

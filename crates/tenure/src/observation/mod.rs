@@ -1,3 +1,4 @@
 //! What the verbs and the background look at before and while they act.
 
+pub mod pressure;
 pub(crate) mod room;

@@ -5,8 +5,9 @@ use std::cell::LazyCell;
 use crate::ground::error::{Error, Result};
 use crate::ground::room_bound::RoomBound;
 use crate::ground::sys::Errno;
-use crate::ground::sys::cgroup::{self, LimitedGroup};
-use crate::ground::sys::{hugetlb, process};
+use crate::ground::sys::cgroup::{Groups, LimitedGroup};
+use crate::ground::sys::hugetlb;
+use crate::ground::sys::process::{self, MachineMemory};
 
 /// How much more memory this process may take, and what bounds it.
 ///
@@ -40,15 +41,7 @@ impl Room {
     /// # Ok::<(), tenure::Error>(())
     /// ```
     pub fn now() -> Result<Self> {
-        let available = process::mem_available_bytes().ok_or(Error::System {
-            call: "reading MemAvailable in /proc/meminfo",
-            errno: Errno::NOENT,
-        })?;
-        let lazily_free = LazyCell::new(|| process::lazily_free_bytes().unwrap_or(0));
-        let rooms = cgroup::limited_groups()
-            .into_iter()
-            .map(|group| Self::in_group(group, || *lazily_free));
-        Ok(Self::least(available, rooms))
+        Ok(Bounds::now()?.tightest())
     }
 
     fn least(available_bytes: usize, in_groups: impl Iterator<Item = Self>) -> Self {
@@ -77,6 +70,37 @@ impl Room {
                 used_bytes,
             },
         }
+    }
+}
+
+/// What bounds this process's memory, all read at one time.
+pub(crate) struct Bounds {
+    pub(crate) machine: MachineMemory,
+    pub(crate) groups: Vec<LimitedGroup>,
+}
+
+impl Bounds {
+    fn now() -> Result<Self> {
+        Self::of(&Groups::find())
+    }
+
+    pub(crate) fn of(groups: &Groups) -> Result<Self> {
+        let machine = MachineMemory::now().ok_or(Error::System {
+            call: "reading MemAvailable in /proc/meminfo",
+            errno: Errno::NOENT,
+        })?;
+        Ok(Self {
+            machine,
+            groups: groups.limited(),
+        })
+    }
+
+    /// The room that the tightest of them leaves.
+    pub(crate) fn tightest(&self) -> Room {
+        let lazily_free = LazyCell::new(|| process::lazily_free_bytes().unwrap_or(0));
+        let groups = self.groups.iter().cloned();
+        let rooms = groups.map(|group| Room::in_group(group, || *lazily_free));
+        Room::least(self.machine.available_bytes, rooms)
     }
 }
 
@@ -113,6 +137,7 @@ mod tests {
             limit_bytes: limit * MIB,
             usage_bytes: usage * MIB,
             inactive_file_bytes: inactive * MIB,
+            active_file_bytes: 0,
             page_cache_bytes: inactive * MIB,
         }
     }

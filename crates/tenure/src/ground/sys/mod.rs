@@ -17,11 +17,13 @@ mod maps;
 pub(crate) mod numa;
 pub(crate) mod pagemap;
 pub(crate) mod process;
+pub(crate) mod psi;
 mod raw;
 pub(crate) mod smaps;
 pub(crate) mod touch;
 pub(crate) mod userfaultfd;
 pub(crate) mod vma;
+pub(crate) mod watch;
 
 pub use rustix::io::Errno;
 

@@ -52,11 +52,41 @@ pub(crate) fn mem_total_bytes() -> Option<usize> {
     Some(info.mem_total as usize)
 }
 
-/// What can be taken without swapping, in bytes, as the kernel estimates it
-/// (`MemAvailable`, Linux 3.14).
-pub(crate) fn mem_available_bytes() -> Option<usize> {
-    let info = procfs::Meminfo::current().ok()?;
-    usize::try_from(info.mem_available?).ok()
+/// The memory of the machine, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MachineMemory {
+    pub(crate) total_bytes: usize,
+    /// What nobody has taken.
+    pub(crate) free_bytes: usize,
+    /// What can be taken without swapping, as the kernel estimates it
+    /// (`MemAvailable`, Linux 3.14).
+    pub(crate) available_bytes: usize,
+    /// Page cache, without shared memory.
+    pub(crate) page_cache_bytes: usize,
+}
+
+impl MachineMemory {
+    /// Reads `/proc/meminfo`; `None` where it cannot be read.
+    pub(crate) fn now() -> Option<Self> {
+        let info = procfs::Meminfo::current().ok()?;
+        let page_cache = info.cached.saturating_sub(info.shmem.unwrap_or(0));
+        let bytes = |number| usize::try_from(number).unwrap_or(usize::MAX);
+        Some(Self {
+            total_bytes: bytes(info.mem_total),
+            free_bytes: bytes(info.mem_free),
+            available_bytes: bytes(info.mem_available?),
+            page_cache_bytes: bytes(page_cache),
+        })
+    }
+}
+
+/// How often a program of this machine had to take pages back itself, because
+/// the machine had no free ones (not a cgroup: `allocstall` in `/proc/vmstat`).
+pub(crate) fn direct_reclaims() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/vmstat").ok()?;
+    let counters = text.lines().filter(|line| line.starts_with("allocstall"));
+    let counts = counters.filter_map(|line| line.split(' ').nth(1)?.parse::<u64>().ok());
+    Some(counts.sum())
 }
 
 /// How much of this process's memory is lazily free and not taken back, in
@@ -142,7 +172,11 @@ mod tests {
     #[test]
     fn reads_this_machine() {
         assert!(mem_total_bytes().unwrap() > 1 << 26);
-        assert!(mem_available_bytes().unwrap() < mem_total_bytes().unwrap());
+        let memory = MachineMemory::now().unwrap();
+        assert_eq!(Some(memory.total_bytes), mem_total_bytes());
+        assert!(memory.available_bytes < memory.total_bytes);
+        assert!(memory.free_bytes + memory.page_cache_bytes < memory.total_bytes);
+        assert!(direct_reclaims().unwrap() <= direct_reclaims().unwrap());
     }
 
     #[test]

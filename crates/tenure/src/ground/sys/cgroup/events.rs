@@ -1,0 +1,59 @@
+//! What has happened at the limit of a memory cgroup.
+
+use std::path::{Path, PathBuf};
+
+use super::{MemoryCgroup, read};
+
+/// Counters of a group; they only grow. What the kernel does not tell is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Events {
+    /// How often something met the limit, so that the kernel had to take pages
+    /// back first: `max` and `high` in `memory.events`, `memory.failcnt`.
+    pub(crate) hits: u64,
+    /// How often nothing could be taken back, or a process was killed for it.
+    pub(crate) ooms: u64,
+    /// Processes wait for memory because the group does not kill (version 1).
+    pub(crate) is_out_of_memory: bool,
+}
+
+impl Events {
+    pub(super) fn read(folder: &Path, version: MemoryCgroup) -> Self {
+        if version == MemoryCgroup::V2 {
+            let text = read(&file(folder));
+            let count = |name| number(&text, name);
+            return Self {
+                hits: count("max ") + count("high "),
+                ooms: count("oom ") + count("oom_kill "),
+                is_out_of_memory: false,
+            };
+        }
+        let hits = read(&folder.join("memory.failcnt"));
+        let control = read(&folder.join("memory.oom_control"));
+        Self {
+            hits: hits.trim().parse().unwrap_or(0),
+            // Linux 4.13.
+            ooms: number(&control, "oom_kill "),
+            is_out_of_memory: number(&control, "under_oom ") != 0,
+        }
+    }
+}
+
+/// The file of a group of version 2: its own events where the kernel tells them
+/// apart from those of the groups in it (Linux 5.2), for a group in it may meet a
+/// lower limit that is not ours.
+pub(super) fn file(folder: &Path) -> PathBuf {
+    let own = folder.join("memory.events.local");
+    if own.is_file() {
+        own
+    } else {
+        folder.join("memory.events")
+    }
+}
+
+fn number(text: &str, name: &str) -> u64 {
+    let mut numbers = text.lines().filter_map(|line| line.strip_prefix(name));
+    numbers
+        .next()
+        .and_then(|number| number.trim().parse().ok())
+        .unwrap_or(0)
+}

@@ -1,0 +1,251 @@
+use super::*;
+
+const CACHE: u64 = 77;
+
+/// A recorded tree in a folder of its own.
+struct Tree(tempfile::TempDir);
+
+impl Tree {
+    fn new(cgroup: &str, mountinfo: &str) -> Self {
+        let tree = Self(tempfile::tempdir().unwrap());
+        tree.write("proc/self/cgroup", cgroup);
+        tree.write("proc/self/mountinfo", mountinfo);
+        tree
+    }
+
+    fn write(&self, path: &str, contents: &str) {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+    }
+
+    fn v1(self, group: &str, limit: &str, usage: u64, inactive_file: u64) -> Self {
+        self.write(&format!("{group}/memory.limit_in_bytes"), limit);
+        self.write(
+            &format!("{group}/memory.usage_in_bytes"),
+            &format!("{usage}\n"),
+        );
+        let stat = format!(
+            "cache 1\ninactive_file 1\ntotal_cache {CACHE}\ntotal_shmem 5\ntotal_inactive_file {inactive_file}\n"
+        );
+        self.write(&format!("{group}/memory.stat"), &stat);
+        self
+    }
+
+    fn v2(self, group: &str, limit: &str, usage: u64, inactive_file: u64) -> Self {
+        self.write(&format!("{group}/memory.max"), limit);
+        self.write(&format!("{group}/memory.current"), &format!("{usage}\n"));
+        let stat = format!(
+            "anon 7\nfile {CACHE}\nshmem 5\nfile_mapped 2\ninactive_file {inactive_file}\nactive_file 3\n"
+        );
+        self.write(&format!("{group}/memory.stat"), &stat);
+        self
+    }
+
+    /// The groups found: path in the tree, limit, usage, inactive cache.
+    fn found(&self) -> Vec<(String, usize, usize, usize)> {
+        let groups = Groups::find_below(self.0.path()).limited().into_iter();
+        let figures = |group: LimitedGroup| {
+            let path = group.path.strip_prefix(self.0.path()).unwrap();
+            (
+                path.display().to_string(),
+                group.limit_bytes,
+                group.usage_bytes,
+                group.inactive_file_bytes,
+            )
+        };
+        groups.map(figures).collect()
+    }
+}
+
+fn group(path: &str, limit: usize, usage: usize, inactive: usize) -> (String, usize, usize, usize) {
+    (path.to_owned(), limit, usage, inactive)
+}
+
+/// As systemd mounts it.
+const V2_ONLY: &str = "\
+22 27 0:20 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc proc rw
+29 26 0:26 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot
+";
+
+const HYBRID: &str = "\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+#[test]
+fn tells_the_versions_apart() {
+    let version = |cgroup| {
+        let tree = Tree::new(cgroup, "");
+        memory_group(&own_groups(tree.0.path())).map(|(version, _)| version.name)
+    };
+    assert_eq!(
+        version("4:memory:/a\n1:cpu:/\n0::/\n"),
+        Some(MemoryCgroup::V1)
+    );
+    assert_eq!(version("0::/user.slice/x\n"), Some(MemoryCgroup::V2));
+    assert_eq!(version("1:name=systemd:/\n"), None);
+    assert_eq!(version("4:memoryless:/a\n"), None);
+    assert_eq!(version(""), None);
+}
+
+#[test]
+fn version_2_with_nested_limits() {
+    let tree = Tree::new("0::/user.slice/app.scope\n", V2_ONLY)
+        .v2("sys/fs/cgroup/user.slice", "1000\n", 400, 50)
+        .v2("sys/fs/cgroup/user.slice/app.scope", "900\n", 300, 20);
+    assert_eq!(
+        tree.found(),
+        [
+            group("sys/fs/cgroup/user.slice/app.scope", 900, 300, 20),
+            group("sys/fs/cgroup/user.slice", 1000, 400, 50),
+        ]
+    );
+}
+
+#[test]
+fn no_limit_is_not_a_limit() {
+    let tree = Tree::new("0::/a/b\n", V2_ONLY)
+        .v2("sys/fs/cgroup/a", "max\n", 400, 0)
+        // Without the controller: only cgroup.* files.
+        .v2("sys/fs/cgroup/other", "10\n", 1, 0);
+    assert_eq!(tree.found(), []);
+    let tree = Tree::new("4:memory:/a\n", HYBRID)
+        // Pages of 4 KiB, of 64 KiB, and kernels before Linux 3.19.
+        .v1("sys/fs/cgroup/memory/a", "9223372036854771712\n", 400, 0)
+        .v1("sys/fs/cgroup/memory", "9223372036854710272\n", 400, 0);
+    assert_eq!(tree.found(), []);
+    let tree = tree.v1("sys/fs/cgroup/memory", "9223372036854775807\n", 400, 0);
+    assert_eq!(tree.found(), []);
+}
+
+#[test]
+fn hybrid_systems_keep_memory_in_version_1() {
+    let tree = Tree::new("5:cpuset:/c\n4:memory:/a/b\n0::/x\n", HYBRID)
+        .v1("sys/fs/cgroup/memory/a/b", "900\n", 300, 20)
+        .v1("sys/fs/cgroup/memory/a", "1000\n", 400, 50)
+        .v1("sys/fs/cgroup/cpuset/c", "1\n", 1, 0)
+        .v2("sys/fs/cgroup/unified/x", "1\n", 1, 0);
+    assert_eq!(
+        tree.found(),
+        [
+            group("sys/fs/cgroup/memory/a/b", 900, 300, 20),
+            group("sys/fs/cgroup/memory/a", 1000, 400, 50),
+        ]
+    );
+}
+
+#[test]
+fn controllers_may_share_a_mount() {
+    let mountinfo = "35 31 0:32 / /cg\\040all rw - cgroup none rw,cpu,memory\n";
+    let tree = Tree::new("4:cpu,memory:/a\n", mountinfo).v1("cg all/a", "900\n", 300, 20);
+    assert_eq!(tree.found(), [group("cg all/a", 900, 300, 20)]);
+}
+
+#[test]
+fn what_is_not_charged_above_is_not_bounded_above() {
+    let tree = Tree::new("4:memory:/a/b\n", HYBRID)
+        .v1("sys/fs/cgroup/memory/a/b", "900\n", 300, 0)
+        .v1("sys/fs/cgroup/memory/a", "100\n", 90, 0);
+    tree.write("sys/fs/cgroup/memory/a/b/memory.use_hierarchy", "0\n");
+    assert_eq!(tree.found().len(), 2);
+    tree.write("sys/fs/cgroup/memory/a/memory.use_hierarchy", "0\n");
+    assert_eq!(
+        tree.found(),
+        [group("sys/fs/cgroup/memory/a/b", 900, 300, 0)]
+    );
+}
+
+#[test]
+fn a_container_with_the_hosts_paths_sees_its_own_part() {
+    // Docker on version 1, without a cgroup namespace.
+    let mountinfo = "\
+735 730 0:32 /docker/0f /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory
+";
+    let tree = Tree::new("4:memory:/docker/0f/sub\n", mountinfo)
+        .v1("sys/fs/cgroup/memory", "900\n", 300, 20)
+        .v1("sys/fs/cgroup/memory/sub", "100\n", 30, 2);
+    assert_eq!(
+        tree.found(),
+        [
+            group("sys/fs/cgroup/memory/sub", 100, 30, 2),
+            group("sys/fs/cgroup/memory", 900, 300, 20),
+        ]
+    );
+    // The group of another container says nothing about us.
+    tree.write("proc/self/cgroup", "4:memory:/docker/ff\n");
+    assert_eq!(tree.found(), []);
+}
+
+#[test]
+fn the_mount_that_shows_most_counts() {
+    let mountinfo = "\
+735 730 0:32 /a/b /own ro - cgroup2 cgroup2 rw
+736 730 0:32 / /all ro - cgroup2 cgroup2 rw
+737 730 0:32 /a /some ro - cgroup2 cgroup2 rw
+";
+    let tree = Tree::new("0::/a/b\n", mountinfo)
+        .v2("all/a", "900\n", 300, 0)
+        .v2("own", "800\n", 300, 0);
+    assert_eq!(tree.found(), [group("all/a", 900, 300, 0)]);
+}
+
+#[test]
+fn a_mount_from_above_the_namespace_shows_its_top() {
+    let mountinfo = "735 730 0:26 /../.. /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
+    let tree = Tree::new("0::/sub\n", mountinfo)
+        .v2("sys/fs/cgroup", "900\n", 300, 0)
+        .v2("sys/fs/cgroup/sub", "1\n", 1, 0);
+    assert_eq!(tree.found(), [group("sys/fs/cgroup", 900, 300, 0)]);
+    // Moved out of its namespace, and seen from there.
+    tree.write("proc/self/cgroup", "0::/../../sub\n");
+    assert_eq!(tree.found().len(), 2);
+    // Beside the mount, not below it.
+    tree.write("proc/self/cgroup", "0::/../../../sub\n");
+    assert_eq!(tree.found(), []);
+    let tree = Tree::new("0::/../sub\n", V2_ONLY).v2("sys/fs/cgroup", "900\n", 300, 0);
+    assert_eq!(tree.found(), []);
+}
+
+#[test]
+fn shared_memory_is_no_page_cache() {
+    for tree in [
+        Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 20),
+        Tree::new("4:memory:/a\n", HYBRID).v1("sys/fs/cgroup/memory/a", "900\n", 300, 20),
+    ] {
+        let found = Groups::find_below(tree.0.path()).limited();
+        assert_eq!(found[0].page_cache_bytes as u64, CACHE - 5);
+    }
+}
+
+#[test]
+fn what_cannot_be_read_bounds_nothing() {
+    assert_eq!(Tree::new("0::/a\n", "").found(), []);
+    assert_eq!(Tree::new("", V2_ONLY).found(), []);
+    assert_eq!(
+        Tree::new("0::/a\n", "nonsense\n - \n1 2 3 - cgroup2\n").found(),
+        []
+    );
+    let tree = Tree::new("0::/a/b/c\n", V2_ONLY)
+        .v2("sys/fs/cgroup/a/b/c", "what?\n", 1, 0)
+        .v2("sys/fs/cgroup/a", "900\n", 300, 20);
+    tree.write("sys/fs/cgroup/a/b/memory.max", "100\n");
+    fs::remove_file(tree.0.path().join("sys/fs/cgroup/a/memory.stat")).unwrap();
+    assert_eq!(tree.found(), [group("sys/fs/cgroup/a", 900, 300, 0)]);
+    // A folder where a file should be fails to be read for root, too.
+    let tree = Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 20);
+    let usage = tree.0.path().join("sys/fs/cgroup/a/memory.current");
+    fs::remove_file(&usage).unwrap();
+    fs::create_dir(&usage).unwrap();
+    assert_eq!(tree.found(), []);
+}
+
+#[test]
+fn reads_this_machine() {
+    for group in limited_groups() {
+        assert!(group.path.join("memory.stat").is_file(), "{group:?}");
+        assert!(group.inactive_file_bytes <= group.usage_bytes, "{group:?}");
+    }
+}

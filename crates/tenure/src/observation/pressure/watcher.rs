@@ -1,0 +1,209 @@
+//! The thread that looks, and whom it tells.
+
+use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::judge::{Judge, Verdict};
+use super::pause::pause;
+use super::reading::{Reading, Sources};
+use super::subscription::Subscriber;
+use super::{Level, Reason};
+use crate::ground::error::{Error, Result};
+use crate::ground::sys::fork::{self, ForkMutex, at_fork};
+use crate::ground::sys::watch::{self, Met, Watched};
+use crate::ground::sys::{Errno, process, psi};
+
+/// Reports of the kernel are listened to after this time only: at its limit a
+/// cgroup may have a hundred events a second.
+const DEAF: Duration = Duration::from_millis(100);
+
+/// How long to wait where nothing can be read any more.
+const NOTHING_TO_READ: Duration = Duration::from_secs(5);
+
+/// The level of the last look; [`NOBODY_LOOKS`], or one more than the level.
+static LAST: AtomicU8 = AtomicU8::new(NOBODY_LOOKS);
+const NOBODY_LOOKS: u8 = 0;
+
+static STATE: ForkMutex<State> = ForkMutex::new(State {
+    entries: Vec::new(),
+    has_thread: false,
+    reason: Reason::Calm,
+    alarms: None,
+});
+
+struct State {
+    entries: Vec<Entry>,
+    has_thread: bool,
+    /// Of the last look.
+    reason: Reason,
+    /// What the thread listens to, for a child to close its copies.
+    alarms: Option<Arc<Vec<Watched>>>,
+}
+
+pub(super) struct Entry {
+    subscriber: Arc<Subscriber>,
+    told: Level,
+}
+
+/// The level of the watcher's last look, if there is a watcher.
+pub(super) fn last_level() -> Option<Level> {
+    match LAST.load(Ordering::Relaxed) {
+        1 => Some(Level::None),
+        2 => Some(Level::Some),
+        3 => Some(Level::Severe),
+        _ => None,
+    }
+}
+
+pub(super) fn last_verdict() -> Option<(Level, Reason)> {
+    let state = STATE.lock();
+    Some((last_level()?, state.reason))
+}
+
+/// Has the subscriber told of changes; starts the thread if there is none.
+pub(super) fn add(subscriber: Arc<Subscriber>) -> Result<()> {
+    let system = |call| move |errno| Error::System { call, errno };
+    keep_out_of_children().map_err(system("pthread_atfork"))?;
+    // What cannot be read is met here, not in the thread.
+    Reading::now()?;
+    let generation = fork::generation().map_err(system("pthread_atfork"))?;
+    let mut state = STATE.lock();
+    if !state.has_thread {
+        let started = process::spawn_quiet("tenure-pressure", move || watch(generation));
+        let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+        started.map_err(errno).map_err(system("clone"))?;
+        state.has_thread = true;
+    }
+    state.entries.push(Entry {
+        subscriber,
+        told: Level::None,
+    });
+    Ok(())
+}
+
+/// The opposite. Who is not told any more is returned, for its owner to drop.
+pub(super) fn remove(subscriber: &Arc<Subscriber>) -> Option<Entry> {
+    let mut state = STATE.lock();
+    let is_it = |entry: &Entry| Arc::ptr_eq(&entry.subscriber, subscriber);
+    let at = state.entries.iter().position(is_it)?;
+    let entry = state.entries.swap_remove(at);
+    if state.entries.is_empty() {
+        // The thread looks for nobody from now on, if it looks at all.
+        LAST.store(NOBODY_LOOKS, Ordering::Relaxed);
+    }
+    Some(entry)
+}
+
+fn watch(generation: usize) {
+    let mut judge = Judge::default();
+    let mut alarms = Alarms::default();
+    loop {
+        let at = Instant::now();
+        let mut rest = NOTHING_TO_READ;
+        if let Ok((reading, sources, _)) = Reading::now() {
+            let took = at.elapsed();
+            alarms.follow(sources);
+            let verdict = judge.take(at, reading);
+            if !tell(&verdict, generation) {
+                return;
+            }
+            rest = pause(&verdict, took, alarms.reports_stalls);
+        }
+        thread::sleep(rest.min(DEAF));
+        alarms.wait(rest.saturating_sub(DEAF));
+    }
+}
+
+/// Tells all who have not been told. Returns whether there is anybody: if not,
+/// the thread is gone for everybody else.
+fn tell(verdict: &Verdict, generation: usize) -> bool {
+    loop {
+        let mut state = STATE.lock();
+        // `notify` may fork, and return in the child.
+        if fork::generation() != Ok(generation) {
+            return false;
+        }
+        if state.entries.is_empty() {
+            state.has_thread = false;
+            state.alarms = None;
+            return false;
+        }
+        LAST.store(verdict.level as u8 + 1, Ordering::Relaxed);
+        state.reason = verdict.reason;
+        let mut entries = state.entries.iter_mut();
+        let Some(entry) = entries.find(|entry| entry.told != verdict.level) else {
+            return true;
+        };
+        entry.told = verdict.level;
+        let subscriber = Arc::clone(&entry.subscriber);
+        drop(state);
+        if !subscriber.tell(verdict.level) {
+            drop(remove(&subscriber));
+        }
+    }
+}
+
+/// What the kernel reports by itself.
+#[derive(Default)]
+struct Alarms {
+    /// None to listen to them anew.
+    sources: Option<Sources>,
+    files: Arc<Vec<Watched>>,
+    reports_stalls: bool,
+}
+
+impl Alarms {
+    /// Listens to these from now on.
+    fn follow(&mut self, sources: Sources) {
+        if self.sources.as_ref() == Some(&sources) {
+            return;
+        }
+        let pressure_file = sources.pressure_file.as_deref();
+        let trigger = psi::arm(pressure_file.unwrap_or(psi::SYSTEM.as_ref()));
+        self.reports_stalls = trigger.is_ok();
+        let trigger = trigger.ok().map(|(watched, _)| watched);
+        let events = sources.event_files.iter();
+        let events = events.filter_map(|file| Watched::open(file).ok());
+        self.files = Arc::new(trigger.into_iter().chain(events).collect());
+        STATE.lock().alarms = Some(Arc::clone(&self.files));
+        self.sources = Some(sources);
+    }
+
+    fn wait(&mut self, most: Duration) {
+        if watch::wait(&self.files, most) == Met::Gone {
+            self.sources = None;
+        }
+    }
+}
+
+/// Has children begin without watcher and subscribers.
+fn keep_out_of_children() -> std::result::Result<(), Errno> {
+    unsafe extern "C" fn prepare() {
+        STATE.hold();
+    }
+    unsafe extern "C" fn parent() {
+        // SAFETY: `prepare` has run in this thread.
+        unsafe { STATE.let_go(|_| ()) };
+    }
+    unsafe extern "C" fn child() {
+        // SAFETY: `prepare` has run in the thread that this is a copy of.
+        unsafe {
+            STATE.let_go(|state| {
+                // Forgotten, for to drop them is the allocator's business, and
+                // anything that a subscriber holds.
+                std::mem::forget(std::mem::take(&mut state.entries));
+                if let Some(alarms) = state.alarms.take() {
+                    alarms.iter().for_each(Watched::close);
+                    std::mem::forget(alarms);
+                }
+                state.has_thread = false;
+                LAST.store(NOBODY_LOOKS, Ordering::Relaxed);
+            });
+        }
+    }
+    static REGISTERED: OnceLock<std::result::Result<(), Errno>> = OnceLock::new();
+    *REGISTERED.get_or_init(|| at_fork(prepare, parent, child))
+}
