@@ -51,6 +51,8 @@ pub(crate) enum Harmless {
     HugePage,
     NoHugePage,
     WillNeed,
+    /// Takes clean pages at once, also those that are lazily free (Linux 5.4).
+    PageOut,
 }
 
 impl From<Harmless> for Advice {
@@ -63,6 +65,7 @@ impl From<Harmless> for Advice {
             Harmless::HugePage => Self::LinuxHugepage,
             Harmless::NoHugePage => Self::LinuxNoHugepage,
             Harmless::WillNeed => Self::WillNeed,
+            Harmless::PageOut => Self::LinuxPageOut,
         }
     }
 }

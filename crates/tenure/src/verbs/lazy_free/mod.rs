@@ -1,5 +1,12 @@
 //! lazy free: contents are no longer needed; the kernel takes the pages when it
-//! must.
+//! must, or when a policy says so.
+
+mod adaptive;
+mod known;
+mod policy;
+
+pub(super) use known::{forget, forget_freed};
+pub use policy::FreePolicy;
 
 use crate::ground::error::{Error, Refused, Result};
 use crate::ground::mapping::Mapping;
@@ -9,9 +16,11 @@ use crate::ground::sys::advise::{Losing, advise_losing, finish_batch};
 use crate::verbs::populate::Access;
 use crate::verbs::{check_private_anonymous, volatile};
 
+const VERB: &str = "lazily free";
+
 /// A [`Mapping`] whose contents have been given up with
-/// [`lazy_free`](Mapping::lazy_free): the kernel may replace its pages by zeros
-/// at any time, so its bytes cannot be looked at.
+/// [`lazy_free`](Mapping::lazy_free) or [`free`](Mapping::free): the kernel may
+/// replace its pages by zeros at any time, so its bytes cannot be looked at.
 #[derive(Debug)]
 #[must_use = "dropping it unmaps the memory"]
 pub struct LazilyFreed {
@@ -107,7 +116,7 @@ impl PageRange {
         if self.is_empty() {
             return Ok(());
         }
-        check_private_anonymous("lazily free", self)?;
+        check_private_anonymous(VERB, self)?;
         // What is taken reads as zeros, which must not be SIGBUS.
         volatile::forget(self);
         // SAFETY: the caller gives the contents up.
@@ -115,7 +124,7 @@ impl PageRange {
         marked.map_err(|errno| match errno {
             // The kind has been looked at: what is left is the advice.
             Errno::INVAL => Error::Unsupported {
-                verb: "lazily free",
+                verb: VERB,
                 feature: "MADV_FREE",
                 answer: errno,
                 remedy: "it needs Linux 4.5, and memory that can be freed lazily at all (not secret or device memory)",

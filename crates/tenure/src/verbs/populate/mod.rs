@@ -19,6 +19,7 @@ use self::plan::{Part, Source, plan};
 use crate::ground::error::Result;
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
+use crate::verbs::lazy_free;
 
 impl Mapping {
     /// Faults the bytes named in now, so that touching them later takes no page
@@ -190,6 +191,9 @@ fn run(range: PageRange, options: &PopulateOptions, source: Option<Source<'_>>) 
         return Ok(());
     }
     let parts = prepare(range, options, source)?;
+    if options.access == Access::Write {
+        lazy_free::forget_freed(range);
+    }
     Crew::new(range, &parts, options, source)?.run()
 }
 
