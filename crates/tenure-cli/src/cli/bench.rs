@@ -177,7 +177,10 @@ mod tests {
         };
         checked(&["lock", "populate", "lazy", "free"]).unwrap();
         let error = checked(&["lock", "volatile"]).unwrap_err();
-        assert!(error.contains("no full sizes for volatile: name"), "{error}");
+        assert!(
+            error.contains("no full sizes for volatile: name"),
+            "{error}"
+        );
         let error = checked(&[]).unwrap_err();
         assert!(error.contains("for volatile: name"), "{error}");
         let both = ["tenure", "bench", "lock", "--quick", "--full"];

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use rustix::mm::{Advice, MapFlags};
-use tenure::{HugePages, Mapping, PageRange};
+use tenure::{FreePolicy, HugePages, Mapping, PageRange};
 
 use super::{super::raw::RawMapping, work::CHUNK_BYTES};
 
@@ -110,6 +110,6 @@ impl Blocks for Tenure {
         // SAFETY: the mapping is borrowed mutably, so nobody holds a reference
         // to its bytes, and the next user of the block writes all of it before
         // reading any.
-        Ok(unsafe { block.lazy_free() }?)
+        Ok(unsafe { block.free(FreePolicy::Adaptive) }?)
     }
 }

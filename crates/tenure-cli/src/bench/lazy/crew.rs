@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{self, PipeReader, PipeWriter, Read as _, Write as _},
     path::Path,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -11,7 +12,10 @@ use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, kill_process, set_parent_process_death_signal, waitpid,
 };
 
-use super::work::Done;
+use super::{
+    super::clock::{Clock as _, MonotonicClock},
+    work::Done,
+};
 
 /// What a process says when it is ready to begin; no error begins with it.
 const READY: u8 = b'\n';
@@ -23,8 +27,9 @@ pub type Work = dyn Fn(usize, &mut Start) -> Result<Done>;
 /// Processes that wait to begin. Killed when this is dropped.
 pub struct Crew {
     processes: Vec<Process>,
-    /// Its end is the sign to begin.
+    /// Tells each when to begin.
     begin: PipeWriter,
+    clock: MonotonicClock,
 }
 
 impl Crew {
@@ -32,6 +37,7 @@ impl Crew {
     /// waits until each is prepared.
     pub fn start(count: usize, group: Option<&Path>, work: &Work) -> Result<Self> {
         let (start, begin) = io::pipe().context("making a pipe")?;
+        let clock = MonotonicClock::start();
         let mut processes: Vec<Process> = Vec::new();
         for number in 0..count {
             let (from_child, to_parent) = io::pipe().context("making a pipe")?;
@@ -44,6 +50,7 @@ impl Crew {
                 let start = Start {
                     begin: start,
                     to_parent,
+                    clock,
                 };
                 let done = live(number, group, start, work);
                 // SAFETY: ends this process, without running what its parent has
@@ -60,12 +67,20 @@ impl Crew {
         for process in &mut processes {
             process.wait_until_ready()?;
         }
-        Ok(Self { processes, begin })
+        Ok(Self {
+            processes,
+            begin,
+            clock,
+        })
     }
 
     /// Lets them begin, and returns what all have done.
-    pub fn run(self) -> Result<Done> {
-        drop(self.begin);
+    pub fn run(mut self) -> Result<Done> {
+        let now = self.clock.now().as_nanos() as u64;
+        for _ in &self.processes {
+            // Each reads as much as this, whole.
+            self.begin.write_all(&now.to_ne_bytes())?;
+        }
         self.processes.into_iter().map(Process::finish).sum()
     }
 }
@@ -74,14 +89,17 @@ impl Crew {
 pub struct Start {
     begin: PipeReader,
     to_parent: PipeWriter,
+    clock: MonotonicClock,
 }
 
 impl Start {
-    /// Says that this process is prepared, and waits until all are.
-    pub fn wait(&mut self) -> Result<()> {
+    /// Says that this process is prepared, and waits until all are. Returns the
+    /// time at which they begin, which is the same for all, as is the clock.
+    pub fn wait(&mut self) -> Result<(Duration, &MonotonicClock)> {
         self.to_parent.write_all(&[READY])?;
-        self.begin.read_to_end(&mut Vec::new())?;
-        Ok(())
+        let mut now = [0; size_of::<u64>()];
+        self.begin.read_exact(&mut now)?;
+        Ok((Duration::from_nanos(u64::from_ne_bytes(now)), &self.clock))
     }
 }
 

@@ -23,7 +23,6 @@ use self::{
 };
 use super::{
     Settings,
-    clock::MonotonicClock,
     experiment::{Case, Experiment, Recorder, Unit, Way},
     statistics::Better,
 };
@@ -132,9 +131,8 @@ impl Sample {
             let prepare = |rng| Loop::<B>::prepare(&chunks, scale.blocks(), rng);
             let rngs = (0..cell.threads).map(|_| rng.fork());
             let loops = in_threads(rngs.collect(), prepare)?;
-            start.wait()?;
-            let clock = MonotonicClock::start();
-            let done = in_threads(loops, |work| work.run(&clock, scale.times))?;
+            let (begin, clock) = start.wait()?;
+            let done = in_threads(loops, |work| work.run(clock, begin, scale.times))?;
             Ok(done.into_iter().sum())
         };
         Crew::start(cell.processes, group, &work)

@@ -77,9 +77,9 @@ impl<'a, B: Blocks> Loop<'a, B> {
         Ok(prepared)
     }
 
-    /// Makes records until the time is over.
-    pub fn run(mut self, clock: &dyn Clock, times: Times) -> Result<Done> {
-        let start = clock.now() + times.before;
+    /// Makes records until the time that began at `begin` is over.
+    pub fn run(mut self, clock: &dyn Clock, begin: Duration, times: Times) -> Result<Done> {
+        let start = begin + times.before;
         let end = start + times.counted;
         loop {
             let block = self.rng.usize(..self.block_count);
@@ -161,7 +161,7 @@ mod tests {
             counted: Duration::from_millis(200),
         };
         let work = Loop::<B>::prepare(&chunks, block_count, rng).unwrap();
-        work.run(&ThisThreads, times).unwrap()
+        work.run(&ThisThreads, ThisThreads.now(), times).unwrap()
     }
 
     #[test]
