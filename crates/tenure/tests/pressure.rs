@@ -9,10 +9,11 @@ mod common;
 
 use std::collections::VecDeque;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use common::cgroup::{Group, enter_group};
@@ -27,6 +28,7 @@ tests!(
     the_watcher_ends_with_the_last_subscription,
     an_idle_watcher_takes_next_to_no_time,
     reclaim_that_programs_wait_for_is_severe_and_ends,
+    the_stalls_of_the_own_cgroup_count,
     streaming_files_at_the_limit_is_not_severe,
     little_room_is_severe_before_the_kernel_kills,
     who_subscribes_under_pressure_is_told,
@@ -37,6 +39,7 @@ tests!(
     children:
     look_without_a_thread,
     free_lazily_beyond_the_limit,
+    stall_in_the_own_cgroup,
     stream_files,
     use_nearly_all,
     subscribe_in_little_room,
@@ -166,33 +169,74 @@ fn reclaim_that_programs_wait_for_is_severe_and_ends() -> Completion {
 fn free_lazily_beyond_the_limit() {
     enter_group();
     let (_subscription, told) = told();
-    eventually("a level", || watchers() == 1);
-    let stop = Arc::new(AtomicBool::new(false));
-    let begin = Instant::now();
-    let threads = (0..4).map(|_| {
-        let stop = Arc::clone(&stop);
-        thread::spawn(move || {
-            // Together a third more than there is.
-            let chunk = || anonymous(4 * MIB / page_size()).lazy_free().unwrap();
-            let mut chunks: VecDeque<_> = (0..16).map(|_| chunk()).collect();
-            while !stop.load(SeqCst) {
-                let memory = chunks.pop_front().unwrap().take_back().unwrap();
-                fill(memory.range());
-                chunks.push_back(memory.lazy_free().unwrap());
-            }
-        })
-    });
-    let threads: Vec<_> = threads.collect();
+    let load = Load::start();
     wait_for(Level::Severe, &told);
-    println!("severe after {:?}", begin.elapsed());
     assert_eq!(pressure::level(), Level::Severe);
-    stop.store(true, SeqCst);
-    threads
-        .into_iter()
-        .for_each(|thread| thread.join().unwrap());
+    drop(load);
     // One step after the other.
     assert_eq!(told.recv_timeout(LONG), Ok(Level::Some));
     assert_eq!(told.recv_timeout(LONG), Ok(Level::None));
+}
+
+/// Threads that write to, and free lazily, 256 MiB.
+struct Load {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = (0..4).map(|_| {
+            let stop = Arc::clone(&stop);
+            let chunk = || anonymous(4 * MIB / page_size()).lazy_free().unwrap();
+            thread::spawn(move || {
+                let mut chunks: VecDeque<_> = (0..16).map(|_| chunk()).collect();
+                while !stop.load(SeqCst) {
+                    let memory = chunks.pop_front().unwrap().take_back().unwrap();
+                    fill(memory.range());
+                    chunks.push_back(memory.lazy_free().unwrap());
+                }
+            })
+        });
+        Self {
+            threads: threads.collect(),
+            stop,
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, SeqCst);
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn the_stalls_of_the_own_cgroup_count() -> Completion {
+    if tenure::Features::get().psi.is_err() {
+        return skip("the kernel does not tell about stalls");
+    }
+    match Group::with_limit(192 * MIB).and_then(Group::with_unified) {
+        Ok(group) => group.run("stall_in_the_own_cgroup"),
+        Err(why) => return skip(&why),
+    }
+    Completion::Completed
+}
+
+fn stall_in_the_own_cgroup() {
+    enter_group();
+    let (_subscription, told) = told();
+    let _load = Load::start();
+    wait_for(Level::Severe, &told);
+    let look = Look::now().unwrap();
+    assert!(
+        matches!(look.stall_source, StallSource::OwnCgroup(_)),
+        "{look:?}"
+    );
+    assert!(look.trigger.is_ok(), "{look:?}");
 }
 
 fn streaming_files_at_the_limit_is_not_severe() -> Completion {
@@ -341,18 +385,19 @@ fn fork_with_a_watcher() {
     })
     .unwrap();
     eventually("a watcher", || watchers() == 1);
-    let files = || fs::read_dir("/proc/self/fd").unwrap().count();
-    let files_before = {
-        let before = Instant::now();
-        // The trigger is armed by the first look.
-        while before.elapsed() < Duration::from_secs(1) {
-            thread::sleep(Duration::from_millis(50));
-        }
-        files()
+    let triggers = || {
+        let files = fs::read_dir("/proc/self/fd").unwrap();
+        let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+        // `/proc/pressure/memory`, or `memory.pressure` of a cgroup.
+        let is_trigger = |target: &PathBuf| target.to_string_lossy().contains("pressure");
+        targets.filter(is_trigger).count()
     };
+    if Look::now().unwrap().trigger.is_ok() {
+        eventually("a trigger", || triggers() == 1);
+    }
     let status = fork(|| {
         assert_eq!(watchers(), 0);
-        assert!(files() <= files_before);
+        assert_eq!(triggers(), 0);
         assert_eq!(pressure::level(), Level::None);
         drop(inherited);
         let memory = fill_up(4 * MIB);

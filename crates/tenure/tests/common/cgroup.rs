@@ -11,10 +11,16 @@ use tenure::{Features, MemoryCgroup};
 /// The folder of the cgroup that a child is to enter.
 const GROUP: &str = "TENURE_TEST_CGROUP";
 
+/// That of another one, in the unified hierarchy, if it is to enter that as well.
+const UNIFIED: &str = "TENURE_TEST_UNIFIED_CGROUP";
+
 /// Moves this process into the cgroup that its parent has made for it.
 pub fn enter_group() -> PathBuf {
-    let group = PathBuf::from(std::env::var_os(GROUP).expect("the cgroup to enter"));
-    fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+    let named = |variable| std::env::var_os(variable).map(PathBuf::from);
+    let group = named(GROUP).expect("the cgroup to enter");
+    for group in std::iter::once(&group).chain(&named(UNIFIED)) {
+        fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+    }
     group
 }
 
@@ -24,6 +30,8 @@ pub struct Group {
     limit_file: &'static str,
     /// Removed after what is in it.
     outer: Option<Box<Group>>,
+    /// One in the unified hierarchy that is entered as well.
+    unified: Option<PathBuf>,
 }
 
 impl Group {
@@ -71,18 +79,33 @@ impl Group {
             path,
             limit_file,
             outer,
+            unified: None,
         };
         fs::write(group.path.join(limit_file), limit_bytes.to_string()).map_err(explain)?;
         Ok(group)
     }
 
+    /// Has a child enter a new group in the unified hierarchy as well, where
+    /// version 1 controls memory: it tells the child's own stalls.
+    pub fn with_unified(mut self) -> Result<Self, String> {
+        if self.limit_file == "memory.max" {
+            return Err("the group that limits memory is in the unified hierarchy".to_owned());
+        }
+        let path = own_folder("cgroup2", "")?.join(format!("tenure-test-{}", std::process::id()));
+        let explain = |error| format!("making {}: {error}", path.display());
+        fs::create_dir(&path).map_err(explain)?;
+        self.unified = Some(path);
+        Ok(self)
+    }
+
     /// Runs a function named in `children:` in a process that is to enter.
     pub fn run(&self, child: &str) {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--child", child])
-            .env(GROUP, &self.path)
-            .output()
-            .unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--child", child]).env(GROUP, &self.path);
+        if let Some(unified) = &self.unified {
+            command.env(UNIFIED, unified);
+        }
+        let output = command.output().unwrap();
         assert!(
             output.status.success(),
             "{child}: {}\n{}",
@@ -95,10 +118,13 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         // A process that has just ended is counted a moment longer.
-        let gone = (0..200).any(|_| {
-            std::thread::sleep(Duration::from_millis(5));
-            fs::remove_dir(&self.path).is_ok()
-        });
+        let remove = |path: &Path| {
+            (0..200).any(|_| {
+                std::thread::sleep(Duration::from_millis(5));
+                fs::remove_dir(path).is_ok()
+            })
+        };
+        let gone = remove(&self.path) & self.unified.as_deref().is_none_or(remove);
         drop(self.outer.take());
         assert!(
             gone || std::thread::panicking(),

@@ -40,7 +40,7 @@ pub(super) struct Queue {
     pub(super) workers: usize,
     /// How many threads wait until all is free.
     pub(super) waiting: usize,
-    /// There is less room than waits to be freed.
+    /// Memory is short, or there is less room than waits to be freed.
     pub(super) is_short: bool,
     pub(super) tempo: Tempo,
 }

@@ -10,6 +10,7 @@ use crate::background::pace::{Pace, Wish};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Losing, advise_losing};
 use crate::ground::sys::{map, process};
+use crate::observation::pressure::{self, Level};
 use crate::observation::room::Room;
 
 /// What is freed in one call: for as long another thread's `mmap` may have to
@@ -112,9 +113,9 @@ fn free_all(hurry: &mut Hurry) {
 /// What a worker frees before it asks again how much memory there is.
 const LOOK_BYTES: usize = 256 << 20;
 
-/// Sees whether there is a hurry: somebody waits for the memory, or there is
-/// less room than waits to be freed, so that the program could meet a limit for
-/// memory that it has given up.
+/// Sees whether there is a hurry: somebody waits for the memory, memory is short,
+/// or there is less room than waits to be freed, so that the program could meet a
+/// limit for memory that it has given up.
 struct Hurry {
     /// Whether this is a thread of ours; others stay as they are.
     is_ours: bool,
@@ -133,11 +134,14 @@ impl Hurry {
 
     fn look(&mut self, freed_bytes: usize) {
         self.freed_bytes += freed_bytes;
-        let room = (self.freed_bytes >= LOOK_BYTES).then(Room::now);
+        // Read from files, so not with the queue in hand, for which callers wait.
+        let looks = self.freed_bytes >= LOOK_BYTES;
+        let seen = looks.then(|| (pressure::level(), Room::now()));
         let mut queue = QUEUE.lock();
-        if let Some(room) = room {
+        if let Some((level, room)) = seen {
             self.freed_bytes = 0;
-            queue.is_short = room.is_ok_and(|room| room.bytes < queue.pending_bytes);
+            queue.is_short =
+                level > Level::None || room.is_ok_and(|room| room.bytes < queue.pending_bytes);
         }
         let is_urgent = queue.is_short || queue.waiting > 0;
         queue.tempo.hurry(is_urgent);

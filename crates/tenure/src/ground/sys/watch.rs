@@ -101,3 +101,51 @@ pub(crate) fn wait(files: &[Watched], most: Duration) -> Met {
         Met::Nothing
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::FromRawFd;
+    use std::time::Instant;
+
+    const SHORT: Duration = Duration::from_millis(20);
+
+    /// Has something to report only when something is mounted, and needs no
+    /// privilege.
+    fn mounts() -> Watched {
+        Watched::open(Path::new("/proc/self/mounts")).unwrap()
+    }
+
+    #[test]
+    fn nothing_to_report_takes_the_time_given() {
+        let begin = Instant::now();
+        assert_eq!(wait(&[], SHORT), Met::Nothing);
+        assert_eq!(wait(&[mounts()], SHORT), Met::Nothing);
+        assert!(begin.elapsed() >= SHORT * 2);
+    }
+
+    #[test]
+    fn a_file_that_cannot_report_any_more_is_gone() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let watched = Watched::new(reader).unwrap();
+        drop(writer);
+        assert_eq!(
+            wait(&[mounts(), watched], Duration::from_secs(60)),
+            Met::Gone
+        );
+    }
+
+    #[test]
+    fn the_number_of_another_file_is_left_open() {
+        let watched = mounts();
+        let number = watched.fd.as_raw_fd();
+        let other = tempfile::tempfile().unwrap();
+        // SAFETY: the number is the one that is replaced, nobody else's.
+        let mut taken_over = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
+        rustix::io::dup2(&other, &mut taken_over).unwrap();
+        drop(watched);
+        let seen = identity(&taken_over).unwrap();
+        assert_eq!(seen, identity(&other.into()).unwrap());
+        drop(ManuallyDrop::into_inner(taken_over));
+    }
+}

@@ -255,3 +255,7 @@ fn level_by_stalls((some, full): (f64, f64), cache_is_scarce: bool) -> Level {
         Level::None
     }
 }
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

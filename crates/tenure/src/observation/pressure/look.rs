@@ -71,7 +71,7 @@ pub enum StallSource {
 impl Look {
     /// Looks now: reads PSI, `/proc/meminfo`, and the figures and events of the
     /// memory cgroups around the process. Arms a trigger for a moment, to see
-    /// whether it may.
+    /// whether it may; the kernel takes some milliseconds to disarm it.
     ///
     /// # Errors
     ///

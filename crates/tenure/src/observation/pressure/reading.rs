@@ -125,3 +125,83 @@ impl Bound {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::pressure::Level;
+
+    const MIB: usize = 1 << 20;
+
+    /// Of 256 MiB, with so much on the lists of files.
+    fn group(usage: usize, inactive: usize, active: usize, page_cache: usize) -> Bound {
+        let group = LimitedGroup {
+            path: "group".into(),
+            limit_bytes: 256 * MIB,
+            usage_bytes: usage * MIB,
+            inactive_file_bytes: inactive * MIB,
+            active_file_bytes: active * MIB,
+            page_cache_bytes: page_cache * MIB,
+        };
+        Bound::of_group(&group, Events::default())
+    }
+
+    fn left_mib(bound: &Bound) -> (usize, usize) {
+        (bound.left_bytes / MIB, bound.perhaps_free_bytes / MIB)
+    }
+
+    #[test]
+    fn page_cache_is_left_whether_in_use_or_not() {
+        assert_eq!(left_mib(&group(256, 20, 180, 200)), (200, 0));
+        // Locked page cache is on no such list.
+        assert_eq!(left_mib(&group(256, 20, 30, 200)), (50, 0));
+        assert_eq!(left_mib(&group(100, 0, 0, 0)), (156, 0));
+        // The figures are read one after the other.
+        assert_eq!(left_mib(&group(300, 0, 0, 0)), (0, 0));
+    }
+
+    #[test]
+    fn what_was_freed_lazily_is_perhaps_free() {
+        assert_eq!(left_mib(&group(256, 150, 10, 20)), (20, 140));
+    }
+
+    fn settled(groups: Vec<Bound>, lazily_free: Option<usize>) -> Vec<(usize, usize)> {
+        let machine = MachineMemory {
+            total_bytes: 1 << 40,
+            free_bytes: 1 << 39,
+            available_bytes: 1 << 39,
+            page_cache_bytes: 0,
+        };
+        let mut reading = Reading {
+            own: None,
+            system: None,
+            machine: Bound::of_machine(machine, 0),
+            groups,
+        };
+        reading.settle(|| lazily_free.expect("not to be asked") * MIB);
+        reading.groups.iter().map(left_mib).collect()
+    }
+
+    #[test]
+    fn the_process_is_looked_through_only_if_the_level_hangs_on_it() {
+        // Enough is left anyway, or nothing would change.
+        assert_eq!(settled(vec![group(256, 150, 0, 60)], None), [(60, 90)]);
+        assert_eq!(settled(vec![group(256, 7, 0, 4)], None), [(4, 3)]);
+        let hangs_on_it = || group(256, 150, 0, 2);
+        assert_eq!(settled(vec![hangs_on_it()], Some(100)), [(102, 0)]);
+        // Others' may have been taken back.
+        assert_eq!(settled(vec![hangs_on_it()], Some(0)), [(2, 0)]);
+        assert_eq!(settled(vec![hangs_on_it()], Some(500)), [(150, 0)]);
+    }
+
+    #[test]
+    fn reads_this_machine() {
+        let (reading, sources, _) = Reading::now().unwrap();
+        assert_eq!(reading.own.is_some(), sources.pressure_file.is_some());
+        for bound in reading.bounds() {
+            assert!(bound.left_bytes <= bound.size_bytes, "{bound:?}");
+            assert!(bound.unused_bytes <= bound.left_bytes || bound.group.is_none());
+        }
+        assert!(judge::level_by_room(reading.machine.size_bytes, 0) == Level::Severe);
+    }
+}

@@ -101,10 +101,10 @@ fn watch(generation: usize) {
     let mut judge = Judge::default();
     let mut alarms = Alarms::default();
     loop {
-        let at = Instant::now();
+        let (at, before) = (Instant::now(), process::thread_time());
         let mut rest = NOTHING_TO_READ;
         if let Ok((reading, sources, _)) = Reading::now() {
-            let took = at.elapsed();
+            let took = process::thread_time() - before;
             alarms.follow(sources);
             let verdict = judge.take(at, reading);
             if !tell(&verdict, generation) {
@@ -168,7 +168,10 @@ impl Alarms {
         let events = sources.event_files.iter();
         let events = events.filter_map(|file| Watched::open(file).ok());
         self.files = Arc::new(trigger.into_iter().chain(events).collect());
-        STATE.lock().alarms = Some(Arc::clone(&self.files));
+        // Those of before are closed without the lock: the kernel takes some
+        // milliseconds to disarm a trigger.
+        let before = STATE.lock().alarms.replace(Arc::clone(&self.files));
+        drop(before);
         self.sources = Some(sources);
     }
 

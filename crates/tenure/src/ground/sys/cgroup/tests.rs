@@ -249,3 +249,115 @@ fn reads_this_machine() {
         assert!(group.inactive_file_bytes <= group.usage_bytes, "{group:?}");
     }
 }
+
+/// What has happened at the limits found, innermost first.
+fn events(tree: &Tree) -> Vec<Events> {
+    let groups = Groups::find_below(tree.0.path());
+    let limited = groups.limited();
+    limited.iter().map(|group| groups.events(group)).collect()
+}
+
+#[test]
+fn events_of_version_2_are_the_groups_own() {
+    let tree = Tree::new("0::/a/b\n", V2_ONLY)
+        .v2("sys/fs/cgroup/a/b", "900\n", 300, 0)
+        .v2("sys/fs/cgroup/a", "1000\n", 300, 0);
+    tree.write(
+        "sys/fs/cgroup/a/b/memory.events",
+        "low 9\nhigh 2\nmax 30\noom 4\noom_kill 1\noom_group_kill 7\n",
+    );
+    let with_inner = "low 0\nhigh 0\nmax 31\noom 4\noom_kill 1\n";
+    tree.write("sys/fs/cgroup/a/memory.events", with_inner);
+    let local = "low 0\nhigh 0\nmax 1\noom 0\noom_kill 0\n";
+    tree.write("sys/fs/cgroup/a/memory.events.local", local);
+    let expected = |hits, ooms| Events {
+        hits,
+        ooms,
+        is_out_of_memory: false,
+    };
+    assert_eq!(events(&tree), [expected(32, 5), expected(1, 0)]);
+    let groups = Groups::find_below(tree.0.path());
+    let folder = tree.0.path().join("sys/fs/cgroup/a");
+    let files = [
+        folder.join("b/memory.events"),
+        folder.join("memory.events.local"),
+    ];
+    assert_eq!(groups.event_files(&groups.limited()), files);
+}
+
+#[test]
+fn events_of_version_1_are_in_several_files() {
+    let tree = Tree::new("4:memory:/a/b\n", HYBRID)
+        .v1("sys/fs/cgroup/memory/a/b", "900\n", 300, 0)
+        .v1("sys/fs/cgroup/memory/a", "1000\n", 300, 0);
+    tree.write("sys/fs/cgroup/memory/a/b/memory.failcnt", "1234\n");
+    let control = "oom_kill_disable 1\nunder_oom 1\noom_kill 2\n";
+    tree.write("sys/fs/cgroup/memory/a/b/memory.oom_control", control);
+    // Before Linux 4.13.
+    let control = "oom_kill_disable 0\nunder_oom 0\n";
+    tree.write("sys/fs/cgroup/memory/a/memory.oom_control", control);
+    let inner = Events {
+        hits: 1234,
+        ooms: 2,
+        is_out_of_memory: true,
+    };
+    assert_eq!(events(&tree), [inner, Events::default()]);
+    let groups = Groups::find_below(tree.0.path());
+    assert_eq!(groups.event_files(&groups.limited()), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn events_that_cannot_be_read_have_not_happened() {
+    let tree = Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 0);
+    assert_eq!(events(&tree), [Events::default()]);
+    tree.write(
+        "sys/fs/cgroup/a/memory.events",
+        "max\nmax \nhigh x\noom -1\n",
+    );
+    assert_eq!(events(&tree), [Events::default()]);
+}
+
+#[test]
+fn the_own_group_tells_its_stalls_unless_it_is_the_root() {
+    let file = |tree: &Tree| {
+        let file = Groups::find_below(tree.0.path()).pressure_file()?;
+        let file = file.strip_prefix(tree.0.path()).unwrap();
+        Some(file.display().to_string())
+    };
+    let tree = Tree::new("0::/a/b\n", V2_ONLY);
+    assert_eq!(file(&tree), None);
+    let folder = "sys/fs/cgroup/a/b";
+    tree.write(&format!("{folder}/cgroup.events"), "populated 1\n");
+    // Switched off by cgroup.pressure.
+    assert_eq!(file(&tree), None);
+    tree.write(&format!("{folder}/memory.pressure"), "");
+    assert_eq!(file(&tree), Some(format!("{folder}/memory.pressure")));
+    // Memory in version 1, stalls in version 2 all the same.
+    let tree = Tree::new("4:memory:/m\n0::/x\n", HYBRID);
+    let folder = "sys/fs/cgroup/unified/x";
+    tree.write(&format!("{folder}/cgroup.events"), "populated 1\n");
+    tree.write(&format!("{folder}/memory.pressure"), "");
+    assert_eq!(file(&tree), Some(format!("{folder}/memory.pressure")));
+    // The root has stalls, of the system, and no such events.
+    tree.write("proc/self/cgroup", "4:memory:/m\n0::/\n");
+    tree.write("sys/fs/cgroup/unified/memory.pressure", "");
+    assert_eq!(file(&tree), None);
+}
+
+#[test]
+fn page_cache_in_use_is_told_apart() {
+    let v2 = Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 20);
+    assert_eq!(
+        Groups::find_below(v2.0.path()).limited()[0].active_file_bytes,
+        3
+    );
+    let v1 = Tree::new("4:memory:/a\n", HYBRID).v1("sys/fs/cgroup/memory/a", "900\n", 300, 20);
+    v1.write(
+        "sys/fs/cgroup/memory/a/memory.stat",
+        "active_file 1\ntotal_active_file 4\n",
+    );
+    assert_eq!(
+        Groups::find_below(v1.0.path()).limited()[0].active_file_bytes,
+        4
+    );
+}
