@@ -168,8 +168,12 @@ fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
     };
     Repeats {
         rounds: 5,
-        // To fill 4 GiB takes long, and there is little doubt about the ratio.
-        at_least: if name == ExperimentName::Free { 2 } else { 3 },
+        // To fill 4 GiB takes long, and there is little doubt about the ratio; 64
+        // threads take long to get ready.
+        at_least: match name {
+            ExperimentName::Free | ExperimentName::Lazy => 2,
+            _ => 3,
+        },
         of_long: 1,
         of_short: 21,
         within: Duration::from_secs(seconds),

@@ -44,8 +44,8 @@ impl Cell {
     }
 }
 
-/// How much each has, from the smallest that makes sense: at 64 times that it is
-/// what the reference had.
+/// How much each has, in steps of the smallest that makes sense: at 64 of them it
+/// is what the reference had, with more blocks than its allocator kept.
 #[derive(Clone, Debug)]
 pub struct Scale {
     steps: usize,
@@ -59,7 +59,7 @@ impl Scale {
     /// The scale for the sizes asked for, in the room there is.
     pub fn of(settings: &Settings, is_limited: bool) -> Result<Self> {
         let (steps, before_ms, counted_ms) = match settings.sizes {
-            Sizes::Quick => (8, 100, 100),
+            Sizes::Quick => (4, 100, 100),
             Sizes::Middle => (16, 500, 500),
             Sizes::Full => (64, 2000, 2000),
         };
