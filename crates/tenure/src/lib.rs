@@ -66,6 +66,6 @@ pub use observation::stats::{Count, Stats, stats};
 pub use ready::{LockedFile, SecretBuffer};
 pub use verbs::teardown;
 pub use verbs::{
-    Access, BackgroundPopulate, CancelToken, LazilyFreed, LockAll, LockMode, LockModes, Outcome,
-    PopulateOptions, Progress, Strategy, VolatileMapping, drain, lock_all, unlock_all,
+    Access, BackgroundPopulate, CancelToken, FreePolicy, LazilyFreed, LockAll, LockMode, LockModes,
+    Outcome, PopulateOptions, Progress, Strategy, VolatileMapping, drain, lock_all, unlock_all,
 };

@@ -1,9 +1,11 @@
 //! `madvise(2)` and `msync(2)`.
 
+use std::sync::OnceLock;
+
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MsyncFlags};
 
-use super::page_size;
+use super::{map, page_size};
 use crate::PageRange;
 
 /// Gives advice that cannot lose data.
@@ -23,6 +25,22 @@ pub(crate) unsafe fn advise_losing(range: PageRange, advice: Losing) -> Result<(
     unsafe { mm::madvise(range.as_ptr().cast(), range.len(), advice.into()) }
 }
 
+/// Has the kernel finish this CPU's batch of pages that are to be lazily free.
+///
+/// `madvise(MADV_FREE)` puts pages into a batch for each CPU, which takes effect
+/// when it is full (31 pages; 15 before Linux 6.10) or when the next such call
+/// begins. That call is made on an empty page of ours: on a part of a huge page
+/// it would split it.
+pub(crate) fn finish_batch() {
+    static EMPTY_PAGE: OnceLock<Option<PageRange>> = OnceLock::new();
+    let page = EMPTY_PAGE.get_or_init(|| map::reserve(page_size()).ok());
+    if let Some(page) = page {
+        // It cannot be refused, and if it were, the batch would only wait.
+        // SAFETY: nobody else knows the page, which has no contents.
+        let _ = unsafe { advise_losing(*page, Losing::Free) };
+    }
+}
+
 /// Advice after which every byte reads as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Harmless {
@@ -34,6 +52,8 @@ pub(crate) enum Harmless {
     HugePage,
     NoHugePage,
     WillNeed,
+    /// Takes clean pages at once, also those that are lazily free (Linux 5.4).
+    PageOut,
 }
 
 impl From<Harmless> for Advice {
@@ -47,6 +67,7 @@ impl From<Harmless> for Advice {
             Harmless::HugePage => Self::LinuxHugepage,
             Harmless::NoHugePage => Self::LinuxNoHugepage,
             Harmless::WillNeed => Self::WillNeed,
+            Harmless::PageOut => Self::LinuxPageOut,
         }
     }
 }
@@ -72,20 +93,6 @@ impl From<Losing> for Advice {
             Losing::WipeOnFork => Self::LinuxWipeOnFork,
         }
     }
-}
-
-/// Has the kernel note what this CPU has put off, for example which pages have
-/// become lazily free: it does so 31 pages at a time.
-///
-/// `MADV_WILLNEED` ends with it, and our own stack is here anyway.
-pub(crate) fn note_what_was_put_off() {
-    let local = 0_u8;
-    let here = (&raw const local).expose_provenance() & !(page_size() - 1);
-    // Where it is refused, the figures are as inexact as those of other CPUs.
-    let _ = advise(
-        PageRange::between(here, here + page_size()),
-        Harmless::WillNeed,
-    );
 }
 
 /// What [`lock_state`] found.

@@ -81,6 +81,12 @@ pub struct Stats {
     pub workers_started: u64,
     /// What was carried off and is not free yet, at the moment.
     pub pending_release_bytes: u64,
+    /// Ranges freed at once by a [`FreePolicy`](crate::FreePolicy).
+    pub eager_free: Count,
+    /// Ranges that were lazily free, or so it was thought, when
+    /// [`FreePolicy::Adaptive`](crate::FreePolicy::Adaptive) had the kernel take
+    /// them under severe pressure.
+    pub given_back: Count,
 }
 
 /// Reads what tenure has done in this process.
@@ -172,6 +178,7 @@ mod tests {
         assert_eq!(stats.purged_by_kernel_bytes, 14);
         assert_eq!(stats.munmap.bytes, 19);
         assert_eq!(stats.pending_release_bytes, 28);
-        assert_eq!(size_of::<Stats>(), 29 * size_of::<u64>());
+        assert_eq!(stats.given_back.bytes, 32);
+        assert_eq!(size_of::<Stats>(), 33 * size_of::<u64>());
     }
 }

@@ -17,7 +17,7 @@ use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, map, page_size};
 use crate::observation::stats;
-use crate::verbs::check_private_anonymous;
+use crate::verbs::{check_private_anonymous, lazy_free};
 
 const VERB: &str = "mark volatile";
 
@@ -126,6 +126,8 @@ impl Engine {
 /// As for [`PageRange::mark_volatile`].
 pub(super) unsafe fn mark(range: PageRange) -> Result<()> {
     check(range)?;
+    // Pages that are volatile are not to be given back as if they were free.
+    lazy_free::forget_freed(range);
     let mut engine = ENGINE.lock();
     engine.open()?;
     let new = engine.unprotected(range)?;
