@@ -25,6 +25,9 @@ _tenure() {
             tenure,help)
                 cmd="tenure__subcmd__help"
                 ;;
+            tenure,stat)
+                cmd="tenure__subcmd__stat"
+                ;;
             tenure__subcmd__help,bench)
                 cmd="tenure__subcmd__help__subcmd__bench"
                 ;;
@@ -34,6 +37,9 @@ _tenure() {
             tenure__subcmd__help,help)
                 cmd="tenure__subcmd__help__subcmd__help"
                 ;;
+            tenure__subcmd__help,stat)
+                cmd="tenure__subcmd__help__subcmd__stat"
+                ;;
             *)
                 ;;
         esac
@@ -41,7 +47,7 @@ _tenure() {
 
     case "${cmd}" in
         tenure)
-            opts="-h -V --help --version bench doctor help"
+            opts="-h -V --help --version bench doctor stat help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -91,7 +97,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__help)
-            opts="bench doctor help"
+            opts="bench doctor stat help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -139,6 +145,42 @@ _tenure() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__help__subcmd__stat)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__stat)
+            opts="-h --cgroup --json --watch --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --cgroup)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --watch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -6,6 +6,7 @@
 mod bench;
 mod cli;
 mod doctor;
+mod stat;
 mod table;
 mod text;
 
@@ -34,6 +35,9 @@ pub fn run() -> ExitCode {
             bench::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
         cli::Command::Doctor(arguments) => doctor::run(&arguments, &mut stdout),
+        cli::Command::Stat(arguments) => {
+            stat::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
+        }
     };
     match done.and_then(|status| Ok(stdout.flush().map(|()| status)?)) {
         Ok(status) => status,

@@ -60,12 +60,13 @@ pub use ground::sys::cgroup::MemoryCgroup;
 pub use ground::sys::features::Features;
 pub use ground::sys::{Errno, page_size};
 pub use observation::pressure;
+pub use observation::residency::Residency;
 pub use observation::room::Room;
 pub use observation::stats::{Count, Stats, stats};
 pub use ready::{LockedFile, SecretBuffer};
 pub use verbs::teardown;
 pub use verbs::{
-    Access, BackgroundPopulate, CancelToken, LazilyFreed, LockAll, LockMode, LockModes, Outcome,
-    PopulateOptions, Priority, Progress, Strategy, VolatileArena, VolatileBuffer, drain, lock_all,
-    set_hand_over_delay, unlock_all,
+    Access, BackgroundPopulate, CancelToken, FreePolicy, LazilyFreed, LockAll, LockMode, LockModes,
+    Outcome, PopulateOptions, Priority, Progress, Strategy, VolatileArena, VolatileBuffer, drain,
+    lock_all, set_hand_over_delay, unlock_all,
 };

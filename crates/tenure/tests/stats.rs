@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 use common::*;
 use libtest_mimic::Completion;
 use tenure::{
-    Access, CancelToken, Count, Error, Features, LockAll, LockMode, LockModes, Mapping, MemfdPages,
-    Outcome, PopulateOptions, Stats, page_size, stats,
+    Access, CancelToken, Count, Error, Features, FreePolicy, LockAll, LockMode, LockModes, Mapping,
+    MemfdPages, Outcome, PopulateOptions, Stats, page_size, stats,
 };
 
 tests!(
@@ -22,6 +22,7 @@ tests!(
     lock_and_unlock_count,
     locking_all_counts,
     lazy_free_counts,
+    freeing_by_policy_counts_as_what_it_does,
     volatile_counts,
     purged_pages_have_their_cause,
     lost_protection_is_a_cause_of_its_own,
@@ -31,6 +32,7 @@ tests!(
     threads_lose_no_count,
     pending_bytes_are_what_a_drain_waits_for,
     a_child_counts_from_zero,
+    a_child_knows_what_is_volatile_in_it,
     without_room_for_a_page_they_count_all_the_same,
     another_process_can_be_read,
     several_pages_are_added_up,
@@ -41,6 +43,7 @@ tests!(
     locking_all,
     counting_without_a_page,
     losing_protection,
+    marking_first_of_all,
     serving,
     two_pages,
     unknown_layout,
@@ -93,6 +96,8 @@ fn figures(stats: &Stats) -> Vec<(String, u64)> {
         ("discard", stats.discard),
         ("punch", stats.punch),
         ("carried_off", stats.carried_off),
+        ("eager_free", stats.eager_free),
+        ("given_back", stats.given_back),
     ] {
         figures.extend(count(name, verb));
     }
@@ -163,6 +168,25 @@ fn lazy_free_counts() {
         ("populate.calls", 1),
         ("populate.bytes", bytes),
     ]);
+}
+
+fn freeing_by_policy_counts_as_what_it_does() {
+    let memory = anonymous(64);
+    let bytes = 64 * page_size();
+    let since = Since::now();
+    unsafe { memory.range().free(FreePolicy::Eager) }.unwrap();
+    since.assert(&[("eager_free.calls", 1), ("eager_free.bytes", bytes)]);
+    let since = Since::now();
+    unsafe { memory.range().free(FreePolicy::Lazy) }.unwrap();
+    since.assert(&[("lazy_free.calls", 1), ("lazy_free.bytes", bytes)]);
+    // The second time it is not looked at again.
+    for _ in 0..2 {
+        let before = stats();
+        unsafe { memory.range().free(FreePolicy::Adaptive) }.unwrap();
+        let after = stats();
+        let freed = |stats: &Stats| stats.eager_free.bytes + stats.lazy_free.bytes;
+        assert_eq!(freed(&after) - freed(&before), bytes as u64);
+    }
 }
 
 fn volatile_counts() -> Completion {
@@ -254,6 +278,17 @@ fn losing_protection() {
         ("mark_nonvolatile.calls", 1),
         ("mark_nonvolatile.bytes", bytes),
         ("unprotected_bytes", bytes),
+    ]);
+    // Marking again finds out as well.
+    let since = Since::now();
+    unsafe { memory.range().mark_volatile() }.unwrap();
+    assert_eq!(unsafe { libc::close_range(3, libc::c_uint::MAX, 0) }, 0);
+    unsafe { memory.range().mark_volatile() }.unwrap();
+    since.assert(&[
+        ("mark_volatile.calls", 2),
+        ("mark_volatile.bytes", 2 * bytes),
+        ("unprotected_bytes", bytes),
+        ("volatile_bytes", bytes),
     ]);
 }
 
@@ -399,6 +434,24 @@ fn a_child_counts_from_zero() {
     assert_eq!(stats().munmap.calls, before.munmap.calls + 1);
 }
 
+fn a_child_knows_what_is_volatile_in_it() -> Completion {
+    if !Features::get().sigbus_on_missing() {
+        return skip("no userfaultfd");
+    }
+    in_child_ok("marking_first_of_all");
+    Completion::Completed
+}
+
+/// The first that this process does with tenure: handlers of forks are called in
+/// the order in which they were registered.
+fn marking_first_of_all() {
+    let memory = anonymous(64);
+    unsafe { memory.range().mark_volatile() }.unwrap();
+    let bytes = 64 * page_size() as u64;
+    let status = fork(|| i32::from(stats().volatile_bytes != bytes));
+    assert_eq!(status, 0);
+}
+
 fn without_room_for_a_page_they_count_all_the_same() {
     in_child_ok("counting_without_a_page");
 }
@@ -531,10 +584,10 @@ fn an_unknown_layout_is_refused() {
 }
 
 fn who_may_not_look_is_told_so() -> Completion {
-    if !is_root() {
-        // Process 1 is somebody else's.
-        looking_at_a_stranger();
-        return Completion::Completed;
+    use std::os::unix::fs::MetadataExt;
+    let owner = std::fs::metadata("/proc/1").unwrap().uid();
+    if !is_root() && owner == rustix::process::geteuid().as_raw() {
+        return skip("process 1 is our own");
     }
     in_child_ok("looking_at_a_stranger");
     Completion::Completed

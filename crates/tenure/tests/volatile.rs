@@ -488,36 +488,6 @@ fn missing_access_is_refused() {
     assert!(is_filled(refused.value.range()));
 }
 
-/// Registers a range with a userfaultfd that is not tenure's.
-fn register_elsewhere(range: PageRange) -> std::os::fd::OwnedFd {
-    use linux_raw_sys::general::{UFFD_API, uffdio_api, uffdio_range, uffdio_register};
-    use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER};
-    use std::os::fd::AsRawFd;
-    let flags = rustix::mm::UserfaultfdFlags::from_bits_retain(1 | libc::O_CLOEXEC as u32);
-    let fd = unsafe { rustix::mm::userfaultfd(flags) }.unwrap();
-    let mut api = uffdio_api {
-        api: UFFD_API.into(),
-        features: 0,
-        ioctls: 0,
-    };
-    let mut register = uffdio_register {
-        range: uffdio_range {
-            start: range.start() as u64,
-            len: range.len() as u64,
-        },
-        mode: 1,
-        ioctls: 0,
-    };
-    unsafe {
-        assert_eq!(libc::ioctl(fd.as_raw_fd(), UFFDIO_API.into(), &mut api), 0);
-        assert_eq!(
-            libc::ioctl(fd.as_raw_fd(), UFFDIO_REGISTER.into(), &mut register),
-            0
-        );
-    }
-    fd
-}
-
 fn another_userfaultfd_is_busy() {
     let memory = filled(64);
     let other = register_elsewhere(pages(memory.range(), 32, 32));

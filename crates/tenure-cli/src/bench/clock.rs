@@ -10,6 +10,7 @@ pub trait Clock: Sync {
 }
 
 /// The system's monotonic clock.
+#[derive(Clone, Copy)]
 pub struct MonotonicClock {
     start: Instant,
 }

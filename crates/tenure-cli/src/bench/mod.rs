@@ -168,8 +168,12 @@ fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
     };
     Repeats {
         rounds: 5,
-        // To fill 4 GiB takes long, and there is little doubt about the ratio.
-        at_least: if name == ExperimentName::Free { 2 } else { 3 },
+        // To fill 4 GiB takes long, and there is little doubt about the ratio; 64
+        // threads take long to get ready.
+        at_least: match name {
+            ExperimentName::Free | ExperimentName::Lazy => 2,
+            _ => 3,
+        },
         of_long: 1,
         of_short: 21,
         within: Duration::from_secs(seconds),
@@ -215,12 +219,12 @@ mod tests {
             seed: 1,
         };
         let (populate, lock) = (ExperimentName::Populate, ExperimentName::Lock);
-        let free = ExperimentName::Free;
+        let (free, volatile) = (ExperimentName::Free, ExperimentName::Volatile);
         let of = |named: &[ExperimentName], quick, full| {
             let arguments = arguments(named, quick, full);
-            [populate, lock, free, ExperimentName::Lazy].map(|name| Sizes::of(name, &arguments))
+            [populate, lock, free, volatile].map(|name| Sizes::of(name, &arguments))
         };
-        let named = [ExperimentName::Lazy, lock, populate, free];
+        let named = [volatile, lock, populate, free];
         assert_eq!(of(&[], false, false), [Sizes::Quick; 4]);
         assert_eq!(of(&named, true, false), [Sizes::Quick; 4]);
         assert_eq!(

@@ -32,7 +32,9 @@ impl Sizes {
         match name {
             _ if arguments.full => Self::Full,
             ExperimentName::Populate if is_named && !arguments.quick => Self::Full,
-            ExperimentName::Lock | ExperimentName::Free if is_named && !arguments.quick => {
+            ExperimentName::Lock | ExperimentName::Lazy | ExperimentName::Free
+                if is_named && !arguments.quick =>
+            {
                 Self::Middle
             }
             _ => Self::Quick,

@@ -2,11 +2,13 @@
 
 mod bench;
 mod doctor;
+mod stat;
 
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 pub use self::bench::{BenchArguments, ExperimentName};
 pub use self::doctor::DoctorArguments;
+pub use self::stat::StatArguments;
 
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -38,7 +40,8 @@ impl Cli {
     fn checked(self) -> Result<Self, clap::Error> {
         let (name, wrong) = match &self.command {
             Command::Bench(arguments) => ("bench", arguments.wrong()),
-            Command::Doctor(_) => return Ok(self),
+            // The definition says it all.
+            Command::Doctor(_) | Command::Stat(_) => return Ok(self),
         };
         let Some(message) = wrong else {
             return Ok(self);
@@ -56,4 +59,5 @@ impl Cli {
 pub enum Command {
     Bench(BenchArguments),
     Doctor(DoctorArguments),
+    Stat(StatArguments),
 }

@@ -1,6 +1,6 @@
 //! What there is to know of the machine and of this process's place in it.
 
-use std::{env, fs, path::Path, str::FromStr, thread};
+use std::{env, fs, path::Path, str::FromStr, thread, time::Duration};
 
 use procfs::{CpuInfo, Current as _, Meminfo};
 use rustix::{
@@ -9,7 +9,11 @@ use rustix::{
     process::{Resource, getrlimit},
     thread::{CapabilitySet, capabilities},
 };
-use tenure::{Error, Features, Room, Stats, teardown};
+use tenure::{
+    Error, Features, Room, Stats,
+    pressure::{Look, StallSource},
+    teardown,
+};
 
 /// All that the answer follows from. What could not be found out is `None`.
 #[derive(Clone, Debug)]
@@ -28,8 +32,10 @@ pub struct Facts {
     pub seccomp: bool,
     /// RLIMIT_MEMLOCK does not hold.
     pub may_lock_anything: bool,
-    /// CAP_SYS_RESOURCE, in the first user namespace.
-    pub may_watch_closely: bool,
+    /// Within which time the kernel reports stalls by itself.
+    pub stall_trigger: Result<Duration, Errno>,
+    /// Whose stalls it tells about.
+    pub stall_source: StallSource,
     /// CAP_SYS_PTRACE.
     pub may_trace_anything: bool,
     /// RLIMIT_MEMLOCK, soft and hard.
@@ -81,6 +87,10 @@ impl Facts {
         // Makes the page of counters, if it can be made.
         tenure::stats();
         let allowed = rustix::thread::sched_getaffinity(None);
+        let (stall_trigger, stall_source) = match Look::now() {
+            Ok(look) => (look.trigger, look.stall_source),
+            Err(_) => (Err(Errno::NOENT), StallSource::Nothing),
+        };
         Self {
             kernel: rustix::system::uname()
                 .release()
@@ -96,7 +106,8 @@ impl Facts {
             proc: status.is_ok(),
             seccomp: status.is_ok_and(|status| has_seccomp_filter(&status)),
             may_lock_anything: first_namespace && has_capability(CapabilitySet::IPC_LOCK),
-            may_watch_closely: first_namespace && has_capability(CapabilitySet::SYS_RESOURCE),
+            stall_trigger,
+            stall_source,
             may_trace_anything: has_capability(CapabilitySet::SYS_PTRACE),
             memlock_bytes: limit(Resource::Memlock),
             address_space_bytes: limit(Resource::As),

@@ -1,7 +1,9 @@
 //! The answer for machines that are made up.
 
+use std::time::Duration;
+
 use rustix::io::Errno;
-use tenure::{Error, Features, MemoryCgroup, Room, RoomBound};
+use tenure::{Error, Features, MemoryCgroup, Room, RoomBound, pressure::StallSource};
 
 use super::{
     Report,
@@ -39,7 +41,8 @@ fn everything() -> Facts {
         proc: true,
         seccomp: false,
         may_lock_anything: false,
-        may_watch_closely: true,
+        stall_trigger: Ok(Duration::from_millis(500)),
+        stall_source: StallSource::System,
         may_trace_anything: false,
         memlock_bytes: UNLIMITED,
         address_space_bytes: UNLIMITED,
@@ -138,7 +141,7 @@ fn a_container_as_docker_makes_it() {
     facts.features.userfaultfd = Err(Errno::PERM);
     facts.features.memory_cgroup = MemoryCgroup::V2;
     facts.userfaultfd_device = Err(Errno::NOENT);
-    facts.may_watch_closely = false;
+    facts.stall_trigger = Ok(Duration::from_secs(2));
     facts.unshare = Err(Errno::PERM);
     facts.memlock_bytes = Limit {
         soft: Some(8 << 20),
@@ -346,6 +349,15 @@ fn a_machine_without_pressure_stall_information() {
     let check = complaint(&facts, "PSI");
     assert_eq!(check.status, Status::Limited);
     assert!(remedy(&check).contains("psi=1"), "{check:?}");
+}
+
+#[test]
+fn a_kernel_that_does_not_report_stalls_by_itself() {
+    let mut facts = everything();
+    facts.stall_trigger = Err(Errno::PERM);
+    let check = complaint(&facts, "PSI");
+    assert_eq!(check.status, Status::Limited);
+    assert!(remedy(&check).contains("Linux 6.5"), "{check:?}");
 }
 
 #[test]

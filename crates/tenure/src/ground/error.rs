@@ -262,7 +262,7 @@ pub enum Error {
     },
 
     /// There is no process of this number.
-    #[error("there is no process {pid}, or it has just ended")]
+    #[error("there is no process {pid}")]
     NoProcess {
         /// The number asked for.
         pid: u32,

@@ -8,7 +8,7 @@ mod release;
 pub mod teardown;
 mod volatile;
 
-pub use lazy_free::LazilyFreed;
+pub use lazy_free::{FreePolicy, LazilyFreed};
 pub use lock::{LockAll, LockMode, LockModes, lock_all, unlock_all};
 pub use populate::{Access, BackgroundPopulate, CancelToken, PopulateOptions, Progress, Strategy};
 pub use release::drain;
@@ -16,7 +16,7 @@ pub use volatile::{Outcome, Priority, VolatileArena, VolatileBuffer, set_hand_ov
 
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::{LockState, lock_state};
+use crate::ground::sys::advise::{LockState, Losing, advise_losing, lock_state};
 use crate::ground::sys::vma::{self, Vma};
 
 /// Looks at everything mapped in the range before `verb`, which can lose
@@ -60,4 +60,23 @@ fn check_unlocked(verb: &'static str, range: PageRange) -> Result<()> {
             errno,
         }),
     }
+}
+
+/// What one plain call frees at most, so that the address space's lock is never
+/// held for long.
+const CHUNK_BYTES: usize = 32 << 20;
+
+/// # Safety
+///
+/// Nothing may rely on the contents of the part, which the advice gives up.
+unsafe fn advise_in_chunks(part: PageRange, advice: Losing, call: &'static str) -> Result<()> {
+    for range in part.chunks(CHUNK_BYTES) {
+        // SAFETY: handed on to the caller.
+        unsafe { advise_losing(range, advice) }.map_err(|errno| Error::SystemAt {
+            call,
+            range,
+            errno,
+        })?;
+    }
+    Ok(())
 }

@@ -426,6 +426,47 @@ pub fn raw_lock_on_fault(range: PageRange) {
     unsafe { rustix::mm::mlock_with(range.as_ptr().cast(), range.len(), flags) }.unwrap();
 }
 
+/// Registers a range with a userfaultfd that is not tenure's.
+pub fn register_elsewhere(range: PageRange) -> std::os::fd::OwnedFd {
+    use linux_raw_sys::general::{UFFD_API, uffdio_api, uffdio_range, uffdio_register};
+    use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER};
+    use std::os::fd::AsRawFd;
+    let flags = rustix::mm::UserfaultfdFlags::from_bits_retain(1 | libc::O_CLOEXEC as u32);
+    let fd = unsafe { rustix::mm::userfaultfd(flags) }.unwrap();
+    let mut api = uffdio_api {
+        api: UFFD_API.into(),
+        features: 0,
+        ioctls: 0,
+    };
+    let mut register = uffdio_register {
+        range: uffdio_range {
+            start: range.start() as u64,
+            len: range.len() as u64,
+        },
+        mode: 1,
+        ioctls: 0,
+    };
+    unsafe {
+        assert_eq!(libc::ioctl(fd.as_raw_fd(), UFFDIO_API.into(), &mut api), 0);
+        assert_eq!(
+            libc::ioctl(fd.as_raw_fd(), UFFDIO_REGISTER.into(), &mut register),
+            0
+        );
+    }
+    fd
+}
+
+/// Does something without being moved to another CPU.
+pub fn on_one_cpu(work: impl FnOnce()) {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+    let before = sched_getaffinity(None).unwrap();
+    let mut here = CpuSet::new();
+    here.set(sched_getcpu());
+    sched_setaffinity(None, &here).unwrap();
+    work();
+    sched_setaffinity(None, &before).unwrap();
+}
+
 /// A line of smaps in bytes, such as `LazyFree`.
 pub fn smaps_bytes(range: PageRange, line: &str) -> u64 {
     let lines = smaps(range).expect("a mapping");

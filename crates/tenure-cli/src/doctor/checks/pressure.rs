@@ -1,5 +1,7 @@
 //! Pressure: how soon tenure hears that memory runs short.
 
+use std::time::Duration;
+
 use super::{how_to_have, refused};
 use crate::doctor::{check::Check, facts::Facts};
 
@@ -11,20 +13,27 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
 
 fn stall(facts: &Facts) -> Check {
     let check = |found, effect| Check::ok(VERB, "PSI", found, effect);
-    match facts.features.psi {
-        Ok(()) if facts.may_watch_closely => check(
-            "yes, and CAP_SYS_RESOURCE".to_owned(),
-            "the kernel tells of stalls within windows of less than 2 s",
+    const CLOSELY: Duration = Duration::from_secs(2);
+    let source = &facts.stall_source;
+    match (facts.features.psi, facts.stall_trigger) {
+        (Ok(()), Ok(window)) if window < CLOSELY => check(
+            format!("yes, {source}"),
+            "the kernel reports stalls within half a second",
         ),
-        Ok(()) => check(
-            "yes, without CAP_SYS_RESOURCE".to_owned(),
-            "the kernel tells of stalls in windows of 2 s only; between them the room that is \
-             left is looked at",
+        (Ok(()), Ok(_)) => check(
+            format!("yes, {source}"),
+            "the kernel reports stalls within 2 s; the room that is left is looked at meanwhile",
         )
-        .limited("give the program CAP_SYS_RESOURCE for shorter windows"),
-        Err(errno) => check(
+        .limited("give the program CAP_SYS_RESOURCE to hear within half a second"),
+        (Ok(()), Err(errno)) => check(
+            format!("yes, {source}, without triggers: {errno}"),
+            "nothing is reported: tenure looks every 2 s at least",
+        )
+        .limited("Linux 6.5 has triggers for everybody; the file must be writable"),
+        (Err(errno), _) => check(
             refused(errno),
-            "the kernel does not tell of stalls; only the room that is left is looked at",
+            "the kernel does not tell of stalls; only the room that is left, and how often \
+             limits are met, is looked at",
         )
         .limited(match facts.is_since((4, 20)) && facts.proc {
             true => "psi=1 on the kernel's command line".to_owned(),

@@ -1,8 +1,11 @@
 //! `madvise(2)` and `msync(2)`.
 
+use std::sync::OnceLock;
+
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MsyncFlags};
 
+use super::{map, page_size};
 use crate::PageRange;
 
 /// Gives advice that cannot lose data.
@@ -22,6 +25,22 @@ pub(crate) unsafe fn advise_losing(range: PageRange, advice: Losing) -> Result<(
     unsafe { mm::madvise(range.as_ptr().cast(), range.len(), advice.into()) }
 }
 
+/// Has the kernel finish this CPU's batch of pages that are to be lazily free.
+///
+/// `madvise(MADV_FREE)` puts pages into a batch for each CPU, which takes effect
+/// when it is full (31 pages; 15 before Linux 6.10) or when the next such call
+/// begins. That call is made on an empty page of ours: on a part of a huge page
+/// it would split it.
+pub(crate) fn finish_batch() {
+    static EMPTY_PAGE: OnceLock<Option<PageRange>> = OnceLock::new();
+    let page = EMPTY_PAGE.get_or_init(|| map::reserve(page_size()).ok());
+    if let Some(page) = page {
+        // It cannot be refused, and if it were, the batch would only wait.
+        // SAFETY: nobody else knows the page, which has no contents.
+        let _ = unsafe { advise_losing(*page, Losing::Free) };
+    }
+}
+
 /// Advice after which every byte reads as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Harmless {
@@ -29,9 +48,12 @@ pub(crate) enum Harmless {
     PopulateWrite,
     DontFork,
     DontDump,
+    DoDump,
     HugePage,
     NoHugePage,
     WillNeed,
+    /// Takes clean pages at once, also those that are lazily free (Linux 5.4).
+    PageOut,
 }
 
 impl From<Harmless> for Advice {
@@ -41,9 +63,11 @@ impl From<Harmless> for Advice {
             Harmless::PopulateWrite => Self::LinuxPopulateWrite,
             Harmless::DontFork => Self::LinuxDontFork,
             Harmless::DontDump => Self::LinuxDontDump,
+            Harmless::DoDump => Self::LinuxDoDump,
             Harmless::HugePage => Self::LinuxHugepage,
             Harmless::NoHugePage => Self::LinuxNoHugepage,
             Harmless::WillNeed => Self::WillNeed,
+            Harmless::PageOut => Self::LinuxPageOut,
         }
     }
 }

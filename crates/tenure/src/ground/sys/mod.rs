@@ -23,6 +23,7 @@ pub(crate) mod process;
 pub(crate) mod psi;
 mod raw;
 pub(crate) mod smaps;
+pub(crate) mod split;
 pub(crate) mod touch;
 pub(crate) mod userfaultfd;
 pub(crate) mod vma;

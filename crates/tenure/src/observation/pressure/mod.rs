@@ -1,4 +1,58 @@
-//! Memory pressure, as one level.
+//! Memory pressure, as one level: how short memory is for this process.
+//!
+//! [`level`] tells it, [`subscribe`] tells changes, [`Look`] the figures behind it.
+//! Everything in this library that reacts to pressure takes its level from here.
+//!
+//! # What makes a level
+//!
+//! The highest of these counts. A *bound* is the machine, or a memory cgroup of
+//! this process or around it (version 1 or 2) that has a limit.
+//!
+//! | what | some | severe |
+//! | --- | --- | --- |
+//! | room: what is left of a bound before the kernel must kill (or swap), page cache included | less than a tenth of it, and than 4 GiB | less than 1/32, and than 1 GiB |
+//! | stalls, with little page cache: under a quarter of the bound that is reclaimed from | some tasks stall 5 % of the time | 20 %, or all tasks 10 % |
+//! | stalls, with more page cache | 5 % | 60 %, or all tasks 40 % |
+//! | out of memory: the kernel found nothing to reclaim in a bound, or killed | | since the last look |
+//!
+//! Room is a part of the bound, for a small container lives in a few MiB, and no
+//! more than so many bytes, for 3 % of a large machine are plenty. What was freed
+//! lazily is room as far as this process knows it to be free still.
+//!
+//! Stalls are times in which tasks did nothing but wait for memory (PSI). What they
+//! mean depends on what is reclaimed. Who streams files through a full cgroup
+//! stalls for 5 to 28 % of the time, and all of a single thread's stalls are stalls
+//! of all tasks; page cache is there to be dropped, and nothing is short. Where
+//! there is little of it, 19 to 70 % were seen as soon as lazily freed memory did not
+//! fit, and anonymous memory is what goes next. (256 MiB, 2 CPUs, Linux 6.18, one to
+//! four threads.)
+//!
+//! The stalls are those of the process's own cgroup, which version 2 tells also
+//! where version 1 controls memory. The system's count where there are no others,
+//! while a limit of this process's is being met (otherwise a neighbour has met his),
+//! and in any case while programs reclaim because the machine has no free memory
+//! (`allocstall` in `/proc/vmstat`). They are measured over one to two seconds.
+//!
+//! Without PSI (before Linux 4.20, or switched off) each time that a limit is met
+//! counts for 3 µs of stall.
+//!
+//! # How it changes
+//!
+//! It rises at once, and falls by one step after ten seconds with less pressure,
+//! so that what reacts to it does not swing.
+//!
+//! # What it does not see
+//!
+//! - Limits outside the container, unless their stalls show.
+//! - A program that goes from plenty to its limit faster than anybody looks:
+//!   with 4 GiB left that takes a second. [`Room`](crate::Room) tells beforehand.
+//! - Whose the system's stalls are: in a version 1 cgroup without one of version 2
+//!   a neighbour's count as well while a limit of this process's is being met.
+//! - `memory.high` by itself; the stalls that it causes count.
+//!
+//! On version 1 the kernel's own notifications (`cgroup.event_control`) are not
+//! used: they need write access, which containers do not have, and tell nothing
+//! that a look does not.
 
 mod judge;
 mod look;
@@ -11,6 +65,8 @@ pub use look::{Look, Reason, StallSource};
 pub use subscription::{Subscription, subscribe};
 
 use std::time::Instant;
+
+use self::reading::LazilyFree;
 
 /// How short memory is for this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +99,7 @@ pub enum Level {
 /// ```
 pub fn level() -> Level {
     watcher::last_level().unwrap_or_else(|| {
-        reading::Reading::now().map_or(Level::None, |(reading, ..)| {
+        reading::Reading::now(&mut LazilyFree::default()).map_or(Level::None, |(reading, ..)| {
             judge::Judge::default().take(Instant::now(), reading).level
         })
     })

@@ -1,6 +1,7 @@
 //! What one look at the memory reads.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use super::judge;
 
@@ -8,7 +9,7 @@ use crate::ground::error::Result;
 use crate::ground::sys::cgroup::{Events, Groups, LimitedGroup};
 use crate::ground::sys::process::{self, MachineMemory};
 use crate::ground::sys::psi::{self, Stalls};
-use crate::observation::room::Bounds;
+use crate::observation::room::{self, Bounds};
 
 /// The figures of one look.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +51,7 @@ pub(super) struct Sources {
 impl Reading {
     /// Looks now. A process may be moved from one group to another, so they are
     /// looked up each time.
-    pub(super) fn now() -> Result<(Self, Sources, Bounds)> {
+    pub(super) fn now(lazily_free: &mut LazilyFree) -> Result<(Self, Sources, Bounds)> {
         let found = Groups::find();
         let bounds = Bounds::of(&found)?;
         let pressure_file = found.pressure_file();
@@ -63,7 +64,7 @@ impl Reading {
                 .map(|group| Bound::of_group(group, found.events(group)))
                 .collect(),
         };
-        reading.settle(|| process::lazily_free_bytes().unwrap_or(0));
+        reading.settle(|| lazily_free.bytes());
         let sources = Sources {
             pressure_file: pressure_file.filter(|_| reading.own.is_some()),
             event_files: found.event_files(&bounds.groups),
@@ -71,9 +72,8 @@ impl Reading {
         Ok((reading, sources, bounds))
     }
 
-    /// Finds out how much is still lazily free, where the level hangs on it: the
-    /// kernel looks at every page of the process for that.
-    fn settle(&mut self, lazily_free_bytes: impl Fn() -> usize) {
+    /// Finds out how much is still lazily free, where the level hangs on it.
+    fn settle(&mut self, lazily_free_bytes: impl FnOnce() -> usize) {
         let level = |bound: &Bound, more| {
             judge::level_by_room(bound.size_bytes, bound.left_bytes.saturating_add(more))
         };
@@ -90,6 +90,30 @@ impl Reading {
 
     pub(super) fn bounds(&self) -> impl Iterator<Item = &Bound> {
         std::iter::once(&self.machine).chain(&self.groups)
+    }
+}
+
+/// How much of the process's memory is lazily free. The kernel looks at every page
+/// of the process for it, so the answer is remembered for thirty times as long as
+/// it took: that is 3 % of a CPU.
+#[derive(Default)]
+pub(super) struct LazilyFree {
+    bytes: usize,
+    good_until: Option<Instant>,
+}
+
+impl LazilyFree {
+    const REST: u32 = 30;
+
+    fn bytes(&mut self) -> usize {
+        if self.good_until.is_none_or(|end| Instant::now() >= end) {
+            // The time to wait for a CPU does not count.
+            let before = process::thread_time();
+            self.bytes = room::lazily_free_bytes();
+            let took = process::thread_time() - before;
+            self.good_until = Some(Instant::now() + took * Self::REST);
+        }
+        self.bytes
     }
 }
 
@@ -123,5 +147,97 @@ impl Bound {
             page_cache_bytes,
             events,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::pressure::Level;
+
+    const MIB: usize = 1 << 20;
+
+    /// Of 256 MiB, with so much on the lists of files.
+    fn group(usage: usize, inactive: usize, active: usize, page_cache: usize) -> Bound {
+        let group = LimitedGroup {
+            path: "group".into(),
+            limit_bytes: 256 * MIB,
+            usage_bytes: usage * MIB,
+            inactive_file_bytes: inactive * MIB,
+            active_file_bytes: active * MIB,
+            page_cache_bytes: page_cache * MIB,
+        };
+        Bound::of_group(&group, Events::default())
+    }
+
+    fn left_mib(bound: &Bound) -> (usize, usize) {
+        (bound.left_bytes / MIB, bound.perhaps_free_bytes / MIB)
+    }
+
+    #[test]
+    fn page_cache_is_left_whether_in_use_or_not() {
+        assert_eq!(left_mib(&group(256, 20, 180, 200)), (200, 0));
+        // Locked page cache is on no such list.
+        assert_eq!(left_mib(&group(256, 20, 30, 200)), (50, 0));
+        assert_eq!(left_mib(&group(100, 0, 0, 0)), (156, 0));
+        // The figures are read one after the other.
+        assert_eq!(left_mib(&group(300, 0, 0, 0)), (0, 0));
+    }
+
+    #[test]
+    fn what_was_freed_lazily_is_perhaps_free() {
+        assert_eq!(left_mib(&group(256, 150, 10, 20)), (20, 140));
+    }
+
+    fn settled(groups: Vec<Bound>, lazily_free: Option<usize>) -> Vec<(usize, usize)> {
+        let machine = MachineMemory {
+            total_bytes: 1 << 40,
+            free_bytes: 1 << 39,
+            available_bytes: 1 << 39,
+            page_cache_bytes: 0,
+        };
+        let mut reading = Reading {
+            own: None,
+            system: None,
+            machine: Bound::of_machine(machine, 0),
+            groups,
+        };
+        reading.settle(|| lazily_free.expect("not to be asked") * MIB);
+        reading.groups.iter().map(left_mib).collect()
+    }
+
+    #[test]
+    fn the_process_is_looked_through_only_if_the_level_hangs_on_it() {
+        // Enough is left anyway, or nothing would change.
+        assert_eq!(settled(vec![group(256, 150, 0, 60)], None), [(60, 90)]);
+        assert_eq!(settled(vec![group(256, 7, 0, 4)], None), [(4, 3)]);
+        let hangs_on_it = || group(256, 150, 0, 2);
+        assert_eq!(settled(vec![hangs_on_it()], Some(100)), [(102, 0)]);
+        // Others' may have been taken back.
+        assert_eq!(settled(vec![hangs_on_it()], Some(0)), [(2, 0)]);
+        assert_eq!(settled(vec![hangs_on_it()], Some(500)), [(150, 0)]);
+    }
+
+    #[test]
+    fn the_answer_is_remembered_as_long_as_it_is_good() {
+        let far = Instant::now() + std::time::Duration::from_secs(60);
+        let mut remembered = LazilyFree {
+            bytes: 1234,
+            good_until: Some(far),
+        };
+        assert_eq!(remembered.bytes(), 1234);
+        remembered.good_until = Some(Instant::now());
+        assert_ne!(remembered.bytes(), 1234);
+    }
+
+    #[test]
+    fn reads_this_machine() {
+        let (reading, sources, _) = Reading::now(&mut LazilyFree::default()).unwrap();
+        assert_eq!(reading.own.is_some(), sources.pressure_file.is_some());
+        for bound in reading.bounds() {
+            assert!(bound.left_bytes <= bound.size_bytes, "{bound:?}");
+            assert!(bound.unused_bytes <= bound.left_bytes || bound.group.is_none());
+        }
+        assert!(judge::level_by_room(reading.machine.size_bytes, 0) == Level::Severe);
     }
 }

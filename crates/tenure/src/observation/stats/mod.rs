@@ -81,6 +81,12 @@ pub struct Stats {
     pub workers_started: u64,
     /// What was carried off and is not free yet, at the moment.
     pub pending_release_bytes: u64,
+    /// Ranges freed at once by a [`FreePolicy`](crate::FreePolicy).
+    pub eager_free: Count,
+    /// Ranges that were lazily free, or so it was thought, when
+    /// [`FreePolicy::Adaptive`](crate::FreePolicy::Adaptive) had the kernel take
+    /// them under severe pressure.
+    pub given_back: Count,
     /// Volatile pages that tenure took under memory pressure.
     pub purged_under_pressure_bytes: u64,
     /// What of the volatile memory the kernel has been offered, at the moment.
@@ -179,7 +185,7 @@ mod tests {
         assert_eq!(stats.purged_by_kernel_bytes, 14);
         assert_eq!(stats.munmap.bytes, 19);
         assert_eq!(stats.pending_release_bytes, 28);
-        assert_eq!(stats.not_offered_bytes, 31);
-        assert_eq!(size_of::<Stats>(), 32 * size_of::<u64>());
+        assert_eq!(stats.not_offered_bytes, 35);
+        assert_eq!(size_of::<Stats>(), 36 * size_of::<u64>());
     }
 }

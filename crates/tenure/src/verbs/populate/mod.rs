@@ -20,6 +20,7 @@ use crate::ground::error::Result;
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::observation::stats;
+use crate::verbs::lazy_free;
 
 impl Mapping {
     /// Faults the bytes named in now, so that touching them later takes no page
@@ -191,6 +192,9 @@ fn run(range: PageRange, options: &PopulateOptions, source: Option<Source<'_>>) 
         return Ok(());
     }
     let parts = prepare(range, options, source)?;
+    if options.access == Access::Write {
+        lazy_free::forget_freed(range);
+    }
     Crew::new(range, &parts, options, source)?.run()?;
     stats::POPULATE.done(range.len());
     Ok(())

@@ -2,17 +2,17 @@
 
 use std::ops::RangeBounds;
 
-use super::{CHUNK_BYTES, THRESHOLD_BYTES};
+use super::THRESHOLD_BYTES;
 use crate::background::freeing::{Leave, carry_off};
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
-use crate::ground::sys::advise::{Losing, advise_losing};
+use crate::ground::sys::advise::Losing;
 use crate::ground::sys::features::Features;
 use crate::ground::sys::vma::Vma;
 use crate::observation::stats;
-use crate::verbs::{check_kind, volatile};
+use crate::verbs::{advise_in_chunks, check_kind, lazy_free, volatile};
 
 impl Mapping {
     /// Gives the contents of the bytes named up, at once for the caller: they
@@ -104,6 +104,7 @@ impl PageRange {
             |kind| matches!(kind, MemoryKind::PrivateAnonymous | MemoryKind::PrivateFile);
         let vmas = check_kind("discard", self, is_private, "private memory")?;
         volatile::forget(self);
+        lazy_free::forget_freed(self);
         let can_move = |vma: &Vma| {
             vma.kind == MemoryKind::PrivateAnonymous
                 && vma.range.len() >= THRESHOLD_BYTES
@@ -182,19 +183,4 @@ impl PageRange {
         stats::PUNCH.done(self.len());
         Ok(())
     }
-}
-
-/// # Safety
-///
-/// Nothing may rely on the contents of the part, which the advice gives up.
-unsafe fn advise_in_chunks(part: PageRange, advice: Losing, call: &'static str) -> Result<()> {
-    for range in part.chunks(CHUNK_BYTES) {
-        // SAFETY: handed on to the caller.
-        unsafe { advise_losing(range, advice) }.map_err(|errno| Error::SystemAt {
-            call,
-            range,
-            errno,
-        })?;
-    }
-    Ok(())
 }

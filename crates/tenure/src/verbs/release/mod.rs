@@ -13,14 +13,10 @@ use crate::ground::sys::advise::{LockState, lock_state};
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, map, page_size};
 use crate::observation::stats;
-use crate::verbs::{lock, volatile};
+use crate::verbs::{CHUNK_BYTES, lazy_free, lock, volatile};
 
 /// Shorter parts take the plain system call, which is cheaper for them.
 const THRESHOLD_BYTES: usize = 4 << 20;
-
-/// What one plain call frees at most, so that the address space's lock is never
-/// held for long.
-const CHUNK_BYTES: usize = 32 << 20;
 
 impl Mapping {
     /// Unmaps the memory at once for the caller; its pages are freed behind it.
@@ -149,6 +145,7 @@ pub fn drain(timeout: Option<Duration>) -> Result<()> {
 /// Before the range is free for others to map, lock and mark.
 fn forget(range: PageRange) {
     volatile::forget(range);
+    lazy_free::forget(range);
     lock::forget(range);
 }
 

@@ -14,6 +14,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::process;
 use crate::observation::pressure::{self, Level};
 use crate::observation::stats;
+use crate::verbs::lazy_free;
 
 /// The default of [`set_hand_over_delay`].
 const DEFAULT_DELAY: Duration = Duration::from_millis(100);
@@ -189,6 +190,9 @@ fn hand_over(delay: Duration) {
     let mut rest = &due[..];
     while !rest.is_empty() {
         let batch = first_batch(rest);
+        for due in &rest[..batch] {
+            lazy_free::forget_freed(due.range());
+        }
         // Taken anew for each batch, so that others get their turn.
         ENGINE.lock().offer_batch(&rest[..batch]);
         rest = &rest[batch..];
@@ -197,6 +201,7 @@ fn hand_over(delay: Duration) {
 
 /// Offers an object at once, if it is still marked.
 pub(super) fn offer_now(object: &Arc<Object>) {
+    lazy_free::forget_freed(object.range);
     ENGINE.lock().offer_batch(&[Due::Object(object.clone())]);
 }
 

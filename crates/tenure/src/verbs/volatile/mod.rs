@@ -25,6 +25,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::{Errno, vma};
 use crate::observation::stats;
+use crate::verbs::lazy_free;
 
 /// What became of a volatile range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +120,11 @@ impl PageRange {
             return Ok(());
         }
         let stamp = Stamp::now();
+        let offers_now = keeper::delay_nanos() == 0;
+        if offers_now {
+            // What is offered must not be given back as if it were free.
+            lazy_free::forget_freed(self);
+        }
         let mut engine = ENGINE.lock();
         let before_bytes = engine.marks.volatile_bytes();
         if !engine.marks.mark(self, priority, stamp) {
@@ -127,7 +133,7 @@ impl PageRange {
         }
         stats::VOLATILE_BYTES.add(engine.marks.volatile_bytes() - before_bytes);
         stats::MARK_VOLATILE.done(self.len());
-        if keeper::delay_nanos() == 0 {
+        if offers_now {
             // What cannot be offered stays.
             // SAFETY: the caller lets the contents go.
             let offered = unsafe { engine.offer(self) }.is_ok();

@@ -1,0 +1,104 @@
+//! A memory cgroup with a limit, for as long as the experiment runs.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context as _, Result};
+use procfs::process::Process;
+use tenure::{Features, MemoryCgroup};
+
+use super::super::put_back::PutBack;
+
+/// A cgroup of our own, removed also when the command is killed.
+pub struct Group {
+    path: PathBuf,
+    _removed_at_the_end: PutBack,
+}
+
+impl Group {
+    /// Makes one below the cgroup of this process.
+    pub fn with_limit(limit_bytes: usize) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let (parent, limit, and_swap) = match Features::get().memory_cgroup {
+            MemoryCgroup::V1 => (
+                own_folder("cgroup", Some("memory"))?,
+                "memory.limit_in_bytes",
+                ("memory.memsw.limit_in_bytes", limit_bytes),
+            ),
+            MemoryCgroup::V2 => {
+                let own = own_folder("cgroup2", None)?;
+                // A group with processes in it has no limited groups in it.
+                let parent = own.ancestors().find(|group| hands_down_memory(group));
+                let parent = parent.context("no cgroup around this process has limited ones")?;
+                (parent.to_owned(), "memory.max", ("memory.swap.max", 0))
+            }
+            _ => anyhow::bail!("this process is in no memory cgroup"),
+        };
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("tenure-bench-{}-{number}", process::id()));
+        fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
+        let group = Self {
+            _removed_at_the_end: PutBack::removed_at_the_end(&path)?,
+            path,
+        };
+        fs::write(group.path.join(limit), limit_bytes.to_string())
+            .with_context(|| format!("writing {limit}"))?;
+        // The processes are to give up what is free before anything is swapped.
+        // Without swap there is no such file.
+        let _ = fs::write(group.path.join(and_swap.0), and_swap.1.to_string());
+        Ok(group)
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn hands_down_memory(group: &Path) -> bool {
+    let handed = fs::read_to_string(group.join("cgroup.subtree_control")).unwrap_or_default();
+    handed.split_whitespace().any(|name| name == "memory")
+}
+
+/// The folder of this process's cgroup, where its hierarchy is mounted whole.
+fn own_folder(kind: &str, controller: Option<&str>) -> Result<PathBuf> {
+    let this = Process::myself()?;
+    let is_ours = |name: &str| controller.is_none_or(|wanted| wanted == name);
+    let groups = this.cgroups()?;
+    let own = groups.0.iter().find(|group| match controller {
+        Some(_) => group.controllers.iter().any(|name| is_ours(name)),
+        None => group.hierarchy == 0,
+    });
+    let mounts = this.mountinfo()?;
+    let mount = mounts.0.iter().find(|mount| {
+        let controls = || mount.super_options.keys().any(|name| is_ours(name));
+        mount.fs_type == kind && mount.root == "/" && controls()
+    });
+    let own = own.context("this process is in no memory cgroup")?;
+    let mount = mount.with_context(|| format!("no whole {kind} file system is mounted"))?;
+    Ok(mount.mount_point.join(own.pathname.trim_start_matches('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_its_limit_and_goes() {
+        let group = match Group::with_limit(64 << 20) {
+            Ok(group) => group,
+            Err(why) => return eprintln!("skipped: {why:#}"),
+        };
+        let path = group.path().to_owned();
+        let limit = ["memory.limit_in_bytes", "memory.max"]
+            .into_iter()
+            .find_map(|name| fs::read_to_string(path.join(name)).ok());
+        assert_eq!(limit.unwrap().trim(), (64 << 20).to_string());
+        drop(group);
+        assert!(!path.exists());
+    }
+}

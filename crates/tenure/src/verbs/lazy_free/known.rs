@@ -1,0 +1,154 @@
+//! What is known of ranges that were freed adaptively.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, OnceLock};
+
+use rangemap::RangeSet;
+
+use crate::ground::range::PageRange;
+use crate::ground::sys::Errno;
+use crate::ground::sys::fork::{ForkMutex, at_fork};
+
+/// How many ranges are remembered, of which neighbours are one: about 1 MiB. What
+/// is freed beyond that is freed eagerly.
+const MOST_RANGES: usize = 1 << 14;
+
+#[derive(Default)]
+struct Known {
+    /// What was private anonymous memory when it was looked at, and has not been
+    /// unmapped through tenure since.
+    checked: RangeSet<usize>,
+    /// What was freed lazily and has not been said to be in use again.
+    lazily_free: RangeSet<usize>,
+}
+
+static KNOWN: LazyLock<ForkMutex<Known>> = LazyLock::new(|| ForkMutex::new(Known::default()));
+
+/// Whether anything was ever noted: who never frees adaptively takes no lock.
+static HAS_NOTES: AtomicBool = AtomicBool::new(false);
+
+/// What [`note`] answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Noted {
+    /// The range is private anonymous memory, unless others have mapped
+    /// something over it.
+    pub(super) is_checked: bool,
+    /// It can be freed lazily: it will be given back.
+    pub(super) is_lazy: bool,
+}
+
+/// Takes note that a range is about to be freed, lazily if that is wanted and
+/// there is room for one more range.
+pub(super) fn note(range: PageRange, wants_lazy: bool) -> Noted {
+    HAS_NOTES.store(true, Ordering::Relaxed);
+    let mut known = KNOWN.lock();
+    let is_checked = contains(&known.checked, range);
+    let is_noted = contains(&known.lazily_free, range);
+    let is_lazy = wants_lazy && (is_noted || known.lazily_free.len() < MOST_RANGES);
+    if is_lazy && !is_noted {
+        known.lazily_free.insert(range.as_std());
+    } else if !is_lazy && !known.lazily_free.is_empty() {
+        known.lazily_free.remove(range.as_std());
+    }
+    Noted {
+        is_checked,
+        is_lazy,
+    }
+}
+
+/// Takes note that a range is private anonymous memory.
+pub(super) fn note_checked(range: PageRange) {
+    let mut known = KNOWN.lock();
+    if known.checked.len() < MOST_RANGES {
+        known.checked.insert(range.as_std());
+    }
+}
+
+fn contains(set: &RangeSet<usize>, range: PageRange) -> bool {
+    set.get(&range.start())
+        .is_some_and(|found| range.end() <= found.end)
+}
+
+/// Takes note that a range is in use again.
+pub(in crate::verbs) fn forget_freed(range: PageRange) {
+    if HAS_NOTES.load(Ordering::Relaxed) {
+        KNOWN.lock().lazily_free.remove(range.as_std());
+    }
+}
+
+/// Takes note that a range is being unmapped, or is not what it was.
+pub(in crate::verbs) fn forget(range: PageRange) {
+    if HAS_NOTES.load(Ordering::Relaxed) {
+        let mut known = KNOWN.lock();
+        known.checked.remove(range.as_std());
+        known.lazily_free.remove(range.as_std());
+    }
+}
+
+/// Returns a range that is lazily free, as far as is known, and forgets that.
+pub(super) fn take_freed() -> Option<PageRange> {
+    let mut known = KNOWN.lock();
+    let range = known.lazily_free.first()?.clone();
+    known.lazily_free.remove(range.clone());
+    Some(range.into())
+}
+
+/// Has children begin with nothing known: their pages are shared with the
+/// parent's, so that to take them would gain nothing.
+pub(super) fn empty_in_children() -> Result<(), Errno> {
+    unsafe extern "C" fn prepare() {
+        KNOWN.hold();
+    }
+    unsafe extern "C" fn parent() {
+        // SAFETY: `prepare` has run in this thread.
+        unsafe { KNOWN.let_go(|_| ()) };
+    }
+    unsafe extern "C" fn child() {
+        // Leaked, not freed: the child of a threaded program must not touch the
+        // allocator here.
+        // SAFETY: `prepare` has run in the thread that this is a copy of.
+        unsafe { KNOWN.let_go(|known| std::mem::forget(std::mem::take(known))) };
+    }
+    static REGISTERED: OnceLock<Result<(), Errno>> = OnceLock::new();
+    *REGISTERED.get_or_init(|| at_fork(prepare, parent, child))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ground::sys::page_size;
+
+    fn pages(first: usize, count: usize) -> PageRange {
+        // Addresses that nothing has.
+        PageRange::new((1 << 30) + first * page_size(), count * page_size()).unwrap()
+    }
+
+    /// In one test: what is known is known to the whole process.
+    #[test]
+    fn is_bounded_and_forgets() {
+        let _alone = super::super::adaptive::tests::ALONE.lock();
+        assert_eq!(take_freed(), None);
+        let noted = |is_checked, is_lazy| Noted {
+            is_checked,
+            is_lazy,
+        };
+        assert_eq!(note(pages(0, 4), true), noted(false, true));
+        note_checked(pages(0, 4));
+        assert_eq!(note(pages(1, 2), true), noted(true, true));
+        assert_eq!(note(pages(1, 1), false), noted(true, false));
+        forget_freed(pages(3, 1));
+        assert_eq!(take_freed(), Some(pages(0, 1)));
+        forget(pages(0, 2));
+        assert_eq!(note(pages(1, 1), false), noted(false, false));
+        assert_eq!(note(pages(2, 1), false), noted(true, false));
+        assert_eq!(take_freed(), None);
+
+        for index in 0..MOST_RANGES {
+            assert!(note(pages(2 * index, 1), true).is_lazy);
+        }
+        assert!(!note(pages(2 * MOST_RANGES, 1), true).is_lazy);
+        assert!(note(pages(0, 1), true).is_lazy, "known already");
+        forget(pages(0, 2 * MOST_RANGES));
+        assert_eq!(take_freed(), None);
+    }
+}

@@ -1,0 +1,214 @@
+//! When memory that is freed goes back to the kernel, under real pressure too.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::cgroup::{Group, enter_group};
+use common::*;
+use libtest_mimic::Completion;
+use tenure::pressure::{self, Level};
+use tenure::{Error, FreePolicy, LockMode, Mapping, PageRange, Room, page_size};
+
+tests!(
+    eager_is_at_once,
+    lazy_waits_for_the_kernel,
+    adaptive_waits_while_memory_is_plentiful,
+    taken_back_it_stays,
+    what_lazy_free_refuses_is_refused,
+    what_is_known_already_is_refused_all_the_same,
+    nothing_is_nothing,
+    severe_pressure_takes_what_was_freed,
+    nothing_in_use_is_lost_to_severe_pressure,
+    who_cannot_watch_pressure_frees_eagerly;
+    children:
+    free_before_severe_pressure,
+    use_again_before_severe_pressure,
+    free_without_a_watcher,
+);
+
+const POLICIES: [FreePolicy; 3] = [FreePolicy::Eager, FreePolicy::Lazy, FreePolicy::Adaptive];
+const MIB: usize = 1 << 20;
+
+fn filled(page_count: usize) -> Mapping {
+    let memory = anonymous(page_count);
+    fill(memory.range());
+    memory
+}
+
+fn eager_is_at_once() {
+    let idle = filled(512).free(FreePolicy::Eager).unwrap();
+    assert_eq!(count_present(idle.range()), 0);
+    let memory = idle.take_back().unwrap();
+    assert!(is_zero(memory.range()));
+}
+
+fn lazy_waits_for_the_kernel() {
+    let idle = filled(512).free(FreePolicy::Lazy).unwrap();
+    assert_eq!(count_present(idle.range()), 512);
+    page_out_all(idle.range());
+}
+
+fn adaptive_waits_while_memory_is_plentiful() -> Completion {
+    let first = filled(512).free(FreePolicy::Adaptive).unwrap();
+    if pressure::level() != Level::None {
+        return skip("there is memory pressure on this machine");
+    }
+    // The second time the range is known.
+    let memory = first.take_back().unwrap();
+    fill(memory.range());
+    let idle = memory.free(FreePolicy::Adaptive).unwrap();
+    assert_eq!(count_present(idle.range()), 512);
+    page_out_all(idle.range());
+    assert!(is_zero(idle.take_back().unwrap().range()));
+    Completion::Completed
+}
+
+fn taken_back_it_stays() {
+    for policy in POLICIES {
+        let memory = filled(512).free(policy).unwrap().take_back().unwrap();
+        fill(memory.range());
+        page_out(memory.range());
+        assert!(is_filled(memory.range()), "{policy:?}");
+    }
+}
+
+fn what_lazy_free_refuses_is_refused() {
+    for policy in POLICIES {
+        let holed = filled(64);
+        raw_unmap(pages(holed.range(), 20, 1));
+        let refused = holed.free(policy).unwrap_err();
+        assert!(matches!(refused.error, Error::Hole { .. }), "{refused}");
+        assert!(is_filled(pages(refused.value.range(), 0, 20)));
+        assert!(is_filled(pages(refused.value.range(), 21, 43)));
+
+        let shared = Mapping::shared_anonymous(64 * page_size()).map().unwrap();
+        fill(shared.range());
+        let refused = shared.free(policy).unwrap_err();
+        assert!(
+            matches!(refused.error, Error::WrongKind { .. }),
+            "{refused}"
+        );
+        assert!(is_filled(refused.value.range()));
+
+        let locked = filled(64);
+        locked
+            .lock(40 * page_size()..41 * page_size(), LockMode::Now)
+            .unwrap();
+        let refused = locked.free(policy).unwrap_err();
+        assert!(matches!(refused.error, Error::Locked { .. }), "{refused}");
+        page_out(pages(refused.value.range(), 0, 40));
+        assert!(is_filled(refused.value.range()));
+    }
+}
+
+/// Ranges that were freed adaptively are not looked at again; then the kernel
+/// itself refuses.
+fn what_is_known_already_is_refused_all_the_same() {
+    let freed = |memory: &Mapping| {
+        unsafe { memory.range().free(FreePolicy::Adaptive) }.unwrap();
+        fill(memory.range());
+    };
+    let locked = filled(64);
+    freed(&locked);
+    locked.lock(.., LockMode::Now).unwrap();
+    let refused = locked.free(FreePolicy::Adaptive).unwrap_err();
+    assert!(matches!(refused.error, Error::Locked { .. }), "{refused}");
+    assert!(is_filled(refused.value.range()));
+
+    let holed = filled(64);
+    freed(&holed);
+    raw_unmap(pages(holed.range(), 20, 1));
+    let refused = holed.free(FreePolicy::Adaptive).unwrap_err();
+    assert!(matches!(refused.error, Error::Hole { .. }), "{refused}");
+}
+
+fn nothing_is_nothing() {
+    for policy in POLICIES {
+        unsafe { PageRange::new(page_size(), 0).unwrap().free(policy) }.unwrap();
+    }
+}
+
+fn in_a_group(limit_bytes: usize, child: &str) -> Completion {
+    match Group::with_limit(limit_bytes) {
+        Ok(group) => group.run(child),
+        Err(why) => return skip(&why),
+    }
+    Completion::Completed
+}
+
+/// Takes memory until pressure is severe: so little of the limit is left,
+/// counting what is lazily free.
+fn fill_up() -> Vec<Mapping> {
+    let mut memory = Vec::new();
+    while Room::now().unwrap().bytes > 4 * MIB {
+        memory.push(filled(MIB / page_size()));
+    }
+    eventually("severe pressure", || pressure::level() == Level::Severe);
+    memory
+}
+
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn severe_pressure_takes_what_was_freed() -> Completion {
+    in_a_group(192 * MIB, "free_before_severe_pressure")
+}
+
+fn free_before_severe_pressure() {
+    enter_group();
+    let idle = filled(32 * MIB / page_size());
+    let idle = idle.free(FreePolicy::Adaptive).unwrap();
+    assert_eq!(pressure::level(), Level::None);
+    assert_eq!(count_present(idle.range()), idle.range().pages());
+    let memory = fill_up();
+    // The kernel would leave the last 4 MiB for later.
+    eventually("all is given back", || count_present(idle.range()) == 0);
+    assert!(memory.iter().all(|piece| is_filled(piece.range())));
+    drop(idle);
+
+    let eager = filled(64).free(FreePolicy::Adaptive).unwrap();
+    assert_eq!(count_present(eager.range()), 0);
+    drop(memory);
+}
+
+fn nothing_in_use_is_lost_to_severe_pressure() -> Completion {
+    in_a_group(192 * MIB, "use_again_before_severe_pressure")
+}
+
+fn use_again_before_severe_pressure() {
+    enter_group();
+    let memory = filled(32 * MIB / page_size());
+    unsafe { memory.range().free(FreePolicy::Adaptive) }.unwrap();
+    // Without a word, as an allocator does.
+    let used = pages(memory.range(), 1000, 3000);
+    fill(used);
+    let _rest = fill_up();
+    eventually("the others are given back", || {
+        count_present(memory.range()) == used.pages()
+    });
+    assert!(is_filled(used));
+}
+
+fn who_cannot_watch_pressure_frees_eagerly() {
+    in_child_ok("free_without_a_watcher");
+}
+
+fn free_without_a_watcher() {
+    let memory = filled(64);
+    // No more threads.
+    refuse(libc::SYS_clone3, libc::EAGAIN);
+    refuse(libc::SYS_clone, libc::EAGAIN);
+    let idle = memory.free(FreePolicy::Adaptive).unwrap();
+    assert_eq!(count_present(idle.range()), 0);
+}
