@@ -5,6 +5,8 @@
 
 mod bench;
 mod cli;
+mod doctor;
+mod stat;
 mod table;
 mod text;
 
@@ -21,17 +23,24 @@ pub fn command() -> clap::Command {
 }
 
 /// Parses the command line, does what it asks, and returns the exit status:
-/// 0 done, 1 something failed, 2 the command line was wrong.
+/// 0 done, 1 something failed, 2 the command line was wrong; others are the
+/// command's own.
 pub fn run() -> ExitCode {
     // This itself ends the process: status 2 on a wrong command line, status 0
     // after --help and --version.
     let cli = cli::Cli::of_this_process();
     let mut stdout = io::stdout().lock();
     let done = match cli.command {
-        cli::Command::Bench(arguments) => bench::run(&arguments, &mut stdout),
+        cli::Command::Bench(arguments) => {
+            bench::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
+        }
+        cli::Command::Doctor(arguments) => doctor::run(&arguments, &mut stdout),
+        cli::Command::Stat(arguments) => {
+            stat::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
+        }
     };
-    match done.and_then(|()| Ok(stdout.flush()?)) {
-        Ok(()) => ExitCode::SUCCESS,
+    match done.and_then(|status| Ok(stdout.flush().map(|()| status)?)) {
+        Ok(status) => status,
         // Whoever read our output has seen enough: not an error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

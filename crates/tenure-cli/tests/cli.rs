@@ -17,7 +17,12 @@ fn the_version_is_one_line() {
 
 #[test]
 fn help_names_the_exit_codes() {
-    for arguments in [&["--help"][..], &["bench", "--help"], &["bench", "-h"]] {
+    for arguments in [
+        &["--help"][..],
+        &["bench", "--help"],
+        &["bench", "-h"],
+        &["stat", "-h"],
+    ] {
         let assert = cargo_bin_cmd!("tenure").args(arguments).assert().code(0);
         let help = String::from_utf8_lossy(&assert.get_output().stdout).into_owned();
         assert!(help.contains("Exit status:"), "{help}");

@@ -60,7 +60,9 @@ pub use ground::sys::cgroup::MemoryCgroup;
 pub use ground::sys::features::Features;
 pub use ground::sys::{Errno, page_size};
 pub use observation::pressure;
+pub use observation::residency::Residency;
 pub use observation::room::Room;
+pub use observation::stats::{Count, Stats, stats};
 pub use ready::{LockedFile, SecretBuffer};
 pub use verbs::teardown;
 pub use verbs::{

@@ -135,8 +135,11 @@ fn release_without_mappings() {
     // All of it, and a discard of its middle, take none.
     unsafe { part.discard() }.unwrap();
     assert!(is_zero(part));
+    let before = tenure::stats().freed_by_caller_bytes;
     memory.munmap().unwrap();
     assert!(!is_still_there(range));
+    let freed_bytes = tenure::stats().freed_by_caller_bytes - before;
+    assert_eq!(freed_bytes, range.len() as u64);
 }
 
 fn without_room_for_one_more_mapping() -> Completion {

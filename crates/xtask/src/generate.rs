@@ -92,6 +92,8 @@ mod tests {
                 "completions/tenure.bash",
                 "completions/tenure.fish",
                 "man/tenure-bench.1",
+                "man/tenure-doctor.1",
+                "man/tenure-stat.1",
                 "man/tenure.1"
             ]
         );

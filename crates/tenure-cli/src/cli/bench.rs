@@ -139,8 +139,10 @@ mod tests {
 
     fn bench(line: &[&str]) -> BenchArguments {
         let line = ["tenure", "bench"].iter().chain(line);
-        let Command::Bench(arguments) = Cli::try_parse_from(line).unwrap().command;
-        arguments
+        match Cli::try_parse_from(line).unwrap().command {
+            Command::Bench(arguments) => arguments,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

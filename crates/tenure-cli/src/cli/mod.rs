@@ -1,10 +1,14 @@
 //! The command line: help, man pages and completions all come from here.
 
 mod bench;
+mod doctor;
+mod stat;
 
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 pub use self::bench::{BenchArguments, ExperimentName};
+pub use self::doctor::DoctorArguments;
+pub use self::stat::StatArguments;
 
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -36,6 +40,8 @@ impl Cli {
     fn checked(self) -> Result<Self, clap::Error> {
         let (name, wrong) = match &self.command {
             Command::Bench(arguments) => ("bench", arguments.wrong()),
+            // The definition says it all.
+            Command::Doctor(_) | Command::Stat(_) => return Ok(self),
         };
         let Some(message) = wrong else {
             return Ok(self);
@@ -52,4 +58,6 @@ impl Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Bench(BenchArguments),
+    Doctor(DoctorArguments),
+    Stat(StatArguments),
 }

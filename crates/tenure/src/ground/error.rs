@@ -233,6 +233,35 @@ pub enum Error {
         pending_bytes: usize,
     },
 
+    /// There is no process of this number.
+    #[error("there is no process {pid}")]
+    NoProcess {
+        /// The number asked for.
+        pid: u32,
+    },
+
+    /// The kernel does not show this process another one's memory.
+    #[error(
+        "may not look into process {pid} ({answer}): it takes the rights to trace it (ptrace): run as its user with kernel.yama.ptrace_scope=0, or as root or with CAP_SYS_PTRACE"
+    )]
+    MayNotLook {
+        /// The process.
+        pid: u32,
+        /// What the kernel answered.
+        answer: Errno,
+    },
+
+    /// The process counts in a layout that this version does not know.
+    #[error(
+        "the counters of process {pid} are {layout}, which this version of tenure cannot read: use the version that the process was built with"
+    )]
+    OtherLayout {
+        /// The process.
+        pid: u32,
+        /// The name of its counters.
+        layout: String,
+    },
+
     /// A system call failed in a way that has no variant of its own.
     #[error("{call} failed: {errno}")]
     System {
@@ -280,6 +309,9 @@ impl Error {
             Self::Poisoned { .. } => Errno::HWPOISON,
             Self::Cancelled { .. } => Errno::CANCELED,
             Self::TimedOut { .. } => Errno::TIMEDOUT,
+            Self::NoProcess { .. } => Errno::SRCH,
+            Self::MayNotLook { answer, .. } => *answer,
+            Self::OtherLayout { .. } => Errno::PROTO,
             Self::System { errno, .. } | Self::SystemAt { errno, .. } => *errno,
         };
         errno.raw_os_error()

@@ -6,8 +6,8 @@ use crate::ground::error::{Error, Result};
 use crate::ground::room_bound::RoomBound;
 use crate::ground::sys::Errno;
 use crate::ground::sys::cgroup::{Groups, LimitedGroup};
-use crate::ground::sys::hugetlb;
-use crate::ground::sys::process::{self, MachineMemory};
+use crate::ground::sys::process::MachineMemory;
+use crate::ground::sys::{hugetlb, smaps};
 
 /// How much more memory this process may take, and what bounds it.
 ///
@@ -97,7 +97,7 @@ impl Bounds {
 
     /// The room that the tightest of them leaves.
     pub(crate) fn tightest(&self) -> Room {
-        let lazily_free = LazyCell::new(|| process::lazily_free_bytes().unwrap_or(0));
+        let lazily_free = LazyCell::new(lazily_free_bytes);
         let groups = self.groups.iter().cloned();
         let rooms = groups.map(|group| Room::in_group(group, || *lazily_free));
         Room::least(self.machine.available_bytes, rooms)
@@ -117,6 +117,13 @@ fn given_up_first(group: &LimitedGroup, lazily_free_bytes: impl Fn() -> usize) -
         return page_cache;
     }
     page_cache + beyond.min(lazily_free_bytes())
+}
+
+/// How much of this process's memory is lazily free and not taken back; none
+/// where the kernel does not say.
+pub(super) fn lazily_free_bytes() -> usize {
+    let own = smaps::of_process(None).ok();
+    own.and_then(|own| own.figures.lazily_free).unwrap_or(0)
 }
 
 /// The room in the pool of huge pages of `page_bytes`, in bytes; `None` where
@@ -202,7 +209,9 @@ mod tests {
     #[test]
     fn reads_this_machine() {
         let room = Room::now().unwrap();
-        assert!(room.bytes > 0 && room.bytes <= process::mem_total_bytes().unwrap());
+        assert!(
+            room.bytes > 0 && room.bytes <= crate::ground::sys::process::mem_total_bytes().unwrap()
+        );
         assert!(huge_room(2 << 20).is_none_or(|bytes| bytes.is_multiple_of(2 << 20)));
         assert_eq!(huge_room(1234), None);
     }

@@ -17,6 +17,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Harmless, advise};
 use crate::ground::sys::{Errno, map, pmd_bytes, pud_bytes};
+use crate::observation::stats;
 
 /// How long to wait between looks whether all is freed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -86,6 +87,7 @@ pub(crate) unsafe fn carry_off(
     let _ = advise(pages, Harmless::DontDump);
 
     queue.push(reservation, pages, moved_bytes);
+    stats::CARRIED_OFF.done(moved_bytes);
     let start_worker = queue.workers == 0;
     if start_worker {
         queue.workers = 1;

@@ -8,6 +8,7 @@ use super::tempo::Tempo;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
 use crate::ground::sys::fork::{ForkMutex, at_fork};
+use crate::observation::stats;
 
 /// Memory that nobody can see any more.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ impl Queue {
     }
 
     pub(super) fn push(&mut self, reservation: PageRange, pages: PageRange, moved_bytes: usize) {
-        self.pending_bytes += moved_bytes;
+        self.set_pending(self.pending_bytes + moved_bytes);
         self.loads.push_back(Load {
             reservation,
             pages,
@@ -75,6 +76,11 @@ impl Queue {
             next: pages.start(),
             in_hand: 0,
         });
+    }
+
+    fn set_pending(&mut self, bytes: usize) {
+        self.pending_bytes = bytes;
+        stats::PENDING_RELEASE_BYTES.set(bytes);
     }
 
     /// Takes the next chunk, of the oldest load that has one.
@@ -105,7 +111,7 @@ impl Queue {
 
     /// Takes note that the addresses of a load are unmapped.
     pub(super) fn forget(&mut self, load: &Load) {
-        self.pending_bytes -= load.moved_bytes;
+        self.set_pending(self.pending_bytes - load.moved_bytes);
         if self.loads.is_empty() {
             self.tempo.pause();
             self.is_short = false;
@@ -157,6 +163,7 @@ pub(super) fn keep_out_of_children() -> Result<(), Errno> {
         unsafe {
             QUEUE.let_go(|queue| {
                 queue.loads.clear();
+                // The child's counters begin at zero.
                 queue.pending_bytes = 0;
                 queue.workers = 0;
                 queue.waiting = 0;

@@ -12,6 +12,7 @@ use crate::ground::sys::advise::{Losing, advise_losing};
 use crate::ground::sys::{map, process};
 use crate::observation::pressure::{self, Level};
 use crate::observation::room::Room;
+use crate::observation::stats;
 
 /// What is freed in one call: for as long another thread's `mmap` may have to
 /// wait for it. (Since Linux 6.17 or so it does not, within one mapping.)
@@ -48,7 +49,9 @@ pub(super) fn start_first() {
 }
 
 fn start() -> bool {
-    process::spawn_quiet("tenure-free", work).is_ok()
+    let is_started = process::spawn_quiet("tenure-free", work).is_ok();
+    stats::WORKERS_STARTED.add(usize::from(is_started));
+    is_started
 }
 
 /// The worker: frees what comes, and ends when nothing has come for a while, or

@@ -29,7 +29,8 @@ pub(super) fn each_within(range: PageRange, show: impl FnMut(&Line<'_>)) -> Resu
     answer.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-fn read(
+/// The same for what somebody has opened.
+pub(super) fn read(
     mut maps: impl BufRead,
     range: PageRange,
     mut show: impl FnMut(&Line<'_>),

@@ -7,6 +7,7 @@
 
 pub(crate) mod advise;
 pub(crate) mod cgroup;
+pub(crate) mod counters;
 pub(crate) mod features;
 pub(crate) mod fork;
 pub(crate) mod helper;
@@ -20,6 +21,7 @@ pub(crate) mod process;
 pub(crate) mod psi;
 mod raw;
 pub(crate) mod smaps;
+pub(crate) mod split;
 pub(crate) mod touch;
 pub(crate) mod userfaultfd;
 pub(crate) mod vma;

@@ -4,14 +4,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use linux_raw_sys::general::{
-    PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, page_region, pm_scan_arg,
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, page_region, pm_scan_arg,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
 use super::features::Features;
-use super::{last_errno, page_size};
+use super::{last_errno, page_size, pmd_bytes};
 use crate::PageRange;
 
 /// Where the contents of a page are.
@@ -35,6 +35,10 @@ pub(crate) struct PageRun {
     pub(crate) state: PageState,
 }
 
+/// What is looked at in one call, which keeps other threads' `mmap` waiting:
+/// 65536 pages take about a millisecond.
+const PIECE_PAGES: usize = 1 << 16;
+
 /// Tells the state of every page of the range, in order.
 pub(crate) fn scan(range: PageRange) -> Result<Vec<PageRun>, Errno> {
     if range.is_empty() {
@@ -47,20 +51,41 @@ pub(crate) fn scan(range: PageRange) -> Result<Vec<PageRun>, Errno> {
     }
 }
 
+/// Notes every run of pages of the range that are somewhere, in order, without
+/// keeping a list. A run may come in parts.
+pub(crate) fn each_there(range: PageRange, mut note: impl FnMut(PageRun)) -> Result<(), Errno> {
+    let pagemap = open_pagemap()?;
+    for piece in range.chunks(PIECE_PAGES * page_size()) {
+        if Features::get().pagemap_scan.is_ok() {
+            scan_regions(pagemap.as_fd(), piece, Wanted::Any, |region| {
+                let (start, end) = (region.start as usize, region.end as usize);
+                note(PageRun {
+                    range: PageRange::between(start, end),
+                    state: state_of(region.categories),
+                });
+            })?;
+        } else {
+            let runs = read_entries(pagemap.as_fd(), piece)?;
+            let there = runs
+                .into_iter()
+                .filter(|run| run.state != PageState::Absent);
+            there.for_each(&mut note);
+        }
+    }
+    Ok(())
+}
+
 /// Names every run of pages of the ranges that are in the page tables, in
 /// order, without keeping a list. A run may come in parts.
 pub(crate) fn each_present(
     ranges: impl IntoIterator<Item = PageRange>,
     mut note: impl FnMut(PageRange),
 ) -> Result<(), Errno> {
-    /// What is looked at in one call, which keeps other threads' `mmap` waiting:
-    /// 65536 pages take about a millisecond.
-    const PIECE_PAGES: usize = 1 << 16;
     let pagemap = open_pagemap()?;
     let pieces = ranges.into_iter();
     for piece in pieces.flat_map(|range| range.chunks(PIECE_PAGES * page_size())) {
         if Features::get().pagemap_scan.is_ok() {
-            scan_regions(pagemap.as_fd(), piece, PAGE_IS_PRESENT, |region| {
+            scan_regions(pagemap.as_fd(), piece, Wanted::Present, |region| {
                 note(PageRange::between(
                     region.start as usize,
                     region.end as usize,
@@ -73,6 +98,22 @@ pub(crate) fn each_present(
         }
     }
     Ok(())
+}
+
+/// Whether one huge page is mapped on both sides of the address; `None` where
+/// the kernel does not say (before Linux 6.7).
+pub(crate) fn is_inside_huge_page(at: usize) -> Option<bool> {
+    if at.is_multiple_of(pmd_bytes()) {
+        return Some(false);
+    }
+    Features::get().pagemap_scan.ok()?;
+    let sides = PageRange::between(at - page_size(), at + page_size());
+    let mut huge_bytes = 0;
+    scan_regions(open_pagemap().ok()?, sides, Wanted::Huge, |region| {
+        huge_bytes += region.end - region.start;
+    })
+    .ok()?;
+    Some(huge_bytes == sides.len() as u64)
 }
 
 /// How much of a range of shared memory or of a file is not in the page cache:
@@ -123,7 +164,7 @@ fn push(runs: &mut Vec<PageRun>, start: usize, end: usize, state: PageState) {
 
 fn scan_runs(pagemap: impl AsFd, range: PageRange) -> Result<Vec<PageRun>, Errno> {
     let mut runs = Vec::new();
-    scan_regions(pagemap, range, 0, |region| {
+    scan_regions(pagemap, range, Wanted::All, |region| {
         push(
             &mut runs,
             region.start as usize,
@@ -134,13 +175,30 @@ fn scan_runs(pagemap: impl AsFd, range: PageRange) -> Result<Vec<PageRun>, Errno
     Ok(runs)
 }
 
-/// Notes every region of pages that are in all of the categories named.
+/// Which pages PAGEMAP_SCAN is to tell of.
+#[derive(Clone, Copy)]
+enum Wanted {
+    All,
+    /// Those in the page tables.
+    Present,
+    /// Those that are anywhere.
+    Any,
+    /// Those mapped as parts of huge pages.
+    Huge,
+}
+
 fn scan_regions(
     pagemap: impl AsFd,
     range: PageRange,
-    categories: u32,
+    wanted: Wanted,
     mut note: impl FnMut(&page_region),
 ) -> Result<(), Errno> {
+    let (all_of, any_of) = match wanted {
+        Wanted::All => (0, 0),
+        Wanted::Present => (PAGE_IS_PRESENT, 0),
+        Wanted::Huge => (PAGE_IS_HUGE, 0),
+        Wanted::Any => (0, PAGE_IS_PRESENT | PAGE_IS_SWAPPED),
+    };
     let mut at = range.start();
     while at < range.end() {
         let mut regions = [page_region {
@@ -158,8 +216,8 @@ fn scan_regions(
             vec_len: regions.len() as u64,
             max_pages: 0,
             category_inverted: 0,
-            category_mask: u64::from(categories),
-            category_anyof_mask: 0,
+            category_mask: u64::from(all_of),
+            category_anyof_mask: u64::from(any_of),
             return_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO),
         });
         // SAFETY: the kernel writes at most `vec_len` regions to `vec`, which

@@ -89,24 +89,6 @@ pub(crate) fn direct_reclaims() -> Option<u64> {
     Some(counts.sum())
 }
 
-/// How much of this process's memory is lazily free and not taken back, in
-/// bytes (`smaps_rollup`). The kernel looks at every page for it.
-pub(crate) fn lazily_free_bytes() -> Option<usize> {
-    let rollup = procfs::process::Process::myself()
-        .ok()?
-        .smaps_rollup()
-        .ok()?;
-    let bytes = rollup
-        .memory_map_rollup
-        .0
-        .first()?
-        .extension
-        .map
-        .get("LazyFree")
-        .copied()?;
-    usize::try_from(bytes).ok()
-}
-
 /// Starts a thread for work in the background: no signal of the program is
 /// delivered to it, and it steps behind other threads.
 pub(crate) fn spawn_quiet(

@@ -27,8 +27,12 @@ const SEVERE_STALL_WITH_CACHE: (f64, f64) = (0.60, 0.40);
 /// The page cache is much when it is this part of a bound.
 const MUCH_CACHE: usize = 4;
 
-/// A bound of which less than this part is unused may have been reclaimed from.
+/// A cgroup of which less than this part is unused may have been reclaimed from.
+/// (Of a machine that has run for a while there is never more.)
 const FULL: usize = 16;
+
+/// So may a machine of which less than this part is available.
+const TIGHT: usize = 4;
 
 /// What meeting a limit costs, where the kernel does not tell: 0.8 to 8 µs in
 /// front of anonymous memory, measured on 2 CPUs with Linux 6.18.
@@ -180,7 +184,8 @@ impl Judge {
     fn is_reclaimed(&self, bound: &Bound) -> bool {
         match self.before(bound) {
             Some(before) => bound.events.hits > before.events.hits,
-            None => bound.unused_bytes < bound.size_bytes / FULL,
+            None if bound.group.is_some() => bound.unused_bytes < bound.size_bytes / FULL,
+            None => bound.left_bytes < bound.size_bytes / TIGHT,
         }
     }
 

@@ -162,6 +162,24 @@ fn a_single_look_takes_the_kernels_average() {
 }
 
 #[test]
+fn a_single_look_at_a_full_machine_leaves_the_systems_stalls_to_others() {
+    let stalling = |machine: fn(&mut Bound)| {
+        let mut scene = calm();
+        let some = &mut scene.reading.system.as_mut().unwrap().some;
+        some.recent_share = 0.25;
+        machine(&mut scene.reading.machine);
+        scene.look()
+    };
+    // Full of page cache, as machines are.
+    assert_eq!(stalling(|machine| machine.unused_bytes = 0), Level::None);
+    let tight = |machine: &mut Bound| {
+        machine.left_bytes = 15 * GIB;
+        machine.page_cache_bytes = 15 * GIB;
+    };
+    assert_eq!(stalling(tight), Level::Severe);
+}
+
+#[test]
 fn a_short_stall_after_a_long_sleep_counts_as_it_was() {
     let mut scene = at_the_limit(0);
     scene.look();

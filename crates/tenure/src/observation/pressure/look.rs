@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::judge::Judge;
-use super::reading::Reading;
+use super::reading::{LazilyFree, Reading};
 use super::{Level, watcher};
 use crate::ground::error::Result;
 use crate::ground::sys::{Errno, psi};
@@ -84,7 +84,7 @@ impl Look {
     /// # Ok::<(), tenure::Error>(())
     /// ```
     pub fn now() -> Result<Self> {
-        let (reading, sources, bounds) = Reading::now()?;
+        let (reading, sources, bounds) = Reading::now(&mut LazilyFree::default())?;
         let stalls = reading.own.or(reading.system);
         let stall_source = match sources.pressure_file {
             Some(file) => StallSource::OwnCgroup(file),

@@ -46,6 +46,8 @@
 //! - Limits outside the container, unless their stalls show.
 //! - A program that goes from plenty to its limit faster than anybody looks:
 //!   with 4 GiB left that takes a second. [`Room`](crate::Room) tells beforehand.
+//! - Whose the system's stalls are: in a version 1 cgroup without one of version 2
+//!   a neighbour's count as well while a limit of this process's is being met.
 //! - `memory.high` by itself; the stalls that it causes count.
 //!
 //! On version 1 the kernel's own notifications (`cgroup.event_control`) are not
@@ -63,6 +65,8 @@ pub use look::{Look, Reason, StallSource};
 pub use subscription::{Subscription, subscribe};
 
 use std::time::Instant;
+
+use self::reading::LazilyFree;
 
 /// How short memory is for this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,7 +99,7 @@ pub enum Level {
 /// ```
 pub fn level() -> Level {
     watcher::last_level().unwrap_or_else(|| {
-        reading::Reading::now().map_or(Level::None, |(reading, ..)| {
+        reading::Reading::now(&mut LazilyFree::default()).map_or(Level::None, |(reading, ..)| {
             judge::Judge::default().take(Instant::now(), reading).level
         })
     })

@@ -19,11 +19,7 @@ const UNREPORTED: Duration = Duration::from_secs(2);
 const FAST: f64 = (4_u64 << 30) as f64;
 const ONCE_A_SECOND: Duration = Duration::from_secs(1);
 
-/// How much longer than the look the pause is: looking takes 3 % of a CPU at
-/// most, also where the kernel must look at every page of the process for it.
-const REST: u32 = 30;
-
-pub(super) fn pause(verdict: &Verdict, look_took: Duration, reports_stalls: bool) -> Duration {
+pub(super) fn pause(verdict: &Verdict, reports_stalls: bool) -> Duration {
     let mut longest = if reports_stalls { LONGEST } else { UNREPORTED };
     let soon = Duration::from_secs_f64(verdict.left_bytes as f64 / FAST);
     longest = longest.min(soon.max(ONCE_A_SECOND));
@@ -32,15 +28,13 @@ pub(super) fn pause(verdict: &Verdict, look_took: Duration, reports_stalls: bool
     }
     // Half of the time in which it would be used up.
     let wanted = verdict.used_up_in.map_or(longest, |time| time / 2);
-    wanted.clamp(SHORTEST, longest).max(look_took * REST)
+    wanted.clamp(SHORTEST, longest)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::observation::pressure::Reason;
-
-    const QUICK: Duration = Duration::from_micros(200);
 
     fn verdict(level: Level, left_mib: usize, used_up_in_ms: Option<u64>) -> Verdict {
         Verdict {
@@ -52,7 +46,7 @@ mod tests {
     }
 
     fn pause_ms(verdict: Verdict) -> u128 {
-        pause(&verdict, QUICK, true).as_millis()
+        pause(&verdict, true).as_millis()
     }
 
     #[test]
@@ -73,13 +67,6 @@ mod tests {
     #[test]
     fn without_triggers_it_looks_itself() {
         let calm = verdict(Level::None, 1 << 20, None);
-        assert_eq!(pause(&calm, QUICK, false).as_millis(), 2000);
-    }
-
-    #[test]
-    fn looks_that_take_long_are_rare() {
-        let severe = verdict(Level::Severe, 0, Some(0));
-        let slow = Duration::from_millis(400);
-        assert_eq!(pause(&severe, slow, true).as_secs(), 12);
+        assert_eq!(pause(&calm, false).as_millis(), 2000);
     }
 }

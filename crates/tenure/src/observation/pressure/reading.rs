@@ -1,6 +1,7 @@
 //! What one look at the memory reads.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use super::judge;
 
@@ -8,7 +9,7 @@ use crate::ground::error::Result;
 use crate::ground::sys::cgroup::{Events, Groups, LimitedGroup};
 use crate::ground::sys::process::{self, MachineMemory};
 use crate::ground::sys::psi::{self, Stalls};
-use crate::observation::room::Bounds;
+use crate::observation::room::{self, Bounds};
 
 /// The figures of one look.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +51,7 @@ pub(super) struct Sources {
 impl Reading {
     /// Looks now. A process may be moved from one group to another, so they are
     /// looked up each time.
-    pub(super) fn now() -> Result<(Self, Sources, Bounds)> {
+    pub(super) fn now(lazily_free: &mut LazilyFree) -> Result<(Self, Sources, Bounds)> {
         let found = Groups::find();
         let bounds = Bounds::of(&found)?;
         let pressure_file = found.pressure_file();
@@ -63,7 +64,7 @@ impl Reading {
                 .map(|group| Bound::of_group(group, found.events(group)))
                 .collect(),
         };
-        reading.settle(|| process::lazily_free_bytes().unwrap_or(0));
+        reading.settle(|| lazily_free.bytes());
         let sources = Sources {
             pressure_file: pressure_file.filter(|_| reading.own.is_some()),
             event_files: found.event_files(&bounds.groups),
@@ -71,9 +72,8 @@ impl Reading {
         Ok((reading, sources, bounds))
     }
 
-    /// Finds out how much is still lazily free, where the level hangs on it: the
-    /// kernel looks at every page of the process for that.
-    fn settle(&mut self, lazily_free_bytes: impl Fn() -> usize) {
+    /// Finds out how much is still lazily free, where the level hangs on it.
+    fn settle(&mut self, lazily_free_bytes: impl FnOnce() -> usize) {
         let level = |bound: &Bound, more| {
             judge::level_by_room(bound.size_bytes, bound.left_bytes.saturating_add(more))
         };
@@ -90,6 +90,30 @@ impl Reading {
 
     pub(super) fn bounds(&self) -> impl Iterator<Item = &Bound> {
         std::iter::once(&self.machine).chain(&self.groups)
+    }
+}
+
+/// How much of the process's memory is lazily free. The kernel looks at every page
+/// of the process for it, so the answer is remembered for thirty times as long as
+/// it took: that is 3 % of a CPU.
+#[derive(Default)]
+pub(super) struct LazilyFree {
+    bytes: usize,
+    good_until: Option<Instant>,
+}
+
+impl LazilyFree {
+    const REST: u32 = 30;
+
+    fn bytes(&mut self) -> usize {
+        if self.good_until.is_none_or(|end| Instant::now() >= end) {
+            // The time to wait for a CPU does not count.
+            let before = process::thread_time();
+            self.bytes = room::lazily_free_bytes();
+            let took = process::thread_time() - before;
+            self.good_until = Some(Instant::now() + took * Self::REST);
+        }
+        self.bytes
     }
 }
 
@@ -195,8 +219,20 @@ mod tests {
     }
 
     #[test]
+    fn the_answer_is_remembered_as_long_as_it_is_good() {
+        let far = Instant::now() + std::time::Duration::from_secs(60);
+        let mut remembered = LazilyFree {
+            bytes: 1234,
+            good_until: Some(far),
+        };
+        assert_eq!(remembered.bytes(), 1234);
+        remembered.good_until = Some(Instant::now());
+        assert_ne!(remembered.bytes(), 1234);
+    }
+
+    #[test]
     fn reads_this_machine() {
-        let (reading, sources, _) = Reading::now().unwrap();
+        let (reading, sources, _) = Reading::now(&mut LazilyFree::default()).unwrap();
         assert_eq!(reading.own.is_some(), sources.pressure_file.is_some());
         for bound in reading.bounds() {
             assert!(bound.left_bytes <= bound.size_bytes, "{bound:?}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::judge::{Judge, Verdict};
 use super::pause::pause;
-use super::reading::{Reading, Sources};
+use super::reading::{LazilyFree, Reading, Sources};
 use super::subscription::Subscriber;
 use super::{Level, Reason};
 use crate::ground::error::{Error, Result};
@@ -68,7 +68,7 @@ pub(super) fn add(subscriber: Arc<Subscriber>) -> Result<()> {
     let system = |call| move |errno| Error::System { call, errno };
     keep_out_of_children().map_err(system("pthread_atfork"))?;
     // What cannot be read is met here, not in the thread.
-    Reading::now()?;
+    Reading::now(&mut LazilyFree::default())?;
     let generation = fork::generation().map_err(system("pthread_atfork"))?;
     let mut state = STATE.lock();
     if !state.has_thread {
@@ -100,17 +100,17 @@ pub(super) fn remove(subscriber: &Arc<Subscriber>) -> Option<Entry> {
 fn watch(generation: usize) {
     let mut judge = Judge::default();
     let mut alarms = Alarms::default();
+    let mut lazily_free = LazilyFree::default();
     loop {
-        let (at, before) = (Instant::now(), process::thread_time());
+        let at = Instant::now();
         let mut rest = NOTHING_TO_READ;
-        if let Ok((reading, sources, _)) = Reading::now() {
-            let took = process::thread_time() - before;
+        if let Ok((reading, sources, _)) = Reading::now(&mut lazily_free) {
             alarms.follow(sources);
             let verdict = judge.take(at, reading);
             if !tell(&verdict, generation) {
                 return;
             }
-            rest = pause(&verdict, took, alarms.reports_stalls);
+            rest = pause(&verdict, alarms.reports_stalls);
         }
         thread::sleep(rest.min(DEAF));
         alarms.wait(rest.saturating_sub(DEAF));

@@ -9,6 +9,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Harmless, Losing, advise, advise_losing, finish_batch};
 use crate::ground::sys::{fork, vma};
 use crate::observation::pressure::{self, Level};
+use crate::observation::stats;
 use crate::verbs::volatile;
 
 /// What is given back in one call: other threads' `mmap` may have to wait for it,
@@ -54,6 +55,7 @@ unsafe fn free_unchecked(range: PageRange, noted: Noted) -> bool {
     let is_marked = unsafe { advise_losing(range, Losing::Free) }.is_ok();
     if is_marked {
         finish_batch();
+        stats::LAZY_FREE.done(range.len());
     }
     is_marked
 }

@@ -13,6 +13,7 @@ use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
 use crate::ground::sys::advise::{Losing, advise_losing, finish_batch};
+use crate::observation::stats;
 use crate::verbs::populate::Access;
 use crate::verbs::{check_private_anonymous, volatile};
 
@@ -136,6 +137,7 @@ impl PageRange {
             },
         })?;
         finish_batch();
+        stats::LAZY_FREE.done(self.len());
         Ok(())
     }
 }

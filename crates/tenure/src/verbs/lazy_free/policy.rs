@@ -5,6 +5,7 @@ use crate::ground::error::{Refused, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::Losing;
+use crate::observation::stats;
 use crate::verbs::{advise_in_chunks, check_private_anonymous, volatile};
 
 /// When memory that is freed goes back to the kernel.
@@ -131,5 +132,8 @@ pub(super) unsafe fn free_at_once(range: PageRange) -> Result<()> {
 /// As for [`PageRange::free`].
 pub(super) unsafe fn discard(range: PageRange) -> Result<()> {
     // SAFETY: handed on to the caller.
-    unsafe { advise_in_chunks(range, Losing::DontNeed, "madvise(MADV_DONTNEED)") }
+    unsafe { advise_in_chunks(range, Losing::DontNeed, "madvise(MADV_DONTNEED)") }?;
+    stats::DISCARD.done(range.len());
+    stats::FREED_BY_CALLER_BYTES.add(range.len());
+    Ok(())
 }

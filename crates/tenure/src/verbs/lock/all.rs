@@ -6,6 +6,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, lock};
+use crate::observation::stats;
 
 /// Which memory of the process to lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +63,7 @@ pub fn lock_all(what: LockAll, mode: LockMode) -> Result<()> {
     if what.current() {
         registry.note(&everything()?, mode);
     }
+    stats::LOCK_ALL_CALLS.add(1);
     Ok(())
 }
 
@@ -79,6 +81,12 @@ pub fn lock_all(what: LockAll, mode: LockMode) -> Result<()> {
 /// [`Error::System`] or [`Error::SystemAt`] when the kernel refuses (ENOMEM: no
 /// room to split a mapping); some of the locks may have been cleared.
 pub fn unlock_all(modes: LockModes) -> Result<()> {
+    unlock_named(modes)?;
+    stats::UNLOCK_ALL_CALLS.add(1);
+    Ok(())
+}
+
+fn unlock_named(modes: LockModes) -> Result<()> {
     let mut registry = registry();
     if modes == LockModes::ALL {
         return unlock_everything(&mut registry);

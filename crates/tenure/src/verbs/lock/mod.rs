@@ -15,6 +15,7 @@ use crate::ground::mapping::{Mapping, MappingBuilder};
 use crate::ground::range::PageRange;
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, lock};
+use crate::observation::stats;
 
 /// When the pages of a locked range come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -162,6 +163,7 @@ impl PageRange {
             Ok(()) => {
                 registry.remove(self);
                 registry.note(&vmas, mode);
+                stats::LOCK.done(self.len());
                 Ok(())
             }
             Err(errno) => {
@@ -197,13 +199,17 @@ impl PageRange {
         }
         let mut registry = registry();
         let vmas = vma::cover(self)?;
-        if modes == LockModes::ALL {
-            return unlock_part(&mut registry, self);
-        }
-        let parts = registry.locked_parts(&vmas)?;
-        for (part, _) in parts.into_iter().filter(|part| modes.names(part.1)) {
+        let parts = if modes == LockModes::ALL {
+            vec![self]
+        } else {
+            let parts = registry.locked_parts(&vmas)?.into_iter();
+            let named = parts.filter(|part| modes.names(part.1));
+            named.map(|(part, _)| part).collect()
+        };
+        for &part in &parts {
             unlock_part(&mut registry, part)?;
         }
+        stats::UNLOCK.done(parts.iter().map(|part| part.len()).sum());
         Ok(())
     }
 }

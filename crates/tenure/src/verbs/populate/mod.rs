@@ -19,6 +19,7 @@ use self::plan::{Part, Source, plan};
 use crate::ground::error::Result;
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
+use crate::observation::stats;
 use crate::verbs::lazy_free;
 
 impl Mapping {
@@ -194,7 +195,9 @@ fn run(range: PageRange, options: &PopulateOptions, source: Option<Source<'_>>) 
     if options.access == Access::Write {
         lazy_free::forget_freed(range);
     }
-    Crew::new(range, &parts, options, source)?.run()
+    Crew::new(range, &parts, options, source)?.run()?;
+    stats::POPULATE.done(range.len());
+    Ok(())
 }
 
 /// Everything that can be refused is refused here, before anything is changed.

@@ -11,6 +11,7 @@ use crate::ground::sys::Errno;
 use crate::ground::sys::advise::Losing;
 use crate::ground::sys::features::Features;
 use crate::ground::sys::vma::Vma;
+use crate::observation::stats;
 use crate::verbs::{advise_in_chunks, check_kind, lazy_free, volatile};
 
 impl Mapping {
@@ -117,7 +118,9 @@ impl PageRange {
         for part in left.into_iter().chain(fixed.iter().map(|vma| vma.range)) {
             // SAFETY: as above.
             unsafe { advise_in_chunks(part, Losing::DontNeed, "madvise(MADV_DONTNEED)") }?;
+            stats::FREED_BY_CALLER_BYTES.add(part.len());
         }
+        stats::DISCARD.done(self.len());
         Ok(())
     }
 
@@ -177,6 +180,7 @@ impl PageRange {
                 error => error,
             })?;
         }
+        stats::PUNCH.done(self.len());
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, map, page_size};
+use crate::observation::stats;
 use crate::verbs::{CHUNK_BYTES, lazy_free, lock, volatile};
 
 /// Shorter parts take the plain system call, which is cheaper for them.
@@ -68,7 +69,10 @@ impl Mapping {
         // SAFETY: the mapping is owned, so nothing borrows its bytes, and it is
         // not dropped as well.
         match unsafe { unmap_now(range) } {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                stats::MUNMAP.done(range.len());
+                Ok(())
+            }
             Err(error) => Err(Refused {
                 value: ManuallyDrop::into_inner(mapping),
                 error,
@@ -114,7 +118,9 @@ impl PageRange {
         }
         forget(self);
         // SAFETY: the caller gives the range up.
-        unsafe { unmap_parts(self) }
+        unsafe { unmap_parts(self) }?;
+        stats::MUNMAP.done(self.len());
+        Ok(())
     }
 }
 
@@ -196,10 +202,12 @@ unsafe fn unmap_plainly(range: PageRange, page_bytes: usize) -> Result<()> {
             // SAFETY: as above.
             answer = unsafe { map::unmap(rest) };
             if answer.is_ok() {
+                stats::FREED_BY_CALLER_BYTES.add(rest.len());
                 return Ok(());
             }
         }
         answer.map_err(|errno| explain_munmap(chunk, page_bytes, errno))?;
+        stats::FREED_BY_CALLER_BYTES.add(chunk.len());
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ use crate::ground::sys::touch::Toucher;
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, map, page_size};
+use crate::observation::stats;
 use crate::verbs::{check_private_anonymous, lazy_free};
 
 const VERB: &str = "mark volatile";
@@ -26,6 +27,8 @@ pub(super) struct Engine {
     pub(super) uffd: Option<Userfaultfd>,
     /// Ranges that are volatile.
     pub(super) offered: RangeSet<usize>,
+    /// The sum of them.
+    pub(super) offered_bytes: usize,
     /// Pages of them that are known to be lost and have not been reported.
     pub(super) lost: RangeSet<usize>,
     /// This is a child that could not protect all it inherited: some of
@@ -37,6 +40,7 @@ pub(super) static ENGINE: LazyLock<ForkMutex<Engine>> = LazyLock::new(|| {
     ForkMutex::new(Engine {
         uffd: None,
         offered: RangeSet::new(),
+        offered_bytes: 0,
         lost: RangeSet::new(),
         barred: false,
     })
@@ -90,11 +94,16 @@ impl Engine {
             .collect();
         for vma in self.mapped_parts(range)? {
             if !self.protects(vma.range.start()) {
-                self.lost.insert(vma.range.as_std());
+                stats::UNPROTECTED_BYTES.add(lose(&mut self.lost, vma.range));
                 parts.push(vma.range);
             }
         }
         Ok(parts)
+    }
+
+    pub(super) fn set_offered_bytes(&mut self, bytes: usize) {
+        self.offered_bytes = bytes;
+        stats::VOLATILE_BYTES.set(bytes);
     }
 
     fn take_report(&mut self, range: PageRange) -> Outcome {
@@ -135,12 +144,16 @@ pub(super) unsafe fn mark(range: PageRange) -> Result<()> {
             return Err(explain_register(range, errno));
         }
     }
+    let more_bytes = gap_bytes(&engine.offered, range);
     engine.offered.insert(range.as_std());
+    let offered_bytes = engine.offered_bytes + more_bytes;
+    engine.set_offered_bytes(offered_bytes);
     // Where the advice is refused (memory locked since it was looked at), the
     // pages simply stay.
     // SAFETY: the caller lets the kernel take the contents; from here on the
     // registration shows each loss.
     let _ = unsafe { advise_losing(range, Losing::Free) };
+    stats::MARK_VOLATILE.done(range.len());
     Ok(())
 }
 
@@ -217,7 +230,7 @@ pub(super) fn unmark(range: PageRange) -> Result<Outcome> {
     let engine = &mut *engine;
     for vma in engine.mapped_parts(range)? {
         if !engine.protects(vma.range.start()) {
-            engine.lost.insert(vma.range.as_std());
+            stats::UNPROTECTED_BYTES.add(lose(&mut engine.lost, vma.range));
             if engine.barred && !vma.readable {
                 // SAFETY: only memory that could be read and written is marked;
                 // the fork handler took that away.
@@ -227,22 +240,27 @@ pub(super) fn unmark(range: PageRange) -> Result<Outcome> {
             take_back(uffd, vma.range, &mut engine.lost)?;
         }
     }
+    let before_bytes = engine.offered_bytes;
     stop_watching(engine, range);
+    stats::MARK_NONVOLATILE.done(before_bytes - engine.offered_bytes);
     Ok(engine.take_report(range))
 }
 
 pub(super) fn purge(range: PageRange) -> Result<()> {
     vma::cover(range)?;
-    let engine = ENGINE.lock();
+    let mut engine = ENGINE.lock();
     for vma in engine.mapped_parts(range)? {
         if !engine.protects(vma.range.start()) {
             continue;
         }
+        let lost = &mut engine.lost;
         for run in pagemap::scan(vma.range).map_err(at("PAGEMAP_SCAN", vma.range))? {
             match run.state {
-                PageState::Swapped => purge_run(run.range)?,
-                PageState::Present if Features::get().pagemap_scan.is_ok() => purge_run(run.range)?,
-                PageState::Present => purge_but_zeros(run.range)?,
+                PageState::Swapped => purge_run(run.range, lost)?,
+                PageState::Present if Features::get().pagemap_scan.is_ok() => {
+                    purge_run(run.range, lost)?;
+                }
+                PageState::Present => purge_but_zeros(run.range, lost)?,
                 PageState::Absent | PageState::Zero => {}
             }
         }
@@ -250,23 +268,25 @@ pub(super) fn purge(range: PageRange) -> Result<()> {
     Ok(())
 }
 
-fn purge_run(run: PageRange) -> Result<()> {
+fn purge_run(run: PageRange, lost: &mut RangeSet<usize>) -> Result<()> {
     // SAFETY: the range is volatile and registered: whoever marked it lets its
     // contents go at any time, and the registration shows the loss.
-    unsafe { advise_losing(run, Losing::DontNeed) }.map_err(at("madvise(MADV_DONTNEED)", run))
+    unsafe { advise_losing(run, Losing::DontNeed) }.map_err(at("madvise(MADV_DONTNEED)", run))?;
+    stats::PURGED_ON_REQUEST_BYTES.add(lose(lost, run));
+    Ok(())
 }
 
 /// Purges page by page what holds more than zeros. Without PAGEMAP_SCAN the page
 /// of zeros cannot be told from others; taking it from where nothing was ever
 /// written would be reported as a loss.
-fn purge_but_zeros(run: PageRange) -> Result<()> {
+fn purge_but_zeros(run: PageRange, lost: &mut RangeSet<usize>) -> Result<()> {
     let toucher = Toucher::new().map_err(at("memfd_create", run))?;
     for page in run.chunks(page_size()) {
         match toucher.is_zero(page.start()) {
             Ok(true) => {}
             // The kernel has just taken it.
             Err(Errno::FAULT) => {}
-            Ok(false) => purge_run(page)?,
+            Ok(false) => purge_run(page, lost)?,
             Err(errno) => return Err(at("pwrite", page)(errno)),
         }
     }
@@ -282,6 +302,19 @@ pub(in crate::verbs) fn forget(range: PageRange) {
     }
 }
 
+/// Notes a loss. Returns how many bytes of it are news: what was purged on
+/// request is found missing again when it is unmarked.
+pub(super) fn lose(lost: &mut RangeSet<usize>, range: PageRange) -> usize {
+    let news = gap_bytes(lost, range);
+    lost.insert(range.as_std());
+    news
+}
+
+/// How much of the range is not in the set.
+fn gap_bytes(set: &RangeSet<usize>, range: PageRange) -> usize {
+    set.gaps(&range.as_std()).map(|gap| gap.len()).sum()
+}
+
 fn stop_watching(engine: &mut Engine, range: PageRange) {
     for part in engine.parts(range) {
         if let Some(uffd) = engine.uffd.as_ref().filter(|uffd| uffd.is_open()) {
@@ -289,6 +322,7 @@ fn stop_watching(engine: &mut Engine, range: PageRange) {
             let _ = uffd.unregister(part);
         }
         engine.offered.remove(part.as_std());
+        engine.set_offered_bytes(engine.offered_bytes - part.len());
     }
 }
 

@@ -7,10 +7,13 @@ use super::engine::ENGINE;
 use crate::ground::sys::fork::at_fork;
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::{Errno, map};
+use crate::observation::stats;
 
 /// Has every later fork protect the child's copy of volatile ranges.
 pub(super) fn protect_children() -> Result<(), Errno> {
     static REGISTERED: OnceLock<Result<(), Errno>> = OnceLock::new();
+    // Its handler before ours, which sets what that one has cleared.
+    stats::begin();
     *REGISTERED.get_or_init(|| at_fork(prepare, parent, child))
 }
 
@@ -39,6 +42,8 @@ unsafe extern "C" fn child() {
             if engine.offered.is_empty() {
                 return;
             }
+            // The child's counters have begun at zero.
+            engine.set_offered_bytes(engine.offered_bytes);
             engine.uffd = Userfaultfd::open().ok();
             for part in engine.offered.iter() {
                 let part = part.clone().into();

@@ -2,13 +2,14 @@
 
 use rangemap::RangeSet;
 
-use super::engine::at;
+use super::engine::{at, lose};
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
 use crate::ground::sys::advise::{Harmless, advise};
 use crate::ground::sys::pagemap::{self, PageState};
 use crate::ground::sys::userfaultfd::Userfaultfd;
+use crate::observation::stats;
 
 /// Makes every page of the registered range safe from being taken. Pages that
 /// are gone already are added to `lost` and filled with zeros.
@@ -27,7 +28,7 @@ pub(super) fn take_back(
         let runs = pagemap::scan(range).map_err(at("PAGEMAP_SCAN", range))?;
         let mut found_missing = false;
         for run in runs.iter().filter(|run| run.state == PageState::Absent) {
-            lost.insert(run.range.as_std());
+            stats::PURGED_BY_KERNEL_BYTES.add(lose(lost, run.range));
             uffd.fill_with_zeros(run.range)
                 .map_err(at("UFFDIO_ZEROPAGE", run.range))?;
             found_missing = true;

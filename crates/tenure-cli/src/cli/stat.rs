@@ -1,0 +1,113 @@
+//! `tenure stat`: its arguments.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{ArgGroup, Args};
+
+use super::EXIT_STATUS;
+
+/// Show how much memory processes or a cgroup really use
+///
+/// RSS counts pages that were freed lazily (MADV_FREE) until the kernel takes
+/// them, so that a program can look as if it leaked what is as good as free. The
+/// table shows both, and RSS without what is lazily free. PSS is RSS with each
+/// shared page divided among those who share it; swapped, locked (what
+/// RLIMIT_MEMLOCK is charged with) and transparent huge pages follow, and hugetlb
+/// pages, which RSS leaves out, where there are any.
+///
+/// For this the kernel looks at every page of the process: about 30 ms for
+/// each GiB. It marks lazily free pages 31 at a time on each CPU, and those that
+/// wait are not counted yet.
+///
+/// Another user's processes may be looked at by root, or with CAP_SYS_PTRACE.
+#[derive(Args, Debug)]
+#[command(
+    after_help = EXIT_STATUS,
+    group(ArgGroup::new("subject").required(true).args(["pids", "cgroup"]))
+)]
+pub struct StatArguments {
+    /// Processes to show, a row for each
+    #[arg(
+        value_name = "PID",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX))
+    )]
+    pub pids: Vec<u32>,
+
+    /// Show a memory cgroup, version 1 or 2, and the processes in it and below: a
+    /// folder, or a path as in /proc/PID/cgroup. What is lazily free is the sum
+    /// over the processes that may be looked at; the cgroup's own figures count it
+    /// as anonymous memory and, on the kernel's lists, as inactive file pages
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Option<PathBuf>,
+
+    /// Print JSON and nothing else on standard output: one document, or with
+    /// --watch one on each line. Figures that the kernel does not tell are null
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show it anew every SECONDS, in place on a terminal, until the processes
+    /// have ended (then the exit status is 0), the cgroup is gone, or Ctrl-C
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "2",
+        value_parser = interval
+    )]
+    pub watch: Option<Duration>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    /// A look costs the processes time, too.
+    const LEAST: f64 = 0.01;
+    match text.parse() {
+        Ok(seconds @ LEAST..=1e6) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("a number of seconds, at least {LEAST}, is wanted")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::super::{Cli, Command};
+    use super::*;
+
+    fn stat(line: &[&str]) -> Option<StatArguments> {
+        let line = ["tenure", "stat"].iter().chain(line);
+        match Cli::try_parse_from(line).ok()?.command {
+            Command::Stat(arguments) => Some(arguments),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn something_to_show_is_needed() {
+        assert!(stat(&[]).is_none());
+        assert!(stat(&["--json"]).is_none());
+        assert!(stat(&["0"]).is_none());
+        assert!(stat(&["x"]).is_none());
+        assert!(stat(&["1", "--cgroup", "/a"]).is_none());
+        assert_eq!(stat(&["1", "2"]).unwrap().pids, [1, 2]);
+        assert!(stat(&["--cgroup", "/a"]).unwrap().pids.is_empty());
+    }
+
+    #[test]
+    fn watching_has_an_interval() {
+        let watch = |line: &[&str]| stat(line).map(|arguments| arguments.watch);
+        assert_eq!(watch(&["1"]), Some(None));
+        assert_eq!(watch(&["--watch", "1"]), Some(Some(Duration::from_secs(2))));
+        let half = Some(Some(Duration::from_millis(500)));
+        assert_eq!(watch(&["--watch=0.5", "1"]), half);
+        for wrong in [
+            "--watch=0",
+            "--watch=-1",
+            "--watch=x",
+            "--watch=inf",
+            "--watch=NaN",
+        ] {
+            assert_eq!(watch(&[wrong, "1"]), None, "{wrong}");
+        }
+    }
+}

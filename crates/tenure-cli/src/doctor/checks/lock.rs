@@ -1,0 +1,63 @@
+//! lock: how much, and how pages are let go again.
+
+use super::{how_to_have, refused};
+use crate::doctor::{check::Check, facts::Facts};
+use crate::text::bytes_text;
+
+const VERB: &str = "lock";
+
+pub fn checks(facts: &Facts) -> Vec<Check> {
+    vec![limit(facts), let_go(facts)]
+}
+
+fn limit(facts: &Facts) -> Check {
+    let check = |found: &str, effect: &str| Check::ok(VERB, "RLIMIT_MEMLOCK", found, effect);
+    const ALL: &str = "all memory may be locked";
+    const MORE: &str = "raise it with LimitMEMLOCK=, limits.conf or docker run --ulimit memlock=-1, or give \
+                        the program CAP_IPC_LOCK";
+    let limit = facts.memlock_bytes;
+    if facts.may_lock_anything {
+        return check("does not hold (CAP_IPC_LOCK)", ALL);
+    }
+    let Some(soft) = limit.soft else {
+        return check("no limit", ALL);
+    };
+    if soft == 0 {
+        return check(
+            "0 bytes",
+            "lock, SecretBuffer and LockedFile answer LockLimit",
+        )
+        .missing(MORE);
+    }
+    let soft_text = bytes_text(soft as f64);
+    let remedy = match limit.hard {
+        None => format!("ulimit -l unlimited; for good: {MORE}"),
+        Some(hard) if hard > soft => {
+            format!("ulimit -l {}; for good, or more: {MORE}", hard / 1024)
+        }
+        Some(_) => MORE.to_owned(),
+    };
+    check(
+        &soft_text,
+        &format!(
+            "lock, SecretBuffer and LockedFile together up to {soft_text}, counted by range, \
+             not by what is in memory; past it they answer LockLimit"
+        ),
+    )
+    .limited(remedy)
+}
+
+fn let_go(facts: &Facts) -> Check {
+    let check = |found, effect| Check::ok(VERB, "MADV_DONTNEED_LOCKED", found, effect);
+    match facts.features.madv_dontneed_locked {
+        Ok(()) => check(
+            "yes".to_owned(),
+            "a LockedFile with a budget lets pages go and stays locked",
+        ),
+        Err(errno) => check(
+            refused(errno),
+            "a LockedFile with a budget unlocks each part for a moment to let it go",
+        )
+        .limited(how_to_have(facts, "madv_dontneed_locked", (5, 18), errno)),
+    }
+}

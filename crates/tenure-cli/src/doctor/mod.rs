@@ -1,0 +1,64 @@
+//! `tenure doctor`: what tenure can do here, and why not more.
+
+mod check;
+mod checks;
+mod facts;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::{io::Write, process::ExitCode};
+
+use anyhow::Result;
+use serde::Serialize;
+
+use self::{
+    check::{Check, Status},
+    facts::Facts,
+};
+use crate::cli::DoctorArguments;
+
+/// The exit status when not everything is there.
+const NOT_EVERYTHING: u8 = 3;
+
+/// What is printed, as JSON or for a person.
+#[derive(Debug, Serialize)]
+struct Report {
+    tenure_version: &'static str,
+    kernel: String,
+    architecture: &'static str,
+    virtual_machine: bool,
+    container: bool,
+    everything_is_there: bool,
+    checks: Vec<Check>,
+}
+
+/// Looks at this machine, prints what was found, and returns the exit status.
+pub fn run(arguments: &DoctorArguments, out: &mut impl Write) -> Result<ExitCode> {
+    let report = Report::new(&Facts::gather());
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut *out, &report)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{}", text::text(&report))?;
+    }
+    Ok(match report.everything_is_there {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(NOT_EVERYTHING),
+    })
+}
+
+impl Report {
+    fn new(facts: &Facts) -> Self {
+        let checks = checks::all(facts);
+        Self {
+            tenure_version: env!("CARGO_PKG_VERSION"),
+            kernel: facts.kernel.clone(),
+            architecture: std::env::consts::ARCH,
+            virtual_machine: facts.virtual_machine,
+            container: facts.container,
+            everything_is_there: checks.iter().all(|check| check.status == Status::Ok),
+            checks,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What tenure has done in a process, by its own counters.
+
+use comfy_table::{Cell, Table};
+use serde::Serialize;
+use tenure::{Error, Stats};
+
+use crate::{
+    table::{number, table_with},
+    text::{bytes_text, count_text},
+};
+
+const HEADER_WIDTH: usize = 18;
+
+/// A process's counters.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Counters {
+    /// All of them, also those at zero.
+    Read(Vec<Figure>),
+    /// It does not use tenure, or has not done anything with it.
+    None,
+    /// They cannot be read.
+    Unreadable { error: String },
+}
+
+/// One counter, or two that belong together.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    name: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+}
+
+impl Counters {
+    pub fn of_process(pid: u32) -> Self {
+        match Stats::of_process(pid) {
+            Ok(Some(stats)) => Self::Read(figures(&stats)),
+            // It has just ended: there is nothing to tell.
+            Ok(None) | Err(Error::NoProcess { .. }) => Self::None,
+            Err(error) => Self::Unreadable {
+                error: error.to_string(),
+            },
+        }
+    }
+
+    /// Those that are not zero.
+    fn counted(&self) -> impl Iterator<Item = &Figure> {
+        let all: &[Figure] = match self {
+            Self::Read(figures) => figures,
+            Self::None | Self::Unreadable { .. } => &[],
+        };
+        let is_zero =
+            |figure: &&Figure| figure.calls.unwrap_or(0) == 0 && figure.bytes.unwrap_or(0) == 0;
+        all.iter().filter(move |figure| !is_zero(figure))
+    }
+}
+
+fn figures(stats: &Stats) -> Vec<Figure> {
+    let verb = |name, count: tenure::Count| Figure {
+        name,
+        calls: Some(count.calls),
+        bytes: Some(count.bytes),
+    };
+    let calls = |name, calls| Figure {
+        name,
+        calls: Some(calls),
+        bytes: None,
+    };
+    let bytes = |name, bytes| Figure {
+        name,
+        calls: None,
+        bytes: Some(bytes),
+    };
+    vec![
+        verb("populate", stats.populate),
+        verb("lock", stats.lock),
+        verb("unlock", stats.unlock),
+        calls("lock_all", stats.lock_all_calls),
+        calls("unlock_all", stats.unlock_all_calls),
+        verb("lazy_free", stats.lazy_free),
+        verb("mark_volatile", stats.mark_volatile),
+        verb("mark_nonvolatile", stats.mark_nonvolatile),
+        bytes("purged by the kernel", stats.purged_by_kernel_bytes),
+        bytes("purged on request", stats.purged_on_request_bytes),
+        bytes("lost protection", stats.unprotected_bytes),
+        bytes("volatile now", stats.volatile_bytes),
+        verb("munmap", stats.munmap),
+        verb("discard", stats.discard),
+        verb("punch", stats.punch),
+        verb("left to workers", stats.carried_off),
+        bytes("freed by callers", stats.freed_by_caller_bytes),
+        calls("workers started", stats.workers_started),
+        bytes("waiting to be freed now", stats.pending_release_bytes),
+    ]
+}
+
+/// Returns a table of the counters that are not zero, for those processes that
+/// use tenure; none where none does.
+pub fn table<'a>(processes: impl Iterator<Item = (u32, &'a Counters)>) -> Option<Table> {
+    let mut table = table_with(["PID", "by tenure", "calls", "bytes"], HEADER_WIDTH);
+    let mut is_empty = true;
+    for (pid, counters) in processes {
+        for (index, figure) in counters.counted().enumerate() {
+            let pid = if index == 0 {
+                pid.to_string()
+            } else {
+                String::new()
+            };
+            let calls = figure.calls.map(|calls| count_text(calls as f64));
+            let bytes = figure.bytes.map(|bytes| bytes_text(bytes as f64));
+            table.add_row([
+                number(pid),
+                Cell::new(figure.name),
+                number(calls.unwrap_or_default()),
+                number(bytes.unwrap_or_default()),
+            ]);
+            is_empty = false;
+        }
+    }
+    (!is_empty).then_some(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_a_name() {
+        // A count is two figures; each of the others is one.
+        let all = figures(&Stats::default());
+        let figures = |figure: &Figure| {
+            usize::from(figure.calls.is_some()) + usize::from(figure.bytes.is_some())
+        };
+        let named: usize = all.iter().map(figures).sum();
+        assert_eq!(named * size_of::<u64>(), size_of::<Stats>());
+    }
+
+    #[test]
+    fn only_what_has_happened_is_shown() {
+        let mut stats = Stats::default();
+        assert!(table([(7, &Counters::Read(figures(&stats)))].into_iter()).is_none());
+        stats.populate.calls = 1200;
+        stats.populate.bytes = 3 << 30;
+        stats.volatile_bytes = 1 << 20;
+        let counters = Counters::Read(figures(&stats));
+        let text = table([(7, &counters), (8, &Counters::None)].into_iter());
+        let text = text.unwrap().trim_fmt();
+        assert_eq!(text.lines().count(), 6, "{text}");
+        for part in ["1,200", "3 GiB", "volatile now", "1 MiB"] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+    }
+}

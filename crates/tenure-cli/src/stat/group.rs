@@ -1,0 +1,297 @@
+//! A memory cgroup, version 1 or 2, and the processes in it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
+use tenure::Error;
+
+use super::{process::ProcessReport, report::Report};
+
+/// What a cgroup is charged with, the groups in it included.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupReport {
+    pub path: PathBuf,
+    /// 1 or 2.
+    pub cgroup_version: u8,
+    pub usage_bytes: u64,
+    /// Its own limit; null when it has none.
+    pub limit_bytes: Option<u64>,
+    pub anonymous_bytes: u64,
+    /// Without shared memory.
+    pub page_cache_bytes: u64,
+    pub shared_memory_bytes: u64,
+    /// What the kernel takes first: page cache that was not used of late, and
+    /// what was freed lazily.
+    pub inactive_file_bytes: u64,
+    /// The sum over the processes that may be looked at.
+    pub lazily_free_bytes: u64,
+    pub usage_without_lazily_free_bytes: u64,
+    /// How many processes may not be looked at.
+    pub unreadable_processes: usize,
+}
+
+/// How a version of cgroups tells about memory.
+struct Version {
+    number: u8,
+    usage: &'static str,
+    limit: &'static str,
+    /// Names in `memory.stat`.
+    anonymous: &'static str,
+    page_cache: &'static str,
+    shared: &'static str,
+    inactive_file: &'static str,
+}
+
+static VERSIONS: [Version; 2] = [
+    Version {
+        number: 1,
+        usage: "memory.usage_in_bytes",
+        limit: "memory.limit_in_bytes",
+        anonymous: "total_rss",
+        page_cache: "total_cache",
+        shared: "total_shmem",
+        inactive_file: "total_inactive_file",
+    },
+    Version {
+        number: 2,
+        usage: "memory.current",
+        limit: "memory.max",
+        anonymous: "anon",
+        page_cache: "file",
+        shared: "shmem",
+        inactive_file: "inactive_file",
+    },
+];
+
+/// The folder of a cgroup.
+pub struct Group {
+    folder: PathBuf,
+    version: &'static Version,
+}
+
+impl Group {
+    /// Finds the cgroup: a folder, or a path in the file systems where cgroups
+    /// that control memory are mounted.
+    pub fn find(path: &Path) -> Result<Self> {
+        let inside = path.strip_prefix("/").unwrap_or(path);
+        let mounted = mounts().into_iter().map(|mount| mount.join(inside));
+        let candidates: Vec<_> = path
+            .is_absolute()
+            .then(|| path.to_owned())
+            .into_iter()
+            .chain(mounted)
+            .collect();
+        let group = candidates.iter().find_map(|folder| Self::at(folder));
+        let Some(group) = group else {
+            if candidates
+                .iter()
+                .any(|folder| folder.join("cgroup.procs").exists())
+            {
+                bail!(
+                    "{} is a cgroup without figures for memory: the controller is not enabled for it, or it is the root",
+                    path.display()
+                );
+            }
+            bail!("there is no memory cgroup {}", path.display());
+        };
+        Ok(group)
+    }
+
+    fn at(folder: &Path) -> Option<Self> {
+        let shows = |version: &&Version| folder.join(version.usage).is_file();
+        let version = VERSIONS.iter().find(shows)?;
+        // Without the slash at the end.
+        let folder = folder.components().collect();
+        Some(Self { folder, version })
+    }
+
+    pub fn is_gone(&self) -> bool {
+        !self.folder.exists()
+    }
+
+    /// Looks at the cgroup and at its processes. Those that end meanwhile are
+    /// left out.
+    pub fn look(&self) -> Result<(Report, Vec<String>)> {
+        if self.is_gone() {
+            let gone = format!("the cgroup {} is gone", self.folder.display());
+            return Ok((Report::of_processes(Vec::new()), vec![gone]));
+        }
+        let mut processes = Vec::new();
+        let mut unreadable_processes = 0;
+        for pid in pids(&self.folder) {
+            match ProcessReport::of(pid) {
+                // Without memory of its own: on its way out, or the kernel's.
+                Ok(process) if process.mapped_bytes == 0 => {}
+                Ok(process) => processes.push(process),
+                // Processes of another namespace have the number 0.
+                Err(Error::NoProcess { pid: 1.. }) => {}
+                Err(_) => unreadable_processes += 1,
+            }
+        }
+        processes
+            .sort_by_key(|process| std::cmp::Reverse(process.resident_without_lazily_free_bytes));
+        let free = processes
+            .iter()
+            .filter_map(|process| process.lazily_free_bytes);
+        let group = self.figures(free.sum::<usize>() as u64, unreadable_processes)?;
+        Ok((Report::of_group(group, processes), Vec::new()))
+    }
+
+    fn figures(&self, lazily_free_bytes: u64, unreadable_processes: usize) -> Result<GroupReport> {
+        /// Version 1 says "no limit" with the greatest number that it has, which
+        /// depends on the page size.
+        const NO_LIMIT: u64 = 1 << 62;
+        let version = self.version;
+        let read = |name| {
+            let file = self.folder.join(name);
+            fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))
+        };
+        let usage = read(version.usage)?;
+        let usage_bytes = usage
+            .trim()
+            .parse()
+            .with_context(|| format!("no number of bytes: {usage:?}"))?;
+        // "max" is no number.
+        let limit = read(version.limit)
+            .ok()
+            .and_then(|limit| limit.trim().parse().ok());
+        let stat = read("memory.stat")?;
+        let line = |name| {
+            let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
+            let found = lines.find(|&(line, _)| line == name);
+            found
+                .and_then(|(_, number)| number.parse().ok())
+                .unwrap_or(0_u64)
+        };
+        let shared_memory_bytes = line(version.shared);
+        Ok(GroupReport {
+            path: self.folder.clone(),
+            cgroup_version: version.number,
+            usage_bytes,
+            limit_bytes: limit.filter(|&limit| limit < NO_LIMIT),
+            anonymous_bytes: line(version.anonymous),
+            page_cache_bytes: line(version.page_cache).saturating_sub(shared_memory_bytes),
+            shared_memory_bytes,
+            inactive_file_bytes: line(version.inactive_file),
+            lazily_free_bytes,
+            usage_without_lazily_free_bytes: usage_bytes.saturating_sub(lazily_free_bytes),
+            unreadable_processes,
+        })
+    }
+}
+
+/// Where cgroups that may control memory are mounted; version 1 first.
+fn mounts() -> Vec<PathBuf> {
+    let process = procfs::process::Process::myself();
+    let Ok(mounts) = process.and_then(|process| process.mountinfo()) else {
+        return Vec::new();
+    };
+    let points = |kind: &str, option: Option<&str>| -> Vec<PathBuf> {
+        let fits = |mount: &&procfs::process::MountInfo| {
+            let has = |option| mount.super_options.contains_key(option);
+            mount.fs_type == kind && option.is_none_or(has)
+        };
+        let points = mounts.0.iter().filter(fits);
+        points.map(|mount| mount.mount_point.clone()).collect()
+    };
+    [points("cgroup", Some("memory")), points("cgroup2", None)].concat()
+}
+
+/// The processes in the group and in those below.
+fn pids(folder: &Path) -> Vec<u32> {
+    // What cannot be read has gone meanwhile, or is a group of threads, whose
+    // processes are listed further up.
+    let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    let mut pids: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        pids.extend(self::pids(&entry.path()));
+    }
+    pids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let tree = tempfile::tempdir().unwrap();
+        for (path, contents) in files {
+            let path = tree.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, contents).unwrap();
+        }
+        tree
+    }
+
+    #[test]
+    fn version_2_is_read() {
+        let tree = tree(&[
+            ("memory.current", "1000\n"),
+            ("memory.max", "max\n"),
+            (
+                "memory.stat",
+                "anon 500\nfile 300\nshmem 100\nfile_mapped 7\ninactive_file 250\n",
+            ),
+        ]);
+        let group = Group::find(tree.path()).unwrap();
+        let figures = group.figures(200, 3).unwrap();
+        assert_eq!((figures.cgroup_version, figures.usage_bytes), (2, 1000));
+        assert_eq!(figures.limit_bytes, None);
+        assert_eq!(
+            (figures.anonymous_bytes, figures.page_cache_bytes),
+            (500, 200)
+        );
+        assert_eq!(
+            (figures.shared_memory_bytes, figures.inactive_file_bytes),
+            (100, 250)
+        );
+        assert_eq!(figures.usage_without_lazily_free_bytes, 800);
+        fs::write(tree.path().join("memory.max"), "4096\n").unwrap();
+        assert_eq!(group.figures(0, 0).unwrap().limit_bytes, Some(4096));
+    }
+
+    #[test]
+    fn version_1_counts_what_is_inside() {
+        let tree = tree(&[
+            ("memory.usage_in_bytes", "1000\n"),
+            ("memory.limit_in_bytes", "9223372036854771712\n"),
+            (
+                "memory.stat",
+                "rss 1\ncache 1\ntotal_cache 300\ntotal_rss 500\ntotal_shmem 0\ntotal_inactive_file 9\n",
+            ),
+        ]);
+        let figures = Group::find(tree.path()).unwrap().figures(0, 0).unwrap();
+        assert_eq!((figures.cgroup_version, figures.limit_bytes), (1, None));
+        assert_eq!(
+            (figures.anonymous_bytes, figures.page_cache_bytes),
+            (500, 300)
+        );
+        assert_eq!(figures.inactive_file_bytes, 9);
+    }
+
+    #[test]
+    fn processes_of_groups_below_count() {
+        let tree = tree(&[
+            ("cgroup.procs", "7\n0\n"),
+            ("a/cgroup.procs", ""),
+            ("a/b/cgroup.procs", "9\n"),
+        ]);
+        let mut pids = pids(tree.path());
+        pids.sort_unstable();
+        assert_eq!(pids, [0, 7, 9]);
+    }
+
+    #[test]
+    fn what_is_no_memory_cgroup_is_told() {
+        let error = |path: &Path| Group::find(path).err().unwrap().to_string();
+        let none = tree(&[]);
+        assert!(error(none.path()).starts_with("there is no memory cgroup /"));
+        let bare = tree(&[("cgroup.procs", "")]);
+        assert!(error(bare.path()).contains("the controller is not enabled"));
+    }
+}

@@ -1,0 +1,94 @@
+//! `tenure stat`: how much memory processes or a cgroup really use.
+
+mod counters;
+mod group;
+mod process;
+mod report;
+
+use std::{
+    io::{self, IsTerminal as _, Write},
+    thread,
+};
+
+use anyhow::{Result, bail};
+
+use self::{group::Group, process::Processes, report::Report};
+use crate::cli::StatArguments;
+
+/// Shows what is asked for, once or until it has ended.
+pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
+    let mut subject = match &arguments.cgroup {
+        Some(path) => Subject::Group(Group::find(path)?),
+        None => Subject::Processes(Processes::of(&arguments.pids)),
+    };
+    let Some(interval) = arguments.watch else {
+        let (report, failures) = subject.look()?;
+        if !report.is_empty() {
+            print(&report, arguments, out)?;
+        }
+        return match failures.as_slice() {
+            [] => Ok(()),
+            failures => bail!(failures.join("; ")),
+        };
+    };
+    let is_terminal = io::stdout().is_terminal() && !arguments.json;
+    for round in 0_u64.. {
+        let (report, failures) = subject.look()?;
+        if round == 0 && !failures.is_empty() {
+            bail!(failures.join("; "));
+        }
+        if is_terminal {
+            // Home, and clear what was there.
+            write!(out, "\x1b[H\x1b[J")?;
+        } else if round > 0 && !arguments.json && !report.is_empty() {
+            writeln!(out)?;
+        }
+        if !report.is_empty() {
+            print(&report, arguments, out)?;
+        }
+        out.flush()?;
+        for ended in &failures {
+            eprintln!("tenure: {ended}");
+        }
+        if subject.has_ended() {
+            break;
+        }
+        thread::sleep(interval);
+    }
+    Ok(())
+}
+
+fn print(report: &Report, arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
+    if !arguments.json {
+        write!(out, "{}", report.text())?;
+    } else if arguments.watch.is_some() {
+        writeln!(out, "{}", serde_json::to_string(report)?)?;
+    } else {
+        writeln!(out, "{}", serde_json::to_string_pretty(report)?)?;
+    }
+    Ok(())
+}
+
+/// What is shown.
+enum Subject {
+    Processes(Processes),
+    Group(Group),
+}
+
+impl Subject {
+    /// Returns what there is to show, and a line for each process that was asked
+    /// for and cannot be shown (any longer).
+    fn look(&mut self) -> Result<(Report, Vec<String>)> {
+        match self {
+            Self::Processes(processes) => Ok(processes.look()),
+            Self::Group(group) => group.look(),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        match self {
+            Self::Processes(processes) => processes.have_ended(),
+            Self::Group(group) => group.is_gone(),
+        }
+    }
+}

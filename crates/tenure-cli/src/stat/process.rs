@@ -1,0 +1,129 @@
+//! The processes asked for.
+
+use serde::Serialize;
+use tenure::{Error, Residency};
+
+use super::{counters::Counters, report::Report};
+
+/// A process's row.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProcessReport {
+    pub pid: u32,
+    /// The name of its program (`comm`), 15 bytes at most.
+    pub name: String,
+    pub mapped_bytes: usize,
+    pub resident_bytes: usize,
+    pub lazily_free_bytes: Option<usize>,
+    pub resident_without_lazily_free_bytes: Option<usize>,
+    pub proportional_bytes: Option<usize>,
+    pub swapped_bytes: Option<usize>,
+    pub locked_bytes: usize,
+    pub huge_page_bytes: Option<usize>,
+    pub hugetlb_bytes: usize,
+    /// What tenure has done in it.
+    pub tenure: Counters,
+}
+
+impl ProcessReport {
+    pub fn of(pid: u32) -> Result<Self, Error> {
+        let residency = Residency::of_process(pid)?;
+        let name = look_up(pid).ok_or(Error::NoProcess { pid })?.name;
+        Ok(Self::new(pid, name, &residency))
+    }
+
+    fn new(pid: u32, name: String, residency: &Residency) -> Self {
+        Self {
+            pid,
+            name,
+            mapped_bytes: residency.mapped_bytes,
+            resident_bytes: residency.resident_bytes,
+            lazily_free_bytes: residency.lazily_free_bytes,
+            resident_without_lazily_free_bytes: residency.resident_without_lazily_free_bytes(),
+            proportional_bytes: residency.proportional_bytes,
+            swapped_bytes: residency.swapped_bytes,
+            locked_bytes: residency.locked_bytes,
+            huge_page_bytes: residency.huge_page_bytes,
+            hugetlb_bytes: residency.hugetlb_bytes,
+            tenure: Counters::of_process(pid),
+        }
+    }
+}
+
+/// What tells a process from a later one with its number.
+struct Identity {
+    name: String,
+    start_time: u64,
+    is_zombie: bool,
+}
+
+fn look_up(pid: u32) -> Option<Identity> {
+    let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
+    let stat = process.stat().ok()?;
+    Some(Identity {
+        name: stat.comm,
+        start_time: stat.starttime,
+        is_zombie: stat.state == 'Z',
+    })
+}
+
+/// Processes that are looked at again and again until they have ended.
+pub struct Processes {
+    left: Vec<Watched>,
+}
+
+struct Watched {
+    pid: u32,
+    /// Known from the first look on.
+    start_time: Option<u64>,
+}
+
+impl Processes {
+    pub fn of(pids: &[u32]) -> Self {
+        let watched = |&pid| Watched {
+            pid,
+            start_time: None,
+        };
+        Self {
+            left: pids.iter().map(watched).collect(),
+        }
+    }
+
+    pub fn have_ended(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Looks at those that have not ended; returns a line for each that cannot
+    /// be looked at, and does not look at it again.
+    pub fn look(&mut self) -> (Report, Vec<String>) {
+        let (mut processes, mut failures) = (Vec::new(), Vec::new());
+        self.left.retain_mut(|watched| match watched.look() {
+            Ok(process) => {
+                processes.push(process);
+                true
+            }
+            Err(why) => {
+                failures.push(why);
+                false
+            }
+        });
+        (Report::of_processes(processes), failures)
+    }
+}
+
+impl Watched {
+    fn look(&mut self) -> Result<ProcessReport, String> {
+        let pid = self.pid;
+        let ended = || format!("process {pid} has ended");
+        match (self.start_time, look_up(pid)) {
+            (Some(_), None) => return Err(ended()),
+            (Some(before), Some(now)) if now.start_time != before || now.is_zombie => {
+                return Err(ended());
+            }
+            (_, now) => self.start_time = now.map(|now| now.start_time),
+        }
+        ProcessReport::of(pid).map_err(|error| match error {
+            Error::NoProcess { .. } if self.start_time.is_some() => ended(),
+            error => error.to_string(),
+        })
+    }
+}

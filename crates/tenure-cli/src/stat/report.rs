@@ -1,0 +1,249 @@
+//! What is shown, as a table or as JSON.
+
+use std::fmt::Write as _;
+
+use comfy_table::{Cell, Table};
+use serde::Serialize;
+
+use super::{counters, group::GroupReport, process::ProcessReport};
+use crate::{
+    table::{number, table_with},
+    text::bytes_text,
+};
+
+const HEADER_WIDTH: usize = 14;
+
+/// One look.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cgroup: Option<GroupReport>,
+    processes: Vec<ProcessReport>,
+}
+
+impl Report {
+    pub fn of_processes(processes: Vec<ProcessReport>) -> Self {
+        Self {
+            cgroup: None,
+            processes,
+        }
+    }
+
+    pub fn of_group(group: GroupReport, processes: Vec<ProcessReport>) -> Self {
+        Self {
+            cgroup: Some(group),
+            processes,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.cgroup.is_none() && self.processes.is_empty()
+    }
+
+    /// Returns the tables, with a line break at the end.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        if let Some(group) = &self.cgroup {
+            let (path, version) = (group.path.display(), group.cgroup_version);
+            let _ = writeln!(text, "cgroup {path} (version {version})");
+            let _ = writeln!(text, "{}", group_table(group).trim_fmt());
+        }
+        if !self.processes.is_empty() {
+            let _ = writeln!(text, "{}", process_table(&self.processes).trim_fmt());
+        }
+        let counters = self
+            .processes
+            .iter()
+            .map(|process| (process.pid, &process.tenure));
+        if let Some(table) = counters::table(counters) {
+            let _ = writeln!(text, "{}", table.trim_fmt());
+        }
+        for process in &self.processes {
+            if let counters::Counters::Unreadable { error } = &process.tenure {
+                let _ = writeln!(text, "no counters of {}: {error}", process.pid);
+            }
+        }
+        let unreadable = self
+            .cgroup
+            .as_ref()
+            .map_or(0, |group| group.unreadable_processes);
+        if unreadable > 0 {
+            let _ = writeln!(
+                text,
+                "{unreadable} more may not be looked at: ask as root, or with CAP_SYS_PTRACE"
+            );
+        }
+        text
+    }
+}
+
+fn group_table(group: &GroupReport) -> Table {
+    let header = [
+        "usage",
+        "limit",
+        "anonymous",
+        "page cache",
+        "shared memory",
+        "inactive file",
+        "lazily free",
+        "usage without lazily free",
+    ];
+    let mut table = table_with(header, HEADER_WIDTH);
+    let limit = group.limit_bytes.map_or("none".to_owned(), size);
+    table.add_row([
+        number(size(group.usage_bytes)),
+        number(limit),
+        number(size(group.anonymous_bytes)),
+        number(size(group.page_cache_bytes)),
+        number(size(group.shared_memory_bytes)),
+        number(size(group.inactive_file_bytes)),
+        number(size(group.lazily_free_bytes)),
+        number(size(group.usage_without_lazily_free_bytes)),
+    ]);
+    table
+}
+
+fn process_table(processes: &[ProcessReport]) -> Table {
+    let mut header = vec![
+        "PID",
+        "name",
+        "RSS",
+        "lazily free",
+        "RSS without lazily free",
+        "PSS",
+        "swapped",
+        "locked",
+        "huge pages",
+    ];
+    let has_hugetlb = processes.iter().any(|process| process.hugetlb_bytes > 0);
+    header.extend(has_hugetlb.then_some("hugetlb"));
+    let mut table = table_with(header, HEADER_WIDTH);
+    for process in processes {
+        let figure =
+            |bytes: Option<usize>| number(bytes.map_or("?".to_owned(), |bytes| size(bytes as u64)));
+        let mut row = vec![
+            number(process.pid.to_string()),
+            Cell::new(printable(&process.name)),
+            figure(Some(process.resident_bytes)),
+            figure(process.lazily_free_bytes),
+            figure(process.resident_without_lazily_free_bytes),
+            figure(process.proportional_bytes),
+            figure(process.swapped_bytes),
+            figure(Some(process.locked_bytes)),
+            figure(process.huge_page_bytes),
+        ];
+        row.extend(has_hugetlb.then(|| figure(Some(process.hugetlb_bytes))));
+        table.add_row(row);
+    }
+    table
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0 => "0".to_owned(),
+        bytes => bytes_text(bytes as f64),
+    }
+}
+
+/// A program may call itself what it likes, also what a terminal obeys.
+fn printable(name: &str) -> String {
+    name.chars()
+        .map(|character| match character.is_control() {
+            true => '?',
+            false => character,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, name: &str) -> ProcessReport {
+        ProcessReport {
+            pid,
+            name: name.to_owned(),
+            mapped_bytes: 9 << 30,
+            resident_bytes: 3 << 29,
+            lazily_free_bytes: Some(1 << 30),
+            resident_without_lazily_free_bytes: Some(1 << 29),
+            proportional_bytes: Some(3 << 29),
+            swapped_bytes: Some(0),
+            locked_bytes: 64 << 10,
+            huge_page_bytes: Some(6 << 20),
+            hugetlb_bytes: 0,
+            tenure: counters::Counters::None,
+        }
+    }
+
+    fn lines(text: &str) -> Vec<&str> {
+        text.lines().map(str::trim_end).collect()
+    }
+
+    #[test]
+    fn a_row_for_each_process() {
+        let mut without = process(7, "a\x1b[2J");
+        without.lazily_free_bytes = None;
+        let text = Report::of_processes(vec![process(12345, "cache"), without]).text();
+        let expected = "\
+───────────────────────────────────────────────────────────────────────────────────────────────
+ PID     name    RSS       lazily free   RSS without   PSS       swapped   locked   huge pages
+                                         lazily free
+───────────────────────────────────────────────────────────────────────────────────────────────
+ 12345   cache   1.5 GiB         1 GiB       512 MiB   1.5 GiB         0   64 KiB        6 MiB
+     7   a?[2J   1.5 GiB             ?       512 MiB   1.5 GiB         0   64 KiB        6 MiB
+───────────────────────────────────────────────────────────────────────────────────────────────
+";
+        assert_eq!(lines(&text), lines(expected), "\n{text}");
+    }
+
+    #[test]
+    fn hugetlb_memory_has_a_column_where_there_is_some() {
+        let mut huge = process(1, "a");
+        assert!(
+            !Report::of_processes(vec![huge.clone()])
+                .text()
+                .contains("hugetlb")
+        );
+        huge.hugetlb_bytes = 2 << 20;
+        let text = Report::of_processes(vec![huge]).text();
+        assert!(text.contains("hugetlb") && text.contains("2 MiB"), "{text}");
+    }
+
+    #[test]
+    fn counters_stand_below_or_why_there_are_none() {
+        let mut process = process(7, "a");
+        let error = "another layout".to_owned();
+        process.tenure = counters::Counters::Unreadable { error };
+        let text = Report::of_processes(vec![process]).text();
+        assert!(
+            text.ends_with("\nno counters of 7: another layout\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_cgroup_stands_above_its_processes() {
+        let group = GroupReport {
+            path: "/sys/fs/cgroup/jobs".into(),
+            cgroup_version: 2,
+            usage_bytes: 300 << 20,
+            limit_bytes: None,
+            anonymous_bytes: 200 << 20,
+            page_cache_bytes: 90 << 20,
+            shared_memory_bytes: 0,
+            inactive_file_bytes: 80 << 20,
+            lazily_free_bytes: 60 << 20,
+            usage_without_lazily_free_bytes: 240 << 20,
+            unreadable_processes: 2,
+        };
+        let text = Report::of_group(group, vec![process(7, "a")]).text();
+        assert!(
+            text.starts_with("cgroup /sys/fs/cgroup/jobs (version 2)\n"),
+            "{text}"
+        );
+        for part in ["300 MiB", "none", "240 MiB", "2 more may not be looked at"] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `tenure doctor` as scripts meet it.
+
+use assert_cmd::cargo::cargo_bin_cmd;
+use serde_json::Value;
+
+fn json(features_left_out: &str) -> (i32, Value) {
+    let mut doctor = cargo_bin_cmd!("tenure");
+    doctor.args(["doctor", "--json"]);
+    let assert = doctor.env("TENURE_WITHOUT", features_left_out).assert();
+    let output = assert.get_output();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let report = serde_json::from_slice(&output.stdout).unwrap();
+    (output.status.code().unwrap(), report)
+}
+
+#[test]
+fn the_exit_status_says_whether_everything_is_there() {
+    let (code, report) = json("");
+    let checks = report["checks"].as_array().unwrap();
+    let all_ok = checks.iter().all(|check| check["status"] == "ok");
+    assert_eq!(report["everything_is_there"], all_ok);
+    assert_eq!(code, if all_ok { 0 } else { 3 });
+    assert_eq!(report["tenure_version"], env!("CARGO_PKG_VERSION"));
+    for check in checks {
+        for field in ["verb", "name", "found", "effect"] {
+            assert!(
+                check[field].as_str().is_some_and(|text| !text.is_empty()),
+                "{check}"
+            );
+        }
+        assert!(
+            check["status"] == "ok" || check["remedy"].is_string(),
+            "{check}"
+        );
+    }
+}
+
+#[test]
+fn what_is_left_out_is_missing() {
+    let (code, report) = json("userfaultfd,memfd_secret");
+    assert_eq!(code, 3);
+    for name in ["userfaultfd", "memfd_secret"] {
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["name"] == name).unwrap();
+        assert_eq!(check["status"], "missing", "{check}");
+        let remedy = check["remedy"].as_str().unwrap();
+        assert!(remedy.contains("TENURE_WITHOUT"), "{check}");
+    }
+}
+
+#[test]
+fn a_person_reads_the_same() {
+    let mut doctor = cargo_bin_cmd!("tenure");
+    doctor.arg("doctor").env("TENURE_WITHOUT", "userfaultfd");
+    let assert = doctor.assert().code(3).stderr("");
+    let text = String::from_utf8_lossy(&assert.get_output().stdout).into_owned();
+    let (_, report) = json("userfaultfd");
+    for check in report["checks"].as_array().unwrap() {
+        let name = check["name"].as_str().unwrap();
+        assert!(text.contains(name), "{name}\n{text}");
+    }
+    // Whatever the width of a line.
+    let words: Vec<_> = text.split_whitespace().collect();
+    let text = words.join(" ");
+    assert!(text.contains("mark_volatile answers Unsupported"), "{text}");
+}
+
+#[test]
+fn a_wrong_command_line_is_2_and_help_names_3() {
+    cargo_bin_cmd!("tenure")
+        .args(["doctor", "--no"])
+        .assert()
+        .code(2);
+    let assert = cargo_bin_cmd!("tenure")
+        .args(["doctor", "--help"])
+        .assert()
+        .code(0);
+    let help = String::from_utf8_lossy(&assert.get_output().stdout).into_owned();
+    assert!(
+        help.contains("3  something is missing or limited"),
+        "{help}"
+    );
+}

@@ -1,0 +1,75 @@
+//! The figures of a mapping, or of all of a process's.
+
+use std::ops::AddAssign;
+
+/// What smaps says, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Figures {
+    /// `Rss`: without the page of zeros and without hugetlb memory.
+    pub(crate) resident: usize,
+    /// `Pss`.
+    pub(crate) proportional: usize,
+    /// `Swap`, that of shared memory included.
+    pub(crate) swapped: usize,
+    /// `LazyFree` (Linux 4.12).
+    pub(crate) lazily_free: Option<usize>,
+    /// Transparent huge pages that are mapped as such: `AnonHugePages`,
+    /// `ShmemPmdMapped` and `FilePmdMapped`.
+    pub(crate) huge_pages: usize,
+    /// `Shared_Hugetlb` and `Private_Hugetlb`.
+    pub(crate) hugetlb: usize,
+}
+
+impl Default for Figures {
+    /// What is known before a line has been read: no mapping has a `LazyFree`
+    /// line yet.
+    fn default() -> Self {
+        Self {
+            lazily_free: None,
+            ..Self::NONE
+        }
+    }
+}
+
+impl Figures {
+    /// Those of no mappings.
+    pub(crate) const NONE: Self = Self {
+        resident: 0,
+        proportional: 0,
+        swapped: 0,
+        lazily_free: Some(0),
+        huge_pages: 0,
+        hugetlb: 0,
+    };
+
+    /// Takes in a line such as `Rss:      16 kB`; others are passed over.
+    pub(super) fn read_line(&mut self, line: &str) {
+        let Some((name, figure)) = line.split_once(':') else {
+            return;
+        };
+        let place = match name {
+            "Rss" => &mut self.resident,
+            "Pss" => &mut self.proportional,
+            "Swap" => &mut self.swapped,
+            "LazyFree" => self.lazily_free.insert(0),
+            "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" => &mut self.huge_pages,
+            "Shared_Hugetlb" | "Private_Hugetlb" => &mut self.hugetlb,
+            _ => return,
+        };
+        let kib = figure.trim().strip_suffix(" kB");
+        if let Some(kib) = kib.and_then(|kib| kib.parse::<usize>().ok()) {
+            *place += kib * 1024;
+        }
+    }
+}
+
+impl AddAssign for Figures {
+    fn add_assign(&mut self, other: Self) {
+        self.resident += other.resident;
+        self.proportional += other.proportional;
+        self.swapped += other.swapped;
+        self.lazily_free = self.lazily_free.zip(other.lazily_free).map(|(a, b)| a + b);
+        self.huge_pages += other.huge_pages;
+        self.hugetlb += other.hugetlb;
+    }
+}

@@ -1,0 +1,140 @@
+//! The text of smaps, line by line: a process at `vm.max_map_count` has 65,530
+//! mappings of more than 20 lines.
+
+use std::io::{self, BufRead};
+
+use super::Mapped;
+use crate::PageRange;
+
+/// Shows each mapping to `show`, in order, up to the last that begins before
+/// `end`.
+pub(super) fn read(
+    mut smaps: impl BufRead,
+    end: Option<usize>,
+    mut show: impl FnMut(&Mapped),
+) -> io::Result<()> {
+    let mut mapped: Option<Mapped> = None;
+    let mut text = Vec::new();
+    loop {
+        text.clear();
+        if smaps.read_until(b'\n', &mut text)? == 0 {
+            break;
+        }
+        // What matters is ASCII; the name of a file may be anything.
+        let line = String::from_utf8_lossy(&text);
+        if let Some(bounds) = bounds(&line) {
+            if let Some(done) = mapped.take() {
+                show(&done);
+            }
+            if end.is_some_and(|end| bounds.start >= end) {
+                return Ok(());
+            }
+            let range = PageRange::new(bounds.start, bounds.len()).ok();
+            mapped = Some(Mapped {
+                range,
+                ..Mapped::default()
+            });
+        } else if let Some(mapped) = &mut mapped {
+            match line.strip_prefix("VmFlags:") {
+                Some(flags) => mapped.flags = flags.trim().to_owned(),
+                None => mapped.figures.read_line(&line),
+            }
+        }
+    }
+    mapped.iter().for_each(show);
+    Ok(())
+}
+
+/// The bounds in the first line of a mapping; other lines begin with a name.
+fn bounds(line: &str) -> Option<std::ops::Range<usize>> {
+    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+    let parse = |hex| usize::from_str_radix(hex, 16).ok();
+    let bounds = parse(start)?..parse(end)?;
+    (bounds.start <= bounds.end).then_some(bounds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Figures;
+    use super::*;
+
+    const RECORDED: &[u8] = b"\
+7f1000000000-7f1000004000 rw-p 00000000 00:00 0 
+Size:                 16 kB
+KernelPageSize:        4 kB
+Rss:                  12 kB
+Pss:                   6 kB
+Pss_Dirty:             2 kB
+LazyFree:              4 kB
+AnonHugePages:         0 kB
+Swap:                  4 kB
+SwapPss:               2 kB
+Locked:                0 kB
+VmFlags: rd wr mr mw me lo lf ac sd 
+7f1000004000-7f1000008000 r--s 00000000 00:2b 12   /tmp/a-\xff: with 1-2 odd names
+Size:                 16 kB
+VmFlags: rd mr me lo 
+7f1000400000-7f1000800000 rw-s 00000000 00:00 0    /memfd:huge
+Rss:                2048 kB
+Pss:                2048 kB
+LazyFree:              0 kB
+ShmemPmdMapped:     2048 kB
+Shared_Hugetlb:        0 kB
+Private_Hugetlb:    2048 kB
+VmFlags: rd wr mr mw me ac sd 
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]
+Rss:                   0 kB
+VmFlags: ex 
+";
+
+    fn shown(end: Option<usize>) -> Vec<Mapped> {
+        let mut shown = Vec::new();
+        read(RECORDED, end, |mapped| {
+            shown.push(Mapped {
+                flags: mapped.flags.clone(),
+                ..*mapped
+            });
+        })
+        .unwrap();
+        shown
+    }
+
+    #[test]
+    fn reads_the_figures_and_the_flags_of_each_mapping() {
+        let shown = shown(None);
+        assert_eq!(shown.len(), 4);
+        let lazy = Figures {
+            resident: 12 << 10,
+            proportional: 6 << 10,
+            swapped: 4 << 10,
+            lazily_free: Some(4 << 10),
+            huge_pages: 0,
+            hugetlb: 0,
+        };
+        assert_eq!(shown[0].figures, lazy);
+        assert!(shown[0].has("lf") && !shown[0].has("l") && !shown[1].has("lf"));
+        // Kernels before 4.12 have no such line.
+        assert_eq!(shown[1].figures.lazily_free, None);
+        let huge = shown[2].figures;
+        assert_eq!((huge.huge_pages, huge.hugetlb), (2 << 20, 2 << 20));
+        let range = PageRange::between(0x7f10_0000_4000, 0x7f10_0000_8000);
+        assert_eq!(shown[1].range, Some(range));
+    }
+
+    #[test]
+    fn stops_behind_the_end_that_matters() {
+        assert_eq!(shown(Some(0x7f10_0000_4001)).len(), 2);
+        assert_eq!(shown(Some(0x7f10_0000_4000)).len(), 1);
+    }
+
+    #[test]
+    fn what_is_unknown_of_a_part_is_unknown_of_the_sum() {
+        let mut sum = Figures::NONE;
+        for mapped in &shown(None)[..1] {
+            sum += mapped.figures;
+        }
+        assert_eq!(sum.lazily_free, Some(4 << 10));
+        sum += Figures::default();
+        assert_eq!((sum.lazily_free, sum.resident), (None, 12 << 10));
+    }
+}

@@ -1,0 +1,581 @@
+//! residency: figures that are exact, and that leave the memory as it was.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::*;
+use libtest_mimic::Completion;
+use tenure::{
+    Access, Error, HugePages, LockMode, Mapping, MemfdPages, PageRange, Residency, page_size,
+};
+
+tests!(
+    each_page_counts_as_what_it_is,
+    a_few_pages_are_lazily_free_at_once,
+    a_part_has_figures_of_its_own,
+    parts_add_up_to_the_whole,
+    a_look_leaves_no_trace,
+    looks_and_forks_at_once_do_not_disturb_each_other,
+    what_must_not_be_dumped_is_not_set_apart,
+    no_room_to_set_a_part_apart_leaves_figures_open,
+    shared_pages_count_by_halves,
+    huge_pages_are_counted_and_not_broken_up,
+    what_is_locked_is_what_is_charged,
+    hugetlb_memory_is_visible,
+    swapped_pages_are_counted,
+    nothing_is_nothing,
+    holes_are_what_has_no_page,
+    holes_are_found_without_pagemap_scan,
+    parts_are_exact_without_pagemap_scan,
+    another_process_is_looked_at,
+    another_users_process_is_explained;
+    children:
+    fill_up_the_map_count,
+    find_holes,
+    look_at_parts,
+    hold_lazily_free_memory,
+    look_at_another_users,
+);
+
+const MIB: usize = 1 << 20;
+
+/// Keeps this thread on one CPU: what another has put off is not counted yet.
+fn stay_on_this_cpu() {
+    use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+    let mut here = CpuSet::new();
+    here.set(sched_getcpu());
+    sched_setaffinity(None, &here).unwrap();
+}
+
+fn bytes(pages: usize) -> usize {
+    pages * page_size()
+}
+
+fn lazily_free(range: PageRange) -> usize {
+    range.residency().unwrap().lazily_free_bytes.unwrap()
+}
+
+fn each_page_counts_as_what_it_is() {
+    stay_on_this_cpu();
+    let memory = anonymous(512);
+    let mut expected = memory.residency().unwrap();
+    assert_eq!(expected.mapped_bytes, memory.range().len());
+    assert_eq!(expected.resident_bytes, 0);
+    assert_eq!(expected.resident_without_lazily_free_bytes(), Some(0));
+    // The page of zeros is nobody's.
+    memory.populate(.., Access::Read).unwrap();
+    assert_eq!(memory.residency().unwrap(), expected);
+
+    memory.populate(..bytes(300), Access::Write).unwrap();
+    expected.resident_bytes = bytes(300);
+    expected.proportional_bytes = Some(bytes(300));
+    assert_eq!(memory.residency().unwrap(), expected);
+
+    unsafe { pages(memory.range(), 0, 200).lazy_free() }.unwrap();
+    expected.lazily_free_bytes = Some(bytes(200));
+    let residency = memory.residency().unwrap();
+    assert_eq!(residency, expected);
+    assert_eq!(
+        residency.resident_without_lazily_free_bytes(),
+        Some(bytes(100))
+    );
+
+    page_out_all(pages(memory.range(), 0, 200));
+    expected.resident_bytes = bytes(100);
+    expected.proportional_bytes = Some(bytes(100));
+    expected.lazily_free_bytes = Some(0);
+    assert_eq!(memory.residency().unwrap(), expected);
+}
+
+fn a_few_pages_are_lazily_free_at_once() {
+    stay_on_this_cpu();
+    let memory = anonymous(8);
+    fill(memory.range());
+    let idle = memory.lazy_free().unwrap();
+    assert_eq!(smaps_bytes(idle.range(), "LazyFree"), 0, "a batch of 31");
+    assert_eq!(lazily_free(idle.range()), bytes(8));
+}
+
+fn a_part_has_figures_of_its_own() {
+    stay_on_this_cpu();
+    let memory = anonymous(512);
+    let range = memory.range();
+    fill(pages(range, 0, 400));
+    unsafe { pages(range, 100, 200).lazy_free() }.unwrap();
+    for (first, count, resident, free) in [
+        (0, 512, 400, 200),
+        (0, 100, 100, 0),
+        (50, 100, 100, 50),
+        (100, 200, 200, 200),
+        (299, 2, 2, 1),
+        (250, 250, 150, 50),
+        (400, 112, 0, 0),
+    ] {
+        let part = pages(range, first, count).residency().unwrap();
+        let found = (
+            part.mapped_bytes,
+            part.resident_bytes,
+            part.proportional_bytes,
+            part.lazily_free_bytes,
+        );
+        let expected = (
+            bytes(count),
+            bytes(resident),
+            Some(bytes(resident)),
+            Some(bytes(free)),
+        );
+        assert_eq!(found, expected, "{count} pages from {first}");
+    }
+}
+
+fn parts_add_up_to_the_whole() {
+    stay_on_this_cpu();
+    let memory = anonymous(4096);
+    let range = memory.range();
+    fill(range);
+    for first in (0..4096).step_by(64) {
+        unsafe { pages(range, first, fastrand::usize(1..64)).lazy_free() }.unwrap();
+    }
+    let whole = range.residency().unwrap();
+    for _ in 0..20 {
+        let first = fastrand::usize(0..4096);
+        let second = fastrand::usize(first..=4096);
+        let bounds = [(0, first), (first, second), (second, 4096)];
+        let parts = bounds.map(|(from, to)| pages(range, from, to - from).residency().unwrap());
+        let sum = |figure: fn(&Residency) -> usize| parts.iter().map(figure).sum::<usize>();
+        assert_eq!(sum(|part| part.resident_bytes), whole.resident_bytes);
+        let free = sum(|part| part.lazily_free_bytes.unwrap());
+        assert_eq!(Some(free), whole.lazily_free_bytes, "{bounds:?}");
+    }
+}
+
+/// How many mappings the kernel has for this process, and in the range.
+fn mappings(range: PageRange) -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let bounds = maps.lines().filter_map(|line| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        let parse = |hex| usize::from_str_radix(hex, 16).unwrap();
+        Some((parse(start), parse(end)))
+    });
+    let is_in = |&(start, end): &(usize, usize)| start < range.end() && end > range.start();
+    (maps.lines().count(), bounds.filter(is_in).count())
+}
+
+fn a_look_leaves_no_trace() {
+    let memory = anonymous(512);
+    fill(memory.range());
+    unsafe { pages(memory.range(), 0, 256).lazy_free() }.unwrap();
+    let (before, flags) = (mappings(memory.range()).1, vm_flags(memory.range()));
+    for first in 0..100 {
+        pages(memory.range(), first, 300).residency().unwrap();
+    }
+    assert_eq!(mappings(memory.range()).1, before);
+    assert_eq!(vm_flags(memory.range()), flags);
+    assert!(is_filled(pages(memory.range(), 256, 256)));
+}
+
+fn looks_and_forks_at_once_do_not_disturb_each_other() {
+    stay_on_this_cpu();
+    let memory = anonymous(512);
+    let range = memory.range();
+    fill(range);
+    unsafe { pages(range, 0, 256).lazy_free() }.unwrap();
+    let free = lazily_free(pages(range, 128, 256));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for first in [0, 60, 128] {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let part = pages(range, first, 384 - first);
+                let expected = lazily_free(part);
+                while !is_over.load(Ordering::Relaxed) {
+                    assert_eq!(lazily_free(part), expected);
+                }
+            });
+        }
+        let statuses =
+            [(); 30].map(|()| fork(|| i32::from(has_vm_flag(pages(range, 130, 1), "dd"))));
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(statuses, [0; 30], "a child goes on with a part set apart");
+    });
+    assert_eq!(lazily_free(pages(range, 128, 256)), free);
+    assert!(!has_vm_flag(range, "dd"));
+}
+
+fn what_must_not_be_dumped_is_not_set_apart() {
+    stay_on_this_cpu();
+    let memory = Mapping::anonymous(bytes(512))
+        .huge_pages(HugePages::Never)
+        .no_dump()
+        .map()
+        .unwrap();
+    mark(memory.range());
+    fill(memory.range());
+    unsafe { pages(memory.range(), 0, 256).lazy_free() }.unwrap();
+    let part = pages(memory.range(), 128, 256).residency().unwrap();
+    assert_eq!(part.resident_bytes, bytes(256));
+    assert_eq!(part.lazily_free_bytes, None);
+    assert_eq!(part.resident_without_lazily_free_bytes(), None);
+    assert_eq!(part.proportional_bytes, Some(bytes(256)));
+    assert!(has_vm_flag(pages(memory.range(), 128, 256), "dd"));
+    let whole = memory.residency().unwrap();
+    assert_eq!(whole.lazily_free_bytes, Some(bytes(256)));
+}
+
+fn no_room_to_set_a_part_apart_leaves_figures_open() {
+    in_child_ok("fill_up_the_map_count");
+}
+
+fn fill_up_the_map_count() {
+    stay_on_this_cpu();
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    let limit = limit.trim().parse::<usize>().unwrap();
+    assert!(limit < 1 << 20, "too many mappings for a test");
+    let memory = anonymous(512);
+    fill(memory.range());
+    unsafe { pages(memory.range(), 0, 256).lazy_free() }.unwrap();
+    let many = Mapping::anonymous(bytes(2 * limit)).map().unwrap();
+    let refused = (0..limit).any(|at| {
+        let page = pages(many.range(), 2 * at, 1);
+        let flags = rustix::mm::MprotectFlags::READ;
+        unsafe { rustix::mm::mprotect(page.as_ptr().cast(), page.len(), flags) }.is_err()
+    });
+    assert!(refused);
+    // Room for one mapping, where two are needed.
+    let part = pages(memory.range(), 128, 256).residency().unwrap();
+    assert_eq!(part.resident_bytes, bytes(256));
+    assert_eq!(part.lazily_free_bytes, None);
+    raw_protect(many.range(), rustix::mm::MprotectFlags::READ);
+    assert_eq!(lazily_free(pages(memory.range(), 128, 256)), bytes(128));
+    assert!(!has_vm_flag(pages(memory.range(), 128, 1), "dd"));
+    assert_eq!(mappings(memory.range()).1, 1);
+}
+
+fn shared_pages_count_by_halves() {
+    stay_on_this_cpu();
+    for builder in [
+        Mapping::anonymous(bytes(512)).huge_pages(HugePages::Never),
+        Mapping::shared_anonymous(bytes(512)),
+    ] {
+        let memory = builder.map().unwrap();
+        mark(memory.range());
+        fill(pages(memory.range(), 0, 100));
+        // The child ends when the parent lets go of its end, however it does.
+        let (from_parent, to_child) = std::io::pipe().unwrap();
+        let (mut from_child, to_parent) = std::io::pipe().unwrap();
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            drop(to_child);
+            // Shared memory is in nobody's page tables until it is touched.
+            is_filled(pages(memory.range(), 0, 100));
+            drop(to_parent);
+            let _ = (&from_parent).read(&mut [0]);
+            unsafe { libc::_exit(0) };
+        }
+        drop(to_parent);
+        let _ = from_child.read(&mut [0]);
+        let whole = memory.residency().unwrap();
+        assert_eq!(whole.resident_bytes, bytes(100));
+        assert_eq!(whole.proportional_bytes, Some(bytes(50)));
+        // 20 pages that the child has not (in its page tables).
+        fill(pages(memory.range(), 100, 20));
+        let part = pages(memory.range(), 90, 30).residency().unwrap();
+        assert_eq!(part.resident_bytes, bytes(30));
+        assert_eq!(part.proportional_bytes, Some(bytes(25)));
+        drop(to_child);
+        assert_eq!(unsafe { libc::waitpid(pid, &mut 0, 0) }, pid);
+        let whole = memory.residency().unwrap();
+        assert_eq!(whole.proportional_bytes, Some(bytes(120)));
+    }
+}
+
+fn huge_pages_are_counted_and_not_broken_up() -> Completion {
+    stay_on_this_cpu();
+    const HUGE: usize = 2 * MIB;
+    let memory = Mapping::anonymous(5 * HUGE)
+        .huge_pages(HugePages::Always)
+        .map()
+        .unwrap();
+    mark(memory.range());
+    let start = memory.range().start().next_multiple_of(HUGE);
+    let huge = PageRange::new(start, 4 * HUGE).unwrap();
+    memory.populate(.., Access::Write).unwrap();
+    let whole = huge.residency().unwrap();
+    if whole.huge_page_bytes != Some(huge.len()) {
+        return skip("the kernel gives no huge pages");
+    }
+    let per_huge = HUGE / page_size();
+    // The first two are lazily free.
+    unsafe { pages(huge, 0, 2 * per_huge).lazy_free() }.unwrap();
+    assert_eq!(lazily_free(huge), 2 * HUGE);
+    assert_eq!(lazily_free(pages(huge, per_huge, 2 * per_huge)), HUGE);
+    // What is left outside when a part cuts one in two at either end is all of
+    // one kind here, so that nothing is open,
+    let part = pages(huge, per_huge / 2, 3 * per_huge).residency().unwrap();
+    assert_eq!(part.resident_bytes, 3 * HUGE);
+    if start == memory.range().start() {
+        assert_eq!(part.lazily_free_bytes, Some(HUGE + HUGE / 2));
+    }
+    // and here it is not.
+    let part = pages(huge, per_huge + per_huge / 2, per_huge)
+        .residency()
+        .unwrap();
+    assert_eq!(part.resident_bytes, HUGE);
+    assert_eq!(part.lazily_free_bytes, None);
+    let whole = huge.residency().unwrap();
+    assert_eq!(whole.huge_page_bytes, Some(huge.len()), "they are broken");
+    assert_eq!(whole.lazily_free_bytes, Some(2 * HUGE));
+    Completion::Completed
+}
+
+fn what_is_locked_is_what_is_charged() {
+    let memory = anonymous(64);
+    let before = Residency::of_this_process().unwrap().locked_bytes;
+    memory
+        .lock(bytes(10)..bytes(20), LockMode::OnFault)
+        .unwrap();
+    fill(pages(memory.range(), 10, 2));
+    let residency = memory.residency().unwrap();
+    assert_eq!(residency.locked_bytes, bytes(10));
+    assert_eq!(residency.resident_bytes, bytes(2));
+    let part = pages(memory.range(), 0, 15).residency().unwrap();
+    assert_eq!(part.locked_bytes, bytes(5));
+    let after = Residency::of_this_process().unwrap().locked_bytes;
+    assert_eq!(after - before, bytes(10));
+}
+
+fn hugetlb_memory_is_visible() -> Completion {
+    const HUGE: usize = 2 * MIB;
+    let Some(_pool) = HugePool::of(2) else {
+        return skip("no huge pages of 2 MiB to be had");
+    };
+    let before = Residency::of_this_process().unwrap();
+    let memory = Mapping::memfd(2 * HUGE, MemfdPages::Huge2M).map().unwrap();
+    memory.populate(..HUGE, Access::Write).unwrap();
+    let residency = memory.residency().unwrap();
+    assert_eq!(residency.hugetlb_bytes, HUGE);
+    assert_eq!(residency.resident_bytes, 0);
+    assert_eq!(residency.mapped_bytes, 2 * HUGE);
+    let part = pages(memory.range(), 0, 10).residency().unwrap();
+    assert_eq!((part.hugetlb_bytes, part.resident_bytes), (bytes(10), 0));
+    assert_eq!(part.lazily_free_bytes, Some(0));
+    let after = Residency::of_this_process().unwrap();
+    assert_eq!(after.hugetlb_bytes - before.hugetlb_bytes, HUGE);
+    Completion::Completed
+}
+
+/// Swap in a file, switched off when it is dropped.
+struct Swap(std::path::PathBuf);
+
+impl Swap {
+    fn on() -> Result<Self, std::io::Error> {
+        use std::os::unix::ffi::OsStrExt;
+        use std::os::unix::fs::{FileExt, OpenOptionsExt};
+        const PAGES: usize = 1024;
+        let path = std::env::temp_dir().join(format!("tenure-test-swap-{}", std::process::id()));
+        let swap = Self(path);
+        let mut options = std::fs::OpenOptions::new();
+        let file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&swap.0)?;
+        file.write_all_at(&vec![0; bytes(PAGES)], 0)?;
+        let mut header = [1_u32.to_ne_bytes(), (PAGES as u32 - 1).to_ne_bytes()].concat();
+        header.resize(16, 0);
+        file.write_all_at(&header, 1024)?;
+        file.write_all_at(b"SWAPSPACE2", page_size() as u64 - 10)?;
+        file.sync_all()?;
+        let name = std::ffi::CString::new(swap.0.as_os_str().as_bytes()).unwrap();
+        match unsafe { libc::swapon(name.as_ptr(), 0) } {
+            0 => Ok(swap),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        use std::os::unix::ffi::OsStrExt;
+        let name = std::ffi::CString::new(self.0.as_os_str().as_bytes()).unwrap();
+        unsafe { libc::swapoff(name.as_ptr()) };
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn swapped_pages_are_counted() -> Completion {
+    let has_swap = || {
+        std::fs::read_to_string("/proc/swaps")
+            .unwrap()
+            .lines()
+            .count()
+            > 1
+    };
+    let _swap = if has_swap() {
+        None
+    } else {
+        match Swap::on() {
+            Ok(swap) => Some(swap),
+            Err(error) => return skip(&format!("no swap, and none can be made: {error}")),
+        }
+    };
+    let memory = anonymous(256);
+    fill(memory.range());
+    page_out_all(pages(memory.range(), 0, 128));
+    let whole = memory.residency().unwrap();
+    assert_eq!(whole.swapped_bytes, Some(bytes(128)));
+    assert_eq!(whole.resident_bytes, bytes(128));
+    let part = pages(memory.range(), 100, 100).residency().unwrap();
+    assert_eq!(part.swapped_bytes, Some(bytes(28)));
+    // What is in swap is no hole.
+    assert_eq!(memory.range().holes().unwrap(), []);
+    Completion::Completed
+}
+
+fn nothing_is_nothing() {
+    let memory = anonymous(8);
+    let nothing = pages(memory.range(), 3, 0);
+    let residency = nothing.residency().unwrap();
+    assert_eq!((residency.mapped_bytes, residency.resident_bytes), (0, 0));
+    assert_eq!(nothing.holes().unwrap(), []);
+    // Nor is what is not mapped: the lowest page never is.
+    let unmapped = PageRange::new(page_size(), page_size()).unwrap();
+    assert_eq!(unmapped.residency().unwrap(), residency);
+    assert_eq!(unmapped.holes().unwrap(), [unmapped]);
+}
+
+fn holes_are_what_has_no_page() {
+    find_holes();
+}
+
+fn holes_are_found_without_pagemap_scan() {
+    in_child_without("pagemap_scan", "find_holes");
+}
+
+fn find_holes() {
+    let memory = anonymous(512);
+    let range = memory.range();
+    let hole = |first, count| pages(range, first, count);
+    assert_eq!(range.holes().unwrap(), [range]);
+    fill(pages(range, 10, 20));
+    fill(pages(range, 40, 1));
+    memory
+        .populate(bytes(100)..bytes(101), Access::Read)
+        .unwrap();
+    let holes = [hole(0, 10), hole(30, 10), hole(41, 59), hole(101, 411)];
+    assert_eq!(range.holes().unwrap(), holes);
+    assert_eq!(pages(range, 5, 10).holes().unwrap(), [hole(5, 5)]);
+    // What the kernel takes of lazily freed memory is a hole then.
+    unsafe { pages(range, 12, 4).lazy_free() }.unwrap();
+    assert_eq!(range.holes().unwrap(), holes);
+    page_out_all(pages(range, 12, 4));
+    assert_eq!(
+        pages(range, 0, 30).holes().unwrap(),
+        [hole(0, 10), hole(12, 4)]
+    );
+    memory.populate(.., Access::Write).unwrap();
+    assert_eq!(range.holes().unwrap(), []);
+    // More than is looked at in one call: pieces are no borders.
+    let large = Mapping::anonymous(bytes(200_000)).map().unwrap();
+    assert_eq!(large.range().holes().unwrap(), [large.range()]);
+}
+
+fn parts_are_exact_without_pagemap_scan() {
+    in_child_without("pagemap_scan", "look_at_parts");
+}
+
+fn look_at_parts() {
+    a_part_has_figures_of_its_own();
+    each_page_counts_as_what_it_is();
+    let memory = anonymous(64);
+    memory.populate(..bytes(32), Access::Read).unwrap();
+    memory.populate(bytes(32).., Access::Write).unwrap();
+    // The page of zeros does not count here either.
+    let part = pages(memory.range(), 16, 32).residency().unwrap();
+    assert_eq!(part.resident_bytes, bytes(16));
+}
+
+fn another_process_is_looked_at() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--child", "hold_lazily_free_memory"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut own = String::new();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut own).unwrap();
+    let seen = Residency::of_process(child.id()).unwrap();
+    assert_eq!(format!("{:?}", seen.lazily_free_bytes), own.trim());
+    assert!(seen.lazily_free_bytes >= Some(31 * MIB), "{seen:?}");
+    assert!(seen.resident_bytes > 48 * MIB, "{seen:?}");
+    let honest = seen.resident_without_lazily_free_bytes().unwrap();
+    assert!((16 * MIB..24 * MIB).contains(&honest), "{seen:?}");
+    assert!(seen.mapped_bytes > seen.resident_bytes, "{seen:?}");
+
+    // It ends, and is a zombie until it is waited for.
+    drop(child.stdin.take());
+    let mut rest = Vec::new();
+    output.read_to_end(&mut rest).unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+    rustix::process::waitid(rustix::process::WaitId::Pid(pid), options).unwrap();
+    let zombie = Residency::of_process(child.id()).unwrap();
+    assert_eq!((zombie.mapped_bytes, zombie.resident_bytes), (0, 0));
+    child.wait().unwrap();
+    let error = Residency::of_process(child.id()).unwrap_err();
+    assert_eq!(error, Error::NoProcess { pid: child.id() });
+    assert_eq!(error.errno(), libc::ESRCH);
+}
+
+fn hold_lazily_free_memory() {
+    stay_on_this_cpu();
+    let used = anonymous(16 * MIB / page_size());
+    fill(used.range());
+    let idle = anonymous(32 * MIB / page_size());
+    fill(idle.range());
+    let _idle = idle.lazy_free().unwrap();
+    let own = Residency::of_this_process().unwrap();
+    println!("{:?}", own.lazily_free_bytes);
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+fn another_users_process_is_explained() -> Completion {
+    use std::os::unix::fs::MetadataExt;
+    let first = std::fs::metadata("/proc/1").map(|first| first.uid());
+    if !is_root() && first.is_ok_and(|uid| uid == rustix::process::geteuid().as_raw()) {
+        return skip("no process of another user's is to be seen");
+    }
+    in_child_ok("look_at_another_users");
+    Completion::Completed
+}
+
+fn look_at_another_users() {
+    let was_root = is_root();
+    give_up_privileges();
+    let pid = if was_root {
+        std::os::unix::process::parent_id()
+    } else {
+        1
+    };
+    let error = Residency::of_process(pid).unwrap_err();
+    assert!(
+        matches!(error, Error::MayNotLook { pid: of, .. } if of == pid),
+        "{error}"
+    );
+    let text = error.to_string();
+    assert!(
+        text.contains(&format!("process {pid} ")) && text.contains("CAP_SYS_PTRACE"),
+        "{text}"
+    );
+    // Of itself everybody may know.
+    Residency::of_this_process().unwrap();
+}
