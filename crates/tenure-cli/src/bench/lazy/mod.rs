@@ -127,7 +127,10 @@ impl Sample {
             },
             |Done { records, wrong }, _| {
                 ensure!(wrong == 0, "{wrong} searches had a wrong answer");
-                ensure!(records > 0, "no record was finished in the time");
+                ensure!(
+                    records > 0,
+                    "no record was finished in the time: others have the CPUs"
+                );
                 Ok(())
             },
         )
@@ -183,21 +186,18 @@ mod tests {
     #[test]
     fn every_way_finds_every_word() {
         let scale = Scale::tiny();
-        let with_limit = Group::with_limit(scale.limit_bytes()).map(Rc::new);
-        for group in [with_limit, Err(anyhow::anyhow!("none is wanted"))] {
-            let is_limited = group.is_ok();
-            let mut experiment = at_scale(scale.clone(), 1, group);
-            let clock = MonotonicClock::start();
-            let cases =
-                runner::measure(&mut experiment, Repeats::ONCE, &clock, &mut || ()).unwrap();
-            let names: Vec<_> = cases.iter().map(|case| case.name.as_str()).collect();
-            assert_eq!(names, ["1.1", "2.3"]);
-            let text = (experiment.conclude)(&cases);
-            assert!(
-                text.starts_with("Without pressure (1.1) tenure makes "),
-                "{text}"
-            );
-            assert_eq!(text.contains("heaviest"), is_limited, "{text}");
-        }
+        let group = Group::with_limit(scale.limit_bytes()).map(Rc::new);
+        let is_limited = group.is_ok();
+        let mut experiment = at_scale(scale, 1, group);
+        let clock = MonotonicClock::start();
+        let cases = runner::measure(&mut experiment, Repeats::ONCE, &clock, &mut || ()).unwrap();
+        let names: Vec<_> = cases.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names, ["1.1", "2.3"]);
+        let text = (experiment.conclude)(&cases);
+        assert!(
+            text.starts_with("Without pressure (1.1) tenure makes "),
+            "{text}"
+        );
+        assert_eq!(text.contains("heaviest"), is_limited, "{text}");
     }
 }

@@ -59,7 +59,7 @@ impl Scale {
     /// The scale for the sizes asked for, in the room there is.
     pub fn of(settings: &Settings, is_limited: bool) -> Result<Self> {
         let (steps, before_ms, counted_ms) = match settings.sizes {
-            Sizes::Quick => (4, 100, 100),
+            Sizes::Quick => (4, 100, 200),
             Sizes::Middle => (16, 500, 500),
             Sizes::Full => (64, 2000, 2000),
         };
@@ -94,7 +94,7 @@ impl Scale {
             steps: 1,
             times: Times {
                 before: Duration::from_millis(10),
-                counted: Duration::from_millis(200),
+                counted: Duration::from_millis(500),
             },
             cells: vec![LIGHTEST, Cell::of((2, 3))],
             note: None,
