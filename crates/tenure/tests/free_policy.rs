@@ -144,7 +144,7 @@ fn what_is_done_is_counted() {
         }
         let after = tenure::stats();
         let lazily = after.lazy_free.calls - before.lazy_free.calls;
-        (lazily, after.discard.calls - before.discard.calls)
+        (lazily, after.eager_free.calls - before.eager_free.calls)
     };
     assert_eq!(count(FreePolicy::Eager), (0, 2));
     assert_eq!(count(FreePolicy::Lazy), (2, 0));

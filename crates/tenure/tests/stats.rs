@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 use common::*;
 use libtest_mimic::Completion;
 use tenure::{
-    Access, CancelToken, Count, Error, Features, LockAll, LockMode, LockModes, Mapping, MemfdPages,
-    Outcome, PopulateOptions, Stats, page_size, stats,
+    Access, CancelToken, Count, Error, Features, FreePolicy, LockAll, LockMode, LockModes, Mapping,
+    MemfdPages, Outcome, PopulateOptions, Stats, page_size, stats,
 };
 
 tests!(
@@ -22,6 +22,7 @@ tests!(
     lock_and_unlock_count,
     locking_all_counts,
     lazy_free_counts,
+    freeing_by_policy_counts_as_what_it_does,
     volatile_counts,
     purged_pages_have_their_cause,
     lost_protection_is_a_cause_of_its_own,
@@ -95,6 +96,8 @@ fn figures(stats: &Stats) -> Vec<(String, u64)> {
         ("discard", stats.discard),
         ("punch", stats.punch),
         ("carried_off", stats.carried_off),
+        ("eager_free", stats.eager_free),
+        ("given_back", stats.given_back),
     ] {
         figures.extend(count(name, verb));
     }
@@ -165,6 +168,25 @@ fn lazy_free_counts() {
         ("populate.calls", 1),
         ("populate.bytes", bytes),
     ]);
+}
+
+fn freeing_by_policy_counts_as_what_it_does() {
+    let memory = anonymous(64);
+    let bytes = 64 * page_size();
+    let since = Since::now();
+    unsafe { memory.range().free(FreePolicy::Eager) }.unwrap();
+    since.assert(&[("eager_free.calls", 1), ("eager_free.bytes", bytes)]);
+    let since = Since::now();
+    unsafe { memory.range().free(FreePolicy::Lazy) }.unwrap();
+    since.assert(&[("lazy_free.calls", 1), ("lazy_free.bytes", bytes)]);
+    // The second time it is not looked at again.
+    for _ in 0..2 {
+        let before = stats();
+        unsafe { memory.range().free(FreePolicy::Adaptive) }.unwrap();
+        let after = stats();
+        let freed = |stats: &Stats| stats.eager_free.bytes + stats.lazy_free.bytes;
+        assert_eq!(freed(&after) - freed(&before), bytes as u64);
+    }
 }
 
 fn volatile_counts() -> Completion {

@@ -80,6 +80,8 @@ fn figures(stats: &Stats) -> Vec<Figure> {
         calls("lock_all", stats.lock_all_calls),
         calls("unlock_all", stats.unlock_all_calls),
         verb("lazy_free", stats.lazy_free),
+        verb("freed eagerly", stats.eager_free),
+        verb("given back", stats.given_back),
         verb("mark_volatile", stats.mark_volatile),
         verb("mark_nonvolatile", stats.mark_nonvolatile),
         bytes("purged by the kernel", stats.purged_by_kernel_bytes),

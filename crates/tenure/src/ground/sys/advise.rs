@@ -95,20 +95,6 @@ impl From<Losing> for Advice {
     }
 }
 
-/// Has the kernel note what this CPU has put off, for example which pages have
-/// become lazily free: it does so 31 pages at a time.
-///
-/// `MADV_WILLNEED` ends with it, and our own stack is here anyway.
-pub(crate) fn note_what_was_put_off() {
-    let local = 0_u8;
-    let here = (&raw const local).expose_provenance() & !(page_size() - 1);
-    // Where it is refused, the figures are as inexact as those of other CPUs.
-    let _ = advise(
-        PageRange::between(here, here + page_size()),
-        Harmless::WillNeed,
-    );
-}
-
 /// What [`lock_state`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockState {

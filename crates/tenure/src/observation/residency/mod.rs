@@ -65,7 +65,7 @@ impl Residency {
     /// # Ok::<(), tenure::Error>(())
     /// ```
     pub fn of_this_process() -> Result<Self> {
-        advise::note_what_was_put_off();
+        advise::finish_batch();
         smaps::of_process(None).map(Self::of)
     }
 
@@ -128,7 +128,7 @@ impl PageRange {
     ///
     /// [`Error::System`] where smaps cannot be read.
     pub fn residency(self) -> Result<Residency> {
-        advise::note_what_was_put_off();
+        advise::finish_batch();
         sum::of_range(self)
     }
 

@@ -72,3 +72,5 @@ pub(crate) const CARRIED_OFF: Verb = at!(Verb, carried_off);
 pub(crate) const FREED_BY_CALLER_BYTES: Counter = at!(Counter, freed_by_caller_bytes);
 pub(crate) const WORKERS_STARTED: Counter = at!(Counter, workers_started);
 pub(crate) const PENDING_RELEASE_BYTES: Gauge = at!(Gauge, pending_release_bytes);
+pub(crate) const EAGER_FREE: Verb = at!(Verb, eager_free);
+pub(crate) const GIVEN_BACK: Verb = at!(Verb, given_back);

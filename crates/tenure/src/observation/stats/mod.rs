@@ -49,7 +49,7 @@ pub struct Stats {
     pub lock_all_calls: u64,
     /// Calls of [`unlock_all`](crate::unlock_all).
     pub unlock_all_calls: u64,
-    /// Ranges freed lazily, also because a [`FreePolicy`](crate::FreePolicy) says so.
+    /// Ranges freed lazily.
     pub lazy_free: Count,
     /// Ranges marked volatile, anew or again.
     pub mark_volatile: Count,
@@ -68,8 +68,7 @@ pub struct Stats {
     /// Ranges unmapped: `munmap`, `release_now` and mappings dropped. Holes
     /// count.
     pub munmap: Count,
-    /// Ranges whose contents were discarded, also because a
-    /// [`FreePolicy`](crate::FreePolicy) says so.
+    /// Ranges whose contents were discarded.
     pub discard: Count,
     /// Ranges punched out of shared memory.
     pub punch: Count,
@@ -82,6 +81,12 @@ pub struct Stats {
     pub workers_started: u64,
     /// What was carried off and is not free yet, at the moment.
     pub pending_release_bytes: u64,
+    /// Ranges freed at once by a [`FreePolicy`](crate::FreePolicy).
+    pub eager_free: Count,
+    /// Ranges that were lazily free, or so it was thought, when
+    /// [`FreePolicy::Adaptive`](crate::FreePolicy::Adaptive) had the kernel take
+    /// them under severe pressure.
+    pub given_back: Count,
 }
 
 /// Reads what tenure has done in this process.
@@ -173,6 +178,7 @@ mod tests {
         assert_eq!(stats.purged_by_kernel_bytes, 14);
         assert_eq!(stats.munmap.bytes, 19);
         assert_eq!(stats.pending_release_bytes, 28);
-        assert_eq!(size_of::<Stats>(), 29 * size_of::<u64>());
+        assert_eq!(stats.given_back.bytes, 32);
+        assert_eq!(size_of::<Stats>(), 33 * size_of::<u64>());
     }
 }

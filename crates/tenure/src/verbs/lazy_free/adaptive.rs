@@ -85,6 +85,7 @@ unsafe fn free_checked(range: PageRange, noted: Noted) -> Result<()> {
 /// lazily free and loses no other, whatever is mapped there by now.
 fn give_back() {
     while let Some(range) = known::take_freed() {
+        stats::GIVEN_BACK.done(range.len());
         for chunk in range.chunks(CHUNK_BYTES) {
             // Not a file that was mapped over it: it would be written back.
             let mapped = vma::within(chunk).unwrap_or_default();

@@ -133,7 +133,6 @@ pub(super) unsafe fn free_at_once(range: PageRange) -> Result<()> {
 pub(super) unsafe fn discard(range: PageRange) -> Result<()> {
     // SAFETY: handed on to the caller.
     unsafe { advise_in_chunks(range, Losing::DontNeed, "madvise(MADV_DONTNEED)") }?;
-    stats::DISCARD.done(range.len());
-    stats::FREED_BY_CALLER_BYTES.add(range.len());
+    stats::EAGER_FREE.done(range.len());
     Ok(())
 }
