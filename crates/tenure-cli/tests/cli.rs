@@ -34,7 +34,7 @@ fn a_wrong_command_line_is_2() {
     let wrong: [&[&str]; 8] = [
         &[],
         &["bench", "--full"],
-        &["bench", "lazy", "--full"],
+        &["bench", "volatile", "--full"],
         &["bench", "lock", "--full", "--quick"],
         &["bench", "swap"],
         &["bench", "--rounds", "0"],
@@ -87,7 +87,7 @@ fn json_is_one_document_and_nothing_else() {
 #[test]
 fn a_closed_pipe_is_no_failure() {
     let mut tenure = Command::new(env!("CARGO_BIN_EXE_tenure"))
-        .args(["bench", "lazy", "--rounds", "1"])
+        .args(["bench", "lazy", "--quick", "--rounds", "1"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

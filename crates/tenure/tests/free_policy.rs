@@ -23,6 +23,7 @@ tests!(
     what_lazy_free_refuses_is_refused,
     what_is_known_already_is_refused_all_the_same,
     nothing_is_nothing,
+    what_is_done_is_counted,
     severe_pressure_takes_what_was_freed,
     nothing_in_use_is_lost_to_severe_pressure,
     who_cannot_watch_pressure_frees_eagerly;
@@ -132,6 +133,23 @@ fn nothing_is_nothing() {
     for policy in POLICIES {
         unsafe { PageRange::new(page_size(), 0).unwrap().free(policy) }.unwrap();
     }
+}
+
+fn what_is_done_is_counted() {
+    let count = |policy| {
+        let memory = filled(64);
+        let before = tenure::stats();
+        for _ in 0..2 {
+            unsafe { memory.range().free(policy) }.unwrap();
+        }
+        let after = tenure::stats();
+        let lazily = after.lazy_free.calls - before.lazy_free.calls;
+        (lazily, after.eager_free.calls - before.eager_free.calls)
+    };
+    assert_eq!(count(FreePolicy::Eager), (0, 2));
+    assert_eq!(count(FreePolicy::Lazy), (2, 0));
+    let (lazily, eagerly) = count(FreePolicy::Adaptive);
+    assert_eq!(lazily + eagerly, 2);
 }
 
 fn in_a_group(limit_bytes: usize, child: &str) -> Completion {

@@ -297,8 +297,9 @@ fn a_whole_huge_page_stays_whole() -> Completion {
 
 /// Contents that are given up cannot be lost: what was taken reads as zeros.
 fn volatility_ends() -> Completion {
-    if !Features::get().sigbus_on_missing() {
-        return skip("needs userfaultfd (Linux 5.11), which is refused or missing here");
+    let features = Features::get();
+    if !features.sigbus_on_missing() || features.madv_populate.is_err() {
+        return skip("needs userfaultfd (Linux 5.11) and MADV_POPULATE_WRITE (Linux 5.14)");
     }
     let memory = anonymous(128);
     fill(memory.range());

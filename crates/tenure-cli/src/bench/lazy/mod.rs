@@ -35,10 +35,18 @@ const FREE: &str = "MADV_FREE";
 /// Prepares the experiment.
 pub fn experiment(settings: &Settings) -> Result<Experiment> {
     let scale = Scale::of(settings, true)?;
-    let (group, scale) = match Group::with_limit(scale.limit_bytes()) {
-        Ok(group) => (Ok(Rc::new(group)), scale),
-        Err(why) => (Err(why), Scale::of(settings, false)?),
-    };
+    match Group::with_limit(scale.limit_bytes()) {
+        Ok(group) => Ok(at_scale(scale, settings.seed, Ok(Rc::new(group)))),
+        Err(why) => Ok(at_scale(
+            Scale::of(settings, false)?,
+            settings.seed,
+            Err(why),
+        )),
+    }
+}
+
+/// Prepares it in the cgroup, or says why there is none.
+fn at_scale(scale: Scale, seed: u64, group: Result<Rc<Group>>) -> Experiment {
     let mut notes = vec![
         format!(
             "P.T: P processes with T threads each. Random chunks ({}) are copied into blocks of \
@@ -75,7 +83,7 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
         let sample = Sample {
             scale: scale.clone(),
             cell,
-            seed: settings.seed,
+            seed,
             group: group.clone(),
         };
         let ways = vec![
@@ -86,14 +94,14 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
         ];
         Case::new(cell.name(), ways)
     });
-    Ok(Experiment {
+    Experiment {
         title: "take a block, copy into it, search in it, free it".to_owned(),
         cases: cases.collect(),
         notes,
         compared: RECORDS,
         better: Better::More,
         conclude,
-    })
+    }
 }
 
 /// What all samples of a cell have in common.
@@ -119,7 +127,10 @@ impl Sample {
             },
             |Done { records, wrong }, _| {
                 ensure!(wrong == 0, "{wrong} searches had a wrong answer");
-                ensure!(records > 0, "no record was finished in the time");
+                ensure!(
+                    records > 0,
+                    "no record was finished in the time: others have the CPUs"
+                );
                 Ok(())
             },
         )
@@ -170,20 +181,23 @@ mod tests {
     use crate::bench::{
         clock::MonotonicClock,
         runner::{self, Repeats},
-        sizes::{Room, Sizes},
     };
 
     #[test]
     fn every_way_finds_every_word() {
-        let settings = Settings {
-            seed: 1,
-            sizes: Sizes::Quick,
-            room: Room::of_bytes(256 << 20),
-        };
-        let mut experiment = experiment(&settings).unwrap();
+        let scale = Scale::tiny();
+        let group = Group::with_limit(scale.limit_bytes()).map(Rc::new);
+        let is_limited = group.is_ok();
+        let mut experiment = at_scale(scale, 1, group);
         let clock = MonotonicClock::start();
         let cases = runner::measure(&mut experiment, Repeats::ONCE, &clock, &mut || ()).unwrap();
         let names: Vec<_> = cases.iter().map(|case| case.name.as_str()).collect();
-        assert_eq!(names, ["1.1", "8.8"]);
+        assert_eq!(names, ["1.1", "2.3"]);
+        let text = (experiment.conclude)(&cases);
+        assert!(
+            text.starts_with("Without pressure (1.1) tenure makes "),
+            "{text}"
+        );
+        assert_eq!(text.contains("heaviest"), is_limited, "{text}");
     }
 }

@@ -59,7 +59,7 @@ impl Scale {
     /// The scale for the sizes asked for, in the room there is.
     pub fn of(settings: &Settings, is_limited: bool) -> Result<Self> {
         let (steps, before_ms, counted_ms) = match settings.sizes {
-            Sizes::Quick => (4, 100, 100),
+            Sizes::Quick => (4, 100, 200),
             Sizes::Middle => (16, 500, 500),
             Sizes::Full => (64, 2000, 2000),
         };
@@ -85,6 +85,20 @@ impl Scale {
             note: fitted.note,
             ..at(fitting.unwrap_or(1))
         })
+    }
+
+    /// The smallest, for tests of the answers.
+    #[cfg(test)]
+    pub fn tiny() -> Self {
+        Self {
+            steps: 1,
+            times: Times {
+                before: Duration::from_millis(10),
+                counted: Duration::from_millis(500),
+            },
+            cells: vec![LIGHTEST, Cell::of((2, 3))],
+            note: None,
+        }
     }
 
     /// How many chunks each process has.
@@ -118,5 +132,53 @@ impl Scale {
             bytes_text((self.chunks() * CHUNK_BYTES) as f64),
             bytes_text((self.blocks() * CHUNK_BYTES) as f64),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::sizes::Room;
+
+    fn scale(sizes: Sizes, room_mib: usize, is_limited: bool) -> Result<Scale> {
+        let settings = Settings {
+            seed: 1,
+            sizes,
+            room: Room::of_bytes(room_mib << 20),
+        };
+        Scale::of(&settings, is_limited)
+    }
+
+    #[test]
+    fn full_is_what_the_reference_had() {
+        let full = scale(Sizes::Full, 20 << 10, true).unwrap();
+        assert_eq!((full.chunks(), full.limit_bytes() >> 20), (512, 2048 + 32));
+        assert_eq!(full.cells.len(), 9);
+        assert_eq!((full.cells[0], full.cells[8]), (LIGHTEST, HEAVIEST));
+        assert_eq!(full.note, None);
+    }
+
+    #[test]
+    fn what_is_lazily_free_outgrows_the_limit_with_the_heaviest_alone() {
+        for sizes in [Sizes::Quick, Sizes::Middle, Sizes::Full] {
+            let scale = scale(sizes, 20 << 10, true).unwrap();
+            let is_within = |cell| scale.most_bytes(cell) <= scale.limit_bytes();
+            assert!(is_within(LIGHTEST) && is_within(Cell::of((1, 8))));
+            assert!(scale.most_bytes(HEAVIEST) > 2 * scale.limit_bytes());
+            // What is in use at any time fits.
+            let in_use = HEAVIEST.processes * (scale.chunks() + HEAVIEST.threads) * CHUNK_BYTES;
+            assert!(in_use < scale.limit_bytes() / 4 * 3, "{in_use}");
+        }
+    }
+
+    #[test]
+    fn it_shrinks_to_the_room_there_is() {
+        let small = scale(Sizes::Full, 600, true).unwrap();
+        assert!(small.limit_bytes() <= 450 << 20);
+        assert!(small.note.unwrap().contains("MemAvailable leaves 600 MiB"));
+        // Without a limit all blocks must fit.
+        let unlimited = scale(Sizes::Full, 4 << 10, false).unwrap();
+        assert!(unlimited.most_bytes(HEAVIEST) <= 3 << 30);
+        assert!(scale(Sizes::Quick, 60, true).is_err());
     }
 }
