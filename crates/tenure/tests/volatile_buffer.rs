@@ -11,7 +11,8 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use tenure::{Error, Outcome, VolatileArena, VolatileBuffer, page_size};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
+use tenure::{Error, Outcome, PageRange, VolatileArena, VolatileBuffer, page_size};
 
 tests!(
     bytes_are_lent_only_while_nonvolatile,
@@ -26,9 +27,11 @@ tests!(
     buffers_keep_their_arena_alive,
     a_hundred_thousand_objects_in_few_mappings,
     an_arena_after_fork,
+    a_purge_that_stops_half_way_forgets_no_loss,
     everything_without_userfaultfd;
     children:
     without_userfaultfd,
+    purge_with_no_room_for_bars,
 );
 
 const NONE: Duration = Duration::ZERO;
@@ -132,6 +135,13 @@ fn a_new_buffer_is_zeros_and_whole_pages() {
     ));
 }
 
+/// Maps memory there, unless another thread has mapped something meanwhile.
+fn map_if_free(range: PageRange) -> bool {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    unsafe { mmap_anonymous(range.as_ptr().cast(), range.len(), access, flags) }.is_ok()
+}
+
 fn dropping_a_marked_buffer() {
     tenure::set_hand_over_delay(Duration::from_millis(1));
     // Many are on their way to the kernel when they are dropped.
@@ -140,7 +150,9 @@ fn dropping_a_marked_buffer() {
         let range = buffer.range();
         buffer.mark_volatile();
         drop(buffer);
-        raw_map_over(range);
+        if !map_if_free(range) {
+            continue;
+        }
         fill(range);
         std::thread::sleep(Duration::from_micros(50));
         page_out(range);
@@ -316,6 +328,50 @@ fn without_userfaultfd() {
         Outcome::Intact,
         "never offered"
     );
+}
+
+/// Without guard regions, each bar is a mapping of its own, of which there are
+/// only so many.
+fn purge_with_no_room_for_bars() {
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    let most: usize = most.trim().parse().unwrap();
+    let memory = anonymous(256);
+    let range = memory.range();
+    for page in (0..256).step_by(2) {
+        fill(pages(range, page, 1));
+    }
+    tenure::set_hand_over_delay(LONG);
+    unsafe { range.mark_volatile() }.unwrap();
+    // Room for some of the bars.
+    let others = anonymous(most + 1000);
+    let mut page = 0;
+    while mapping_count() < most - 100 {
+        for _ in 0..(most - 100 - mapping_count()).div_ceil(2) {
+            raw_protect(pages(others.range(), page, 1), MprotectFlags::READ);
+            page += 2;
+        }
+    }
+    let error = unsafe { range.purge() }.unwrap_err();
+    assert_eq!(error.errno(), libc::ENOMEM, "{error}");
+    drop(others);
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    let Outcome::Purged(runs) = outcome else {
+        panic!("a loss without a word")
+    };
+    for page in 0..256 {
+        let page = pages(range, page, 1);
+        let is_lost = runs.iter().any(|run| run.contains(page));
+        assert!(is_zero(page) || !is_lost && is_filled(page));
+        let was_filled = (page.start() - range.start()) / page_size() % 2 == 0;
+        assert!(
+            is_lost || is_filled(page) == was_filled,
+            "a loss without a word"
+        );
+    }
+}
+
+fn a_purge_that_stops_half_way_forgets_no_loss() {
+    in_child_without("userfaultfd,madv_guard", "purge_with_no_room_for_bars");
 }
 
 fn everything_without_userfaultfd() {

@@ -122,11 +122,33 @@ impl Engine {
         Ok(found)
     }
 
+    /// Whether the range can be volatile: private anonymous memory that can be
+    /// read and written, but for bars of ours, and is not locked.
+    fn check(&self, range: PageRange) -> Result<Vec<Vma>> {
+        let vmas = check_private_anonymous(VERB, range)?;
+        let is_barred = |vma: &Vma| gap_bytes(&self.barred, vma.range) == 0;
+        for vma in &vmas {
+            let missing = match (vma.readable, vma.writable) {
+                (true, true) => continue,
+                (true, false) => "write",
+                (false, _) if is_barred(vma) => continue,
+                (false, _) => "read",
+            };
+            return Err(Error::NoAccess {
+                verb: VERB,
+                range,
+                part: vma.range,
+                missing,
+            });
+        }
+        Ok(vmas)
+    }
+
     /// Looks whether the range is fit to be volatile, when it is met for the
     /// first time.
     pub(super) fn look_at(&mut self, range: PageRange) -> Result<()> {
         protect_children()?;
-        let vmas = check(range)?;
+        let vmas = self.check(range)?;
         if !can_offer() {
             return Ok(());
         }
@@ -163,7 +185,7 @@ impl Engine {
     ///
     /// The range is volatile: its contents may go at any time.
     pub(super) unsafe fn offer(&mut self, range: PageRange) -> Result<()> {
-        check(range)?;
+        self.check(range)?;
         self.open()?;
         let new = self.unprotected(range)?;
         let uffd = self.open()?;
@@ -254,7 +276,7 @@ impl Engine {
     /// As for [`Engine::offer`].
     unsafe fn bar(&mut self, range: PageRange) -> Result<usize> {
         let mut taken_bytes = 0;
-        check(range)?;
+        self.check(range)?;
         protect_children()?;
         let open: Vec<PageRange> = self
             .barred
@@ -383,26 +405,6 @@ fn parts(set: &RangeSet<usize>, range: PageRange) -> Vec<PageRange> {
     set.overlapping(range.as_std())
         .filter_map(|part| PageRange::from(part.clone()).intersection(range))
         .collect()
-}
-
-/// Whether the range can be volatile: private anonymous memory that can be read
-/// and written and is not locked.
-fn check(range: PageRange) -> Result<Vec<Vma>> {
-    let vmas = check_private_anonymous(VERB, range)?;
-    for vma in &vmas {
-        let missing = match (vma.readable, vma.writable) {
-            (true, true) => continue,
-            (true, false) => "write",
-            (false, _) => "read",
-        };
-        return Err(Error::NoAccess {
-            verb: VERB,
-            range,
-            part: vma.range,
-            missing,
-        });
-    }
-    Ok(vmas)
 }
 
 pub(super) fn protect_children() -> Result<()> {
