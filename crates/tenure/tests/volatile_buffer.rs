@@ -10,6 +10,7 @@ mod common;
 
 use std::time::Duration;
 
+use common::volatile::is_as_told;
 use common::*;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
 use tenure::{Error, Outcome, PageRange, VolatileArena, VolatileBuffer, page_size};
@@ -27,10 +28,12 @@ tests!(
     buffers_keep_their_arena_alive,
     a_hundred_thousand_objects_in_few_mappings,
     an_arena_after_fork,
+    an_arena_whose_descriptor_was_closed,
     a_purge_that_stops_half_way_forgets_no_loss,
     everything_without_userfaultfd;
     children:
     without_userfaultfd,
+    close_the_descriptor_of_an_arena,
     purge_with_no_room_for_bars,
 );
 
@@ -305,6 +308,49 @@ fn an_arena_after_fork() {
     assert_eq!(cached.mark_nonvolatile().unwrap(), Outcome::Intact);
     assert!(is_filled(cached.range()) && is_filled(used.range()));
     used.mark_volatile();
+}
+
+fn close_the_descriptor_of_an_arena() {
+    tenure::set_hand_over_delay(NONE);
+    let arena = VolatileArena::new(64 * page_size()).unwrap();
+    let mut pair = [0, 1].map(|_| arena.buffer(4 * page_size()).unwrap());
+    assert_eq!(pair[0].range().end(), pair[1].range().start());
+    assert_eq!(unsafe { libc::close_range(3, u32::MAX, 0) }, 0);
+    // Nothing has been offered: nothing is lost.
+    for buffer in &mut pair {
+        fill(buffer.range());
+        buffer.mark_volatile();
+        let outcome = buffer.mark_nonvolatile().unwrap();
+        assert!(is_as_told(buffer.range(), &outcome));
+    }
+    // Both at once, of which only the first has been watched again.
+    pair[0].mark_volatile();
+    tenure::set_hand_over_delay(LONG);
+    pair.iter_mut().for_each(VolatileBuffer::mark_volatile);
+    tenure::set_hand_over_delay(NONE);
+    for buffer in &mut pair {
+        fill(buffer.range());
+        buffer.mark_volatile();
+        page_out(buffer.range());
+        assert!(has_vm_flag(buffer.range(), "um"), "not watched");
+        assert_eq!(tenure::stats().unprotected_bytes, 0);
+        let _ = buffer.mark_nonvolatile().unwrap();
+    }
+    // A child watches only what is whole.
+    let mut new = arena.buffer(4 * page_size()).unwrap();
+    let status = fork(|| {
+        assert!(is_zero(new.range()));
+        new.as_mut_slice().unwrap().fill(1);
+        new.mark_volatile();
+        new.purge().unwrap();
+        assert!(new.read_volatile_into(0, &mut [0]).is_err());
+        i32::from(new.mark_nonvolatile().unwrap() == Outcome::Intact)
+    });
+    assert_eq!(status, 0);
+}
+
+fn an_arena_whose_descriptor_was_closed() {
+    in_child_ok("close_the_descriptor_of_an_arena");
 }
 
 /// The same tests, where nothing can be offered: purging puts up bars.

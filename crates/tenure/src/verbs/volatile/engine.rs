@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use rangemap::RangeSet;
 
-use super::arena::Arenas;
+use super::arena::{Arenas, Region};
 use super::fork;
 use super::marks::Marks;
 use super::objects::Objects;
@@ -34,7 +34,6 @@ pub(super) struct Engine {
     pub(super) marks: Marks,
     /// Ranges with a word of their own.
     pub(super) objects: Objects,
-    /// Registered with the userfaultfd at all times; pages in use are there.
     pub(super) arenas: Arenas,
     /// What the kernel may take pages of; registered with the userfaultfd.
     pub(super) offered: RangeSet<usize>,
@@ -78,6 +77,9 @@ impl Engine {
     pub(super) fn open(&mut self) -> Result<&Userfaultfd> {
         if let Some(closed) = self.uffd.take_if(|uffd| !uffd.is_open()) {
             closed.forget();
+            for arena in self.arenas.values_mut() {
+                arena.is_watched = false;
+            }
         }
         match self.uffd {
             Some(ref uffd) => Ok(uffd),
@@ -103,23 +105,24 @@ impl Engine {
         Ok(mapped)
     }
 
-    /// The parts of the range that have to be registered: those that are not,
+    /// The parts of the mappings that have to be registered: those that are not,
     /// and those that have lost their protection, which from here on count as
     /// lost.
-    fn unprotected(&mut self, range: PageRange) -> Result<Vec<PageRange>> {
-        let mut found: Vec<PageRange> = self
-            .offered
-            .gaps(&range.as_std())
-            .map(PageRange::from)
-            .filter(|part| !(self.in_arena(*part) && self.protects(part.start())))
-            .collect();
-        for vma in self.offered_parts(range)? {
-            if !self.protects(vma.range.start()) {
-                stats::UNPROTECTED_BYTES.add(lose(&mut self.lost, vma.range));
-                found.push(vma.range);
+    fn unprotected(&mut self, mapped: &[Vma]) -> Vec<PageRange> {
+        let mut found = Vec::new();
+        for vma in mapped.iter().map(|vma| vma.range) {
+            let is_protected = self.protects(vma.start());
+            let vma_std = vma.as_std();
+            let gaps = self.offered.gaps(&vma_std).map(PageRange::from);
+            found.extend(gaps.filter(|part| !(is_protected && self.in_arena(*part))));
+            if !is_protected {
+                for part in parts(&self.offered, vma) {
+                    stats::UNPROTECTED_BYTES.add(lose(&mut self.lost, part));
+                    found.push(part);
+                }
             }
         }
-        Ok(found)
+        found
     }
 
     /// Whether the range can be volatile: private anonymous memory that can be
@@ -172,9 +175,10 @@ impl Engine {
             && self.offered_parts(range)?.iter().all(is_protected))
     }
 
+    /// Whether the range is registered with the arena that it lies in.
     fn in_arena(&self, range: PageRange) -> bool {
         let arena = self.arenas.range(..=range.start()).next_back();
-        arena.is_some_and(|(_, (arena, _))| arena.contains(range))
+        arena.is_some_and(|(_, arena)| arena.is_watched && arena.range.contains(range))
     }
 
     /// Lets the kernel take pages of the range. It is asked again what is mapped
@@ -185,9 +189,9 @@ impl Engine {
     ///
     /// The range is volatile: its contents may go at any time.
     pub(super) unsafe fn offer(&mut self, range: PageRange) -> Result<()> {
-        self.check(range)?;
+        let mapped = self.check(range)?;
         self.open()?;
-        let new = self.unprotected(range)?;
+        let new = self.unprotected(&mapped);
         let uffd = self.open()?;
         for part in &new {
             map_zeros_where_absent(*part)?;
@@ -309,7 +313,7 @@ impl Engine {
         let before_bytes = self.marks.volatile_bytes();
         self.marks.forget(range);
         stats::VOLATILE_BYTES.sub(before_bytes - self.marks.volatile_bytes());
-        let within = |(_, (arena, _)): &(&usize, &(PageRange, _))| range.contains(*arena);
+        let within = |(_, arena): &(&usize, &Region)| range.contains(arena.range);
         let gone: Vec<usize> = self
             .arenas
             .range(range.as_std())
