@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::*;
 use proptest::prelude::*;
-use rustix::mm::MprotectFlags;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
 use tenure::{
     Error, Features, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange, VolatileBuffer,
     page_size,
@@ -57,6 +57,7 @@ tests!(
     missing_access_is_refused,
     another_userfaultfd_is_busy,
     after_fork_both_processes_are_told,
+    untouched_pages_are_not_lost_in_a_child,
     a_child_without_userfaultfd_cannot_read_zeros,
     a_closed_descriptor_is_a_loss,
     memory_mapped_over_is_a_loss_and_left_alone,
@@ -558,6 +559,32 @@ fn after_fork_both_processes_are_told() {
     assert!(is_filled(pages(range, 10, 54)));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert_eq!(outcome, Outcome::Purged(vec![pages(range, 0, 10)]));
+}
+
+fn untouched_pages_are_not_lost_in_a_child() {
+    // Fork leaves mappings out in which nothing was ever written. Within one
+    // that cannot be accessed, the kernel has nothing to join it with.
+    let len = 66 * page_size();
+    let (access, flags) = (ProtFlags::empty(), MapFlags::PRIVATE);
+    let at = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, flags) }.unwrap();
+    let around = PageRange::new(at.addr(), len).unwrap();
+    let range = pages(around, 1, 64);
+    raw_protect(range, MprotectFlags::READ | MprotectFlags::WRITE);
+    unsafe { range.mark_volatile() }.unwrap();
+    let _ = unsafe { range.mark_nonvolatile() }.unwrap();
+    // Known by now, and not looked at again, which has side effects.
+    raw_map_over(range);
+    unsafe { pages(range, 0, 32).mark_volatile() }.unwrap();
+    let status = fork(|| {
+        assert!(is_zero(range));
+        fill(pages(range, 0, 16));
+        let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+        assert_eq!(outcome, Outcome::Intact);
+        assert!(is_filled(pages(range, 0, 16)) && is_zero(pages(range, 16, 48)));
+        0
+    });
+    assert_eq!(status, 0);
+    unsafe { around.munmap() }.unwrap();
 }
 
 fn fork_without_descriptors() {

@@ -197,7 +197,7 @@ impl Engine {
             map_zeros_where_absent(*part)?;
         }
         for (index, part) in new.iter().enumerate() {
-            if let Err(errno) = uffd.register(*part) {
+            if let Err(errno) = register_copied(uffd, *part) {
                 for done in &new[..index] {
                     // Registered a moment ago; taking that back needs no room.
                     let _ = uffd.unregister(*done);
@@ -448,6 +448,20 @@ fn map_zeros_where_absent(range: PageRange) -> Result<()> {
             .map_err(at("madvise(MADV_POPULATE_READ)", run.range))?;
     }
     Ok(())
+}
+
+/// Registers the range, which lies in one mapping, and has fork copy its pages.
+///
+/// The kernel leaves a mapping out at fork in which nothing has been written: the
+/// child's pages of zeros would be missing, where missing is lost. UFFDIO_ZEROPAGE
+/// makes it a mapping with contents (gives it its `anon_vma`), also where a page
+/// is, which it leaves alone.
+fn register_copied(uffd: &Userfaultfd, range: PageRange) -> std::result::Result<(), Errno> {
+    uffd.register(range)?;
+    let first = PageRange::between(range.start(), range.start() + page_size());
+    uffd.fill_with_zeros(first).inspect_err(|_| {
+        let _ = uffd.unregister(range);
+    })
 }
 
 pub(super) fn explain_register(range: PageRange, errno: Errno) -> Error {
