@@ -10,12 +10,13 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use common::volatile::is_as_told;
 use common::*;
 use proptest::prelude::*;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
 use tenure::{
-    Error, Features, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange, VolatileBuffer,
-    page_size,
+    Error, Features, HugePages, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange,
+    VolatileBuffer, page_size,
 };
 
 /// Why nothing can be offered to the kernel here. What can is offered at once.
@@ -63,6 +64,7 @@ tests!(
     memory_mapped_over_is_a_loss_and_left_alone,
     several_threads_mark_and_unmark,
     nothing_reported_intact_is_ever_lost,
+    what_is_just_being_moved_is_taken_back,
     agrees_with_a_model_of_single_pages;
     children:
     touch_a_purged_page,
@@ -754,6 +756,37 @@ fn nothing_reported_intact_is_ever_lost() {
         purged.into_inner() > 0,
         "nothing was ever purged: the test shows nothing"
     );
+}
+
+/// A huge page that is taken in part is split: for a moment each of its pages is
+/// neither there nor gone.
+fn what_is_just_being_moved_is_taken_back() {
+    const HUGE: usize = 2 << 20;
+    let builder = Mapping::anonymous(2 * HUGE).huge_pages(HugePages::Always);
+    let mut memory = VolatileBuffer::from_mapping(builder.map().unwrap()).unwrap();
+    let range = memory.range();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let first = fastrand::usize(..range.pages());
+                    page_out(pages(range, first, 1));
+                }
+            });
+        }
+        for _ in 0..100 {
+            // Huge pages again.
+            unsafe { range.discard() }.unwrap();
+            fill(range);
+            memory.mark_volatile();
+            std::thread::sleep(Duration::from_micros(fastrand::u64(..200)));
+            let outcome = memory.mark_nonvolatile().unwrap();
+            page_out(range);
+            assert!(is_as_told(range, &outcome));
+        }
+    });
 }
 
 /// What one page of the model is.

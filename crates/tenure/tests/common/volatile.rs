@@ -13,7 +13,7 @@ use tenure::{
     page_size, pressure,
 };
 
-use super::{pages, present};
+use super::{absent, pages};
 
 /// When the kernel is offered what has been marked.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,6 +63,9 @@ pub fn can_offer() -> bool {
 /// What unmarking has told this process to be lost.
 pub static REPORTED_BYTES: AtomicU64 = AtomicU64::new(0);
 
+/// Of that, what may have been parts of huge pages.
+pub static REPORTED_HUGE_BYTES: AtomicU64 = AtomicU64::new(0);
+
 /// One page, as its owner knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Page {
@@ -74,13 +77,16 @@ struct Page {
     /// Its contents are gone, which unmarking will have to tell.
     gone: bool,
     locked: bool,
+    /// It may be a part of a huge page, and have contents by a neighbour's.
+    in_huge: bool,
 }
 
 impl Page {
     fn may_be_taken(&self) -> bool {
         // Without PAGEMAP_SCAN, unmarking cannot tell the page of zeros from
         // others, and makes it a page of its own, which can be lost.
-        let has_contents = self.version > 0 || Features::get().pagemap_scan.is_err();
+        let has_contents =
+            self.version > 0 || self.in_huge || Features::get().pagemap_scan.is_err();
         self.volatile && has_contents && (self.takeable || memory_was_short())
     }
 }
@@ -189,6 +195,13 @@ impl Memory {
         Self::new(buffer.range(), Body::Buffer(buffer), hand_over)
     }
 
+    /// The same, of huge pages.
+    pub fn huge_buffer(mapping: Mapping, hand_over: HandOver) -> Self {
+        let mut memory = Self::buffer(mapping, hand_over);
+        memory.pages.iter_mut().for_each(|page| page.in_huge = true);
+        memory
+    }
+
     pub fn in_arena(arena: &VolatileArena, page_count: usize, hand_over: HandOver) -> Self {
         let buffer = arena.buffer(page_count * page_size()).unwrap();
         Self::new(buffer.range(), Body::Buffer(buffer), hand_over)
@@ -279,7 +292,11 @@ impl Memory {
             (page.volatile, page.takeable) = (false, false);
             self.look(index);
         }
-        REPORTED_BYTES.fetch_add((lost.pages * page_size()) as u64, Relaxed);
+        let lost_bytes = (lost.pages * page_size()) as u64;
+        REPORTED_BYTES.fetch_add(lost_bytes, Relaxed);
+        if self.pages[0].in_huge {
+            REPORTED_HUGE_BYTES.fetch_add(lost_bytes, Relaxed);
+        }
         lost
     }
 
@@ -302,11 +319,11 @@ impl Memory {
         reported
     }
 
-    /// What was written and is not in the page tables any more has been taken.
+    /// What was written and is nowhere any more has been taken.
     fn note_what_is_gone(&mut self, part: (usize, usize)) {
-        let present = present(pages(self.range(), part.0, part.1));
-        for (page, present) in self.known(part).iter_mut().zip(present) {
-            if !present && page.volatile && page.version > 0 && !has_swap() {
+        let absent = absent(pages(self.range(), part.0, part.1));
+        for (page, absent) in self.known(part).iter_mut().zip(absent) {
+            if absent && page.volatile && page.version > 0 {
                 assert!(
                     page.gone || page.may_be_taken(),
                     "taken, and was not offered: {page:?}"
@@ -434,7 +451,8 @@ impl Memory {
         }
         for page in self.known(part).iter_mut().filter(|page| page.volatile) {
             match purged {
-                Ok(()) => page.gone |= page.version > 0,
+                Ok(()) if page.version > 0 => page.gone = true,
+                Ok(()) => page.takeable |= page.in_huge,
                 // Done in part, perhaps.
                 Err(_) => page.takeable = true,
             }
@@ -493,7 +511,7 @@ pub fn is_as_told(range: PageRange, outcome: &Outcome) -> bool {
     })
 }
 
-fn has_swap() -> bool {
+pub fn has_swap() -> bool {
     static HAS_SWAP: LazyLock<bool> = LazyLock::new(|| {
         std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
     });
