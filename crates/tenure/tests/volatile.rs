@@ -57,6 +57,7 @@ tests!(
     locked_memory_is_refused,
     missing_access_is_refused,
     another_userfaultfd_is_busy,
+    what_was_barred_can_be_offered_later,
     after_fork_both_processes_are_told,
     untouched_pages_are_not_lost_in_a_child,
     a_child_without_userfaultfd_cannot_read_zeros,
@@ -534,6 +535,24 @@ fn another_userfaultfd_is_busy() {
     let mut cached = VolatileBuffer::from_mapping(refused.value).unwrap();
     cached.mark_volatile();
     assert!(matches!(cached.mark_nonvolatile(), Ok(Outcome::Intact)));
+}
+
+fn what_was_barred_can_be_offered_later() {
+    let memory = anonymous(64);
+    let range = memory.range();
+    let (filled, rest) = (pages(range, 8, 32), pages(range, 40, 24));
+    fill(filled);
+    tenure::set_hand_over_delay(Duration::from_secs(3600));
+    unsafe { range.mark_volatile() }.unwrap();
+    let other = register_elsewhere(filled);
+    unsafe { range.purge() }.unwrap();
+    drop(other);
+    fill(rest);
+    tenure::set_hand_over_delay(Duration::ZERO);
+    unsafe { range.mark_volatile() }.unwrap();
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![filled]));
+    assert!(is_zero(filled) && is_filled(rest));
 }
 
 fn after_fork_both_processes_are_told() {

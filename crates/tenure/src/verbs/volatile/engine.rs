@@ -219,6 +219,12 @@ impl Engine {
     /// Takes the range back from the kernel, and tells what is lost of it. With
     /// an error it is offered still, and no loss is forgotten.
     pub(super) fn withdraw(&mut self, range: PageRange) -> Result<Outcome> {
+        // Before the rest: no page can be taken back from behind a bar.
+        for part in parts(&self.barred, range) {
+            // SAFETY: only memory that could be read and written is marked.
+            unsafe { bars::take_down(part) }.map_err(at("madvise(MADV_GUARD_REMOVE)", part))?;
+            self.barred.remove(part.as_std());
+        }
         for vma in self.offered_parts(range)? {
             if !self.protects(vma.range.start()) {
                 stats::UNPROTECTED_BYTES.add(lose(&mut self.lost, vma.range));
@@ -231,11 +237,6 @@ impl Engine {
             } else if let Some(uffd) = &self.uffd {
                 take_back(uffd, vma.range, &mut self.lost)?;
             }
-        }
-        for part in parts(&self.barred, range) {
-            // SAFETY: only memory that could be read and written is marked.
-            unsafe { bars::take_down(part) }.map_err(at("madvise(MADV_GUARD_REMOVE)", part))?;
-            self.barred.remove(part.as_std());
         }
         self.stop_watching(range);
         Ok(self.take_report(range))
@@ -421,6 +422,14 @@ pub(super) fn protect_children() -> Result<()> {
 fn open_userfaultfd() -> Result<Userfaultfd> {
     protect_children()?;
     let features = Features::get();
+    features
+        .madv_populate
+        .map_err(|answer| Error::Unsupported {
+            verb: VERB,
+            feature: "MADV_POPULATE_WRITE",
+            answer,
+            remedy: "it needs Linux 5.14",
+        })?;
     features.userfaultfd.and_then(|_| Userfaultfd::open()).map_err(|answer| Error::Unsupported {
         verb: VERB,
         feature: "userfaultfd",

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use super::engine::ENGINE;
+use super::engine::{ENGINE, can_offer};
 use super::keeper;
 use crate::ground::sys::fork::at_fork;
 use crate::ground::sys::userfaultfd::Userfaultfd;
@@ -45,7 +45,7 @@ unsafe extern "C" fn child() {
             if engine.offered.is_empty() && engine.arenas.is_empty() {
                 return;
             }
-            engine.uffd = Userfaultfd::open().ok();
+            engine.uffd = can_offer().then(Userfaultfd::open).and_then(Result::ok);
             for arena in engine.arenas.values_mut() {
                 // Where it was not watched, pages in use may be missing. The
                 // offered parts follow.
