@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use common::volatile::is_as_told;
 use common::*;
-use proptest::prelude::*;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
 use tenure::{
     Error, Features, HugePages, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange,
@@ -65,8 +64,7 @@ tests!(
     memory_mapped_over_is_a_loss_and_left_alone,
     several_threads_mark_and_unmark,
     nothing_reported_intact_is_ever_lost,
-    what_is_just_being_moved_is_taken_back,
-    agrees_with_a_model_of_single_pages;
+    what_is_just_being_moved_is_taken_back;
     children:
     touch_a_purged_page,
     fork_without_descriptors,
@@ -806,110 +804,4 @@ fn what_is_just_being_moved_is_taken_back() {
             assert!(is_as_told(range, &outcome));
         }
     });
-}
-
-/// What one page of the model is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct ModelPage {
-    volatile: bool,
-    filled: bool,
-    lost: bool,
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Mark(usize, usize),
-    Unmark(usize, usize),
-    Purge(usize, usize),
-    Discard(usize, usize),
-    Fill(usize, usize),
-}
-
-const MODEL_PAGES: usize = 24;
-
-fn any_step() -> impl Strategy<Value = Step> {
-    let part = || (0..MODEL_PAGES).prop_flat_map(|first| (Just(first), 0..=MODEL_PAGES - first));
-    prop_oneof![
-        4 => part().prop_map(|(first, count)| Step::Mark(first, count)),
-        3 => part().prop_map(|(first, count)| Step::Unmark(first, count)),
-        2 => part().prop_map(|(first, count)| Step::Purge(first, count)),
-        1 => part().prop_map(|(first, count)| Step::Discard(first, count)),
-        2 => part().prop_map(|(first, count)| Step::Fill(first, count)),
-    ]
-}
-
-fn agrees_with_a_model_of_single_pages() {
-    let config = ProptestConfig {
-        cases: 200,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    proptest!(config, |(steps in proptest::collection::vec(any_step(), 1..30))| {
-        let memory = anonymous(MODEL_PAGES);
-        let range = memory.range();
-        let mut model = [ModelPage { volatile: false, filled: false, lost: false }; MODEL_PAGES];
-        for step in steps {
-            take(&step, range, &mut model)?;
-            for (index, page) in model.iter().enumerate() {
-                let at = pages(range, index, 1);
-                if page.lost {
-                    prop_assert_eq!(readable(at.start()), Err(libc::EFAULT), "page {}", index);
-                } else {
-                    prop_assert!(if page.filled { is_filled(at) } else { is_zero(at) }, "page {}", index);
-                }
-            }
-        }
-    });
-}
-
-fn take(step: &Step, range: PageRange, model: &mut [ModelPage]) -> Result<(), TestCaseError> {
-    match *step {
-        Step::Mark(first, count) => {
-            unsafe { pages(range, first, count).mark_volatile() }.unwrap();
-            for page in &mut model[first..first + count] {
-                page.volatile = true;
-            }
-        }
-        Step::Unmark(first, count) => {
-            let outcome = unsafe { pages(range, first, count).mark_nonvolatile() }.unwrap();
-            let mut reported = vec![false; count];
-            if let Outcome::Purged(runs) = outcome {
-                prop_assert!(!runs.is_empty());
-                for run in runs {
-                    let from = (run.start() - pages(range, first, 0).start()) / page_size();
-                    reported[from..from + run.pages()].fill(true);
-                }
-            }
-            for (page, reported) in model[first..first + count].iter_mut().zip(reported) {
-                prop_assert_eq!(page.lost, reported);
-                if page.lost {
-                    page.filled = false;
-                }
-                (page.volatile, page.lost) = (false, false);
-            }
-        }
-        Step::Purge(first, count) => {
-            unsafe { pages(range, first, count).purge() }.unwrap();
-            for page in &mut model[first..first + count] {
-                page.lost |= page.volatile && page.filled;
-            }
-        }
-        Step::Discard(first, count) => {
-            unsafe { pages(range, first, count).discard() }.unwrap();
-            model[first..first + count].fill(ModelPage {
-                volatile: false,
-                filled: false,
-                lost: false,
-            });
-        }
-        Step::Fill(first, count) => {
-            for (index, page) in model[first..first + count].iter_mut().enumerate() {
-                if !page.lost {
-                    fill(pages(range, first + index, 1));
-                    page.filled = true;
-                }
-            }
-        }
-    }
-    Ok(())
 }
