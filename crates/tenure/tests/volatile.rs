@@ -10,12 +10,12 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use common::volatile::is_as_told;
 use common::*;
-use proptest::prelude::*;
-use rustix::mm::MprotectFlags;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
 use tenure::{
-    Error, Features, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange, VolatileBuffer,
-    page_size,
+    Error, Features, HugePages, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange,
+    VolatileBuffer, page_size,
 };
 
 /// Why nothing can be offered to the kernel here. What can is offered at once.
@@ -56,13 +56,15 @@ tests!(
     locked_memory_is_refused,
     missing_access_is_refused,
     another_userfaultfd_is_busy,
+    what_was_barred_can_be_offered_later,
     after_fork_both_processes_are_told,
+    untouched_pages_are_not_lost_in_a_child,
     a_child_without_userfaultfd_cannot_read_zeros,
     a_closed_descriptor_is_a_loss,
     memory_mapped_over_is_a_loss_and_left_alone,
     several_threads_mark_and_unmark,
     nothing_reported_intact_is_ever_lost,
-    agrees_with_a_model_of_single_pages;
+    what_is_just_being_moved_is_taken_back;
     children:
     touch_a_purged_page,
     fork_without_descriptors,
@@ -503,6 +505,24 @@ fn another_userfaultfd_is_busy() {
     assert!(matches!(cached.mark_nonvolatile(), Ok(Outcome::Intact)));
 }
 
+fn what_was_barred_can_be_offered_later() {
+    let memory = anonymous(64);
+    let range = memory.range();
+    let (filled, rest) = (pages(range, 8, 32), pages(range, 40, 24));
+    fill(filled);
+    tenure::set_hand_over_delay(Duration::from_secs(3600));
+    unsafe { range.mark_volatile() }.unwrap();
+    let other = register_elsewhere(filled);
+    unsafe { range.purge() }.unwrap();
+    drop(other);
+    fill(rest);
+    tenure::set_hand_over_delay(Duration::ZERO);
+    unsafe { range.mark_volatile() }.unwrap();
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![filled]));
+    assert!(is_zero(filled) && is_filled(rest));
+}
+
 fn after_fork_both_processes_are_told() {
     let memory = filled(64);
     let range = memory.range();
@@ -528,6 +548,32 @@ fn after_fork_both_processes_are_told() {
     assert!(is_filled(pages(range, 10, 54)));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert_eq!(outcome, Outcome::Purged(vec![pages(range, 0, 10)]));
+}
+
+fn untouched_pages_are_not_lost_in_a_child() {
+    // Fork leaves mappings out in which nothing was ever written. Within one
+    // that cannot be accessed, the kernel has nothing to join it with.
+    let len = 66 * page_size();
+    let (access, flags) = (ProtFlags::empty(), MapFlags::PRIVATE);
+    let at = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, flags) }.unwrap();
+    let around = PageRange::new(at.addr(), len).unwrap();
+    let range = pages(around, 1, 64);
+    raw_protect(range, MprotectFlags::READ | MprotectFlags::WRITE);
+    unsafe { range.mark_volatile() }.unwrap();
+    let _ = unsafe { range.mark_nonvolatile() }.unwrap();
+    // Known by now, and not looked at again, which has side effects.
+    raw_map_over(range);
+    unsafe { pages(range, 0, 32).mark_volatile() }.unwrap();
+    let status = fork(|| {
+        assert!(is_zero(range));
+        fill(pages(range, 0, 16));
+        let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+        assert_eq!(outcome, Outcome::Intact);
+        assert!(is_filled(pages(range, 0, 16)) && is_zero(pages(range, 16, 48)));
+        0
+    });
+    assert_eq!(status, 0);
+    unsafe { around.munmap() }.unwrap();
 }
 
 fn fork_without_descriptors() {
@@ -699,108 +745,33 @@ fn nothing_reported_intact_is_ever_lost() {
     );
 }
 
-/// What one page of the model is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct ModelPage {
-    volatile: bool,
-    filled: bool,
-    lost: bool,
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Mark(usize, usize),
-    Unmark(usize, usize),
-    Purge(usize, usize),
-    Discard(usize, usize),
-    Fill(usize, usize),
-}
-
-const MODEL_PAGES: usize = 24;
-
-fn any_step() -> impl Strategy<Value = Step> {
-    let part = || (0..MODEL_PAGES).prop_flat_map(|first| (Just(first), 0..=MODEL_PAGES - first));
-    prop_oneof![
-        4 => part().prop_map(|(first, count)| Step::Mark(first, count)),
-        3 => part().prop_map(|(first, count)| Step::Unmark(first, count)),
-        2 => part().prop_map(|(first, count)| Step::Purge(first, count)),
-        1 => part().prop_map(|(first, count)| Step::Discard(first, count)),
-        2 => part().prop_map(|(first, count)| Step::Fill(first, count)),
-    ]
-}
-
-fn agrees_with_a_model_of_single_pages() {
-    let config = ProptestConfig {
-        cases: 200,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    proptest!(config, |(steps in proptest::collection::vec(any_step(), 1..30))| {
-        let memory = anonymous(MODEL_PAGES);
-        let range = memory.range();
-        let mut model = [ModelPage { volatile: false, filled: false, lost: false }; MODEL_PAGES];
-        for step in steps {
-            take(&step, range, &mut model)?;
-            for (index, page) in model.iter().enumerate() {
-                let at = pages(range, index, 1);
-                if page.lost {
-                    prop_assert_eq!(readable(at.start()), Err(libc::EFAULT), "page {}", index);
-                } else {
-                    prop_assert!(if page.filled { is_filled(at) } else { is_zero(at) }, "page {}", index);
+/// A huge page that is taken in part is split: for a moment each of its pages is
+/// neither there nor gone.
+fn what_is_just_being_moved_is_taken_back() {
+    const HUGE: usize = 2 << 20;
+    let builder = Mapping::anonymous(2 * HUGE).huge_pages(HugePages::Always);
+    let mut memory = VolatileBuffer::from_mapping(builder.map().unwrap()).unwrap();
+    let range = memory.range();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let first = fastrand::usize(..range.pages());
+                    page_out(pages(range, first, 1));
                 }
-            }
-        }
-    });
-}
-
-fn take(step: &Step, range: PageRange, model: &mut [ModelPage]) -> Result<(), TestCaseError> {
-    match *step {
-        Step::Mark(first, count) => {
-            unsafe { pages(range, first, count).mark_volatile() }.unwrap();
-            for page in &mut model[first..first + count] {
-                page.volatile = true;
-            }
-        }
-        Step::Unmark(first, count) => {
-            let outcome = unsafe { pages(range, first, count).mark_nonvolatile() }.unwrap();
-            let mut reported = vec![false; count];
-            if let Outcome::Purged(runs) = outcome {
-                prop_assert!(!runs.is_empty());
-                for run in runs {
-                    let from = (run.start() - pages(range, first, 0).start()) / page_size();
-                    reported[from..from + run.pages()].fill(true);
-                }
-            }
-            for (page, reported) in model[first..first + count].iter_mut().zip(reported) {
-                prop_assert_eq!(page.lost, reported);
-                if page.lost {
-                    page.filled = false;
-                }
-                (page.volatile, page.lost) = (false, false);
-            }
-        }
-        Step::Purge(first, count) => {
-            unsafe { pages(range, first, count).purge() }.unwrap();
-            for page in &mut model[first..first + count] {
-                page.lost |= page.volatile && page.filled;
-            }
-        }
-        Step::Discard(first, count) => {
-            unsafe { pages(range, first, count).discard() }.unwrap();
-            model[first..first + count].fill(ModelPage {
-                volatile: false,
-                filled: false,
-                lost: false,
             });
         }
-        Step::Fill(first, count) => {
-            for (index, page) in model[first..first + count].iter_mut().enumerate() {
-                if !page.lost {
-                    fill(pages(range, first + index, 1));
-                    page.filled = true;
-                }
-            }
+        for _ in 0..100 {
+            // Huge pages again.
+            unsafe { range.discard() }.unwrap();
+            fill(range);
+            memory.mark_volatile();
+            std::thread::sleep(Duration::from_micros(fastrand::u64(..200)));
+            let outcome = memory.mark_nonvolatile().unwrap();
+            page_out(range);
+            assert!(is_as_told(range, &outcome));
         }
-    }
-    Ok(())
+    });
 }

@@ -10,8 +10,10 @@ mod common;
 
 use std::time::Duration;
 
+use common::volatile::is_as_told;
 use common::*;
-use tenure::{Error, Outcome, VolatileArena, VolatileBuffer, page_size};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
+use tenure::{Error, Outcome, PageRange, VolatileArena, VolatileBuffer, page_size};
 
 tests!(
     bytes_are_lent_only_while_nonvolatile,
@@ -26,9 +28,13 @@ tests!(
     buffers_keep_their_arena_alive,
     a_hundred_thousand_objects_in_few_mappings,
     an_arena_after_fork,
+    an_arena_whose_descriptor_was_closed,
+    a_purge_that_stops_half_way_forgets_no_loss,
     everything_without_userfaultfd;
     children:
     without_userfaultfd,
+    close_the_descriptor_of_an_arena,
+    purge_with_no_room_for_bars,
 );
 
 const NONE: Duration = Duration::ZERO;
@@ -132,6 +138,13 @@ fn a_new_buffer_is_zeros_and_whole_pages() {
     ));
 }
 
+/// Maps memory there, unless another thread has mapped something meanwhile.
+fn map_if_free(range: PageRange) -> bool {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    unsafe { mmap_anonymous(range.as_ptr().cast(), range.len(), access, flags) }.is_ok()
+}
+
 fn dropping_a_marked_buffer() {
     tenure::set_hand_over_delay(Duration::from_millis(1));
     // Many are on their way to the kernel when they are dropped.
@@ -140,7 +153,9 @@ fn dropping_a_marked_buffer() {
         let range = buffer.range();
         buffer.mark_volatile();
         drop(buffer);
-        raw_map_over(range);
+        if !map_if_free(range) {
+            continue;
+        }
         fill(range);
         std::thread::sleep(Duration::from_micros(50));
         page_out(range);
@@ -295,6 +310,49 @@ fn an_arena_after_fork() {
     used.mark_volatile();
 }
 
+fn close_the_descriptor_of_an_arena() {
+    tenure::set_hand_over_delay(NONE);
+    let arena = VolatileArena::new(64 * page_size()).unwrap();
+    let mut pair = [0, 1].map(|_| arena.buffer(4 * page_size()).unwrap());
+    assert_eq!(pair[0].range().end(), pair[1].range().start());
+    assert_eq!(unsafe { libc::close_range(3, u32::MAX, 0) }, 0);
+    // Nothing has been offered: nothing is lost.
+    for buffer in &mut pair {
+        fill(buffer.range());
+        buffer.mark_volatile();
+        let outcome = buffer.mark_nonvolatile().unwrap();
+        assert!(is_as_told(buffer.range(), &outcome));
+    }
+    // Both at once, of which only the first has been watched again.
+    pair[0].mark_volatile();
+    tenure::set_hand_over_delay(LONG);
+    pair.iter_mut().for_each(VolatileBuffer::mark_volatile);
+    tenure::set_hand_over_delay(NONE);
+    for buffer in &mut pair {
+        fill(buffer.range());
+        buffer.mark_volatile();
+        page_out(buffer.range());
+        assert!(has_vm_flag(buffer.range(), "um"), "not watched");
+        assert_eq!(tenure::stats().unprotected_bytes, 0);
+        let _ = buffer.mark_nonvolatile().unwrap();
+    }
+    // A child watches only what is whole.
+    let mut new = arena.buffer(4 * page_size()).unwrap();
+    let status = fork(|| {
+        assert!(is_zero(new.range()));
+        new.as_mut_slice().unwrap().fill(1);
+        new.mark_volatile();
+        new.purge().unwrap();
+        assert!(new.read_volatile_into(0, &mut [0]).is_err());
+        i32::from(new.mark_nonvolatile().unwrap() == Outcome::Intact)
+    });
+    assert_eq!(status, 0);
+}
+
+fn an_arena_whose_descriptor_was_closed() {
+    in_child_ok("close_the_descriptor_of_an_arena");
+}
+
 /// The same tests, where nothing can be offered: purging puts up bars.
 fn without_userfaultfd() {
     bytes_are_lent_only_while_nonvolatile();
@@ -318,11 +376,56 @@ fn without_userfaultfd() {
     );
 }
 
+/// Without guard regions, each bar is a mapping of its own, of which there are
+/// only so many.
+fn purge_with_no_room_for_bars() {
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    let most: usize = most.trim().parse().unwrap();
+    let memory = anonymous(256);
+    let range = memory.range();
+    for page in (0..256).step_by(2) {
+        fill(pages(range, page, 1));
+    }
+    tenure::set_hand_over_delay(LONG);
+    unsafe { range.mark_volatile() }.unwrap();
+    // Room for some of the bars.
+    let others = anonymous(most + 1000);
+    let mut page = 0;
+    while mapping_count() < most - 100 {
+        for _ in 0..(most - 100 - mapping_count()).div_ceil(2) {
+            raw_protect(pages(others.range(), page, 1), MprotectFlags::READ);
+            page += 2;
+        }
+    }
+    let error = unsafe { range.purge() }.unwrap_err();
+    assert_eq!(error.errno(), libc::ENOMEM, "{error}");
+    drop(others);
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    let Outcome::Purged(runs) = outcome else {
+        panic!("a loss without a word")
+    };
+    for page in 0..256 {
+        let page = pages(range, page, 1);
+        let is_lost = runs.iter().any(|run| run.contains(page));
+        assert!(is_zero(page) || !is_lost && is_filled(page));
+        let was_filled = (page.start() - range.start()) / page_size() % 2 == 0;
+        assert!(
+            is_lost || is_filled(page) == was_filled,
+            "a loss without a word"
+        );
+    }
+}
+
+fn a_purge_that_stops_half_way_forgets_no_loss() {
+    in_child_without("userfaultfd,madv_guard", "purge_with_no_room_for_bars");
+}
+
 fn everything_without_userfaultfd() {
     for features in [
         "userfaultfd",
         "userfaultfd,madv_guard",
         "userfaultfd,pagemap_scan",
+        "madv_populate",
     ] {
         in_child_without(features, "without_userfaultfd");
     }

@@ -10,6 +10,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::cgroup::{Group, enter_group};
+use common::volatile::is_as_told;
 use common::*;
 use libtest_mimic::Completion;
 use tenure::{Features, Mapping, Outcome, PageRange, Priority, VolatileBuffer, page_size};
@@ -61,22 +62,6 @@ fn buffer(page_count: usize) -> VolatileBuffer {
     let buffer = VolatileBuffer::from_mapping(anonymous(page_count)).unwrap();
     fill(buffer.range());
     buffer
-}
-
-/// Whether the contents are what was told of them. (What is offered the kernel
-/// may take at any time, also in a test.)
-fn is_as_told(range: PageRange, outcome: &Outcome) -> bool {
-    let lost: &[PageRange] = match outcome {
-        Outcome::Intact => &[],
-        Outcome::Purged(runs) => runs,
-    };
-    (0..range.pages()).all(|page| {
-        let page = pages(range, page, 1);
-        match lost.iter().any(|run| run.contains(page)) {
-            true => is_zero(page),
-            false => is_filled(page),
-        }
-    })
 }
 
 /// How many threads there are with the keeper's name.

@@ -118,6 +118,7 @@ impl Group {
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );
+        print!("{}", String::from_utf8_lossy(&output.stdout));
     }
 }
 

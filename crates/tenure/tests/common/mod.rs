@@ -9,6 +9,7 @@
 #![allow(dead_code)]
 
 pub mod cgroup;
+pub mod volatile;
 
 use std::process::{Command, ExitCode, Output};
 use std::sync::LazyLock;
@@ -106,8 +107,12 @@ pub fn in_child_ok(name: &str) {
 
 /// The same, as on a kernel without the features named.
 pub fn in_child_without(features: &str, name: &str) {
-    let output = child(name).env("TENURE_WITHOUT", features).output();
-    assert_ended_well(name, &output.unwrap());
+    let output = child(name)
+        .env("TENURE_WITHOUT", features)
+        .output()
+        .unwrap();
+    assert_ended_well(name, &output);
+    print!("{}", String::from_utf8_lossy(&output.stdout));
 }
 
 fn child(name: &str) -> Command {
@@ -302,15 +307,27 @@ pub fn is_zero(range: PageRange) -> bool {
 
 /// Which pages are in memory, by `/proc/self/pagemap`.
 pub fn present(range: PageRange) -> Vec<bool> {
+    let entries = pagemap(range).into_iter();
+    entries.map(|entry| entry >> 63 == 1).collect()
+}
+
+/// Which pages are neither in memory nor in swap, nor on their way between two
+/// places.
+pub fn absent(range: PageRange) -> Vec<bool> {
+    let entries = pagemap(range).into_iter();
+    entries.map(|entry| entry >> 62 == 0).collect()
+}
+
+fn pagemap(range: PageRange) -> Vec<u64> {
     use std::os::unix::fs::FileExt;
     let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
     let mut entries = vec![0; range.pages() * 8];
     pagemap
         .read_exact_at(&mut entries, (range.start() / page_size() * 8) as u64)
         .unwrap();
+    let entries = entries.chunks(8);
     entries
-        .chunks(8)
-        .map(|entry| u64::from_ne_bytes(entry.try_into().unwrap()) >> 63 == 1)
+        .map(|entry| u64::from_ne_bytes(entry.try_into().unwrap()))
         .collect()
 }
 

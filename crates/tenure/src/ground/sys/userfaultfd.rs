@@ -137,9 +137,10 @@ impl Userfaultfd {
     /// missing; pages that are there stay.
     pub(crate) fn fill_with_zeros(&self, range: PageRange) -> Result<(), Errno> {
         let mut at = range.start();
+        let mut end = range.end();
         while at < range.end() {
             let mut zero = uffdio_zeropage {
-                range: wire(PageRange::between(at, range.end())),
+                range: wire(PageRange::between(at, end)),
                 mode: 0,
                 zeropage: 0,
             };
@@ -157,8 +158,15 @@ impl Userfaultfd {
                 // Done in part, or mappings changed meanwhile: go on.
                 Err(Errno::AGAIN) => at += filled,
                 Err(Errno::EXIST) => at += page_size(),
+                // More than one mapping: one page at a time gets past the end of
+                // the first.
+                Err(Errno::NOENT) if end - at > page_size() => {
+                    end = at + page_size();
+                    continue;
+                }
                 Err(errno) => return Err(errno),
             }
+            end = range.end();
         }
         Ok(())
     }

@@ -120,21 +120,35 @@ impl Drop for Place {
     }
 }
 
-/// The arenas, by their first address, and what is free of them.
-pub(super) type Arenas = BTreeMap<usize, (PageRange, FreeRuns)>;
+/// The arenas, by their first address.
+pub(super) type Arenas = BTreeMap<usize, Region>;
+
+/// What the engine knows of an arena.
+pub(super) struct Region {
+    pub(super) range: PageRange,
+    free: FreeRuns,
+    /// Registered with the userfaultfd as a whole; every page of a buffer is
+    /// there. Ends with the userfaultfd.
+    pub(super) is_watched: bool,
+}
 
 impl Engine {
     /// Watches an arena as a whole, while nothing is in it. Without a userfaultfd
     /// to be had, its buffers are barred when they are purged, as others are.
     fn add_arena(&mut self, range: PageRange) -> Result<()> {
         protect_children()?;
-        if can_offer() {
+        let is_watched = can_offer();
+        if is_watched {
             let uffd = self.open()?;
             uffd.register(range)
                 .map_err(|errno| explain_register(range, errno))?;
         }
-        self.arenas
-            .insert(range.start(), (range, FreeRuns::new(range)));
+        let region = Region {
+            range,
+            free: FreeRuns::new(range),
+            is_watched,
+        };
+        self.arenas.insert(range.start(), region);
         Ok(())
     }
 
@@ -145,7 +159,8 @@ impl Engine {
             asked_bytes: len,
             longest_bytes,
         };
-        let (_, free) = self.arenas.get_mut(&arena.start()).ok_or(full(0))?;
+        let region = self.arenas.get_mut(&arena.start()).ok_or(full(0))?;
+        let free = &mut region.free;
         let rounded = len.checked_next_multiple_of(page_size());
         let place = rounded.and_then(|rounded| free.take(rounded));
         let place = place.ok_or_else(|| full(free.longest()))?;
@@ -166,8 +181,8 @@ impl Engine {
         // SAFETY: it was a buffer's, which is gone.
         let emptied = unsafe { advise_losing(place, Losing::DontNeed) };
         // What cannot be emptied (locked by somebody) is not used again.
-        if let (Ok(()), Some((_, free))) = (emptied, self.arenas.get_mut(&arena.start())) {
-            free.put_back(place);
+        if let (Ok(()), Some(region)) = (emptied, self.arenas.get_mut(&arena.start())) {
+            region.free.put_back(place);
         }
     }
 }

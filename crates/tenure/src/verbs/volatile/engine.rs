@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use rangemap::RangeSet;
 
-use super::arena::Arenas;
+use super::arena::{Arenas, Region};
 use super::fork;
 use super::marks::Marks;
 use super::objects::Objects;
@@ -34,7 +34,6 @@ pub(super) struct Engine {
     pub(super) marks: Marks,
     /// Ranges with a word of their own.
     pub(super) objects: Objects,
-    /// Registered with the userfaultfd at all times; pages in use are there.
     pub(super) arenas: Arenas,
     /// What the kernel may take pages of; registered with the userfaultfd.
     pub(super) offered: RangeSet<usize>,
@@ -78,6 +77,9 @@ impl Engine {
     pub(super) fn open(&mut self) -> Result<&Userfaultfd> {
         if let Some(closed) = self.uffd.take_if(|uffd| !uffd.is_open()) {
             closed.forget();
+            for arena in self.arenas.values_mut() {
+                arena.is_watched = false;
+            }
         }
         match self.uffd {
             Some(ref uffd) => Ok(uffd),
@@ -103,30 +105,53 @@ impl Engine {
         Ok(mapped)
     }
 
-    /// The parts of the range that have to be registered: those that are not,
+    /// The parts of the mappings that have to be registered: those that are not,
     /// and those that have lost their protection, which from here on count as
     /// lost.
-    fn unprotected(&mut self, range: PageRange) -> Result<Vec<PageRange>> {
-        let mut found: Vec<PageRange> = self
-            .offered
-            .gaps(&range.as_std())
-            .map(PageRange::from)
-            .filter(|part| !(self.in_arena(*part) && self.protects(part.start())))
-            .collect();
-        for vma in self.offered_parts(range)? {
-            if !self.protects(vma.range.start()) {
-                stats::UNPROTECTED_BYTES.add(lose(&mut self.lost, vma.range));
-                found.push(vma.range);
+    fn unprotected(&mut self, mapped: &[Vma]) -> Vec<PageRange> {
+        let mut found = Vec::new();
+        for vma in mapped.iter().map(|vma| vma.range) {
+            let is_protected = self.protects(vma.start());
+            let vma_std = vma.as_std();
+            let gaps = self.offered.gaps(&vma_std).map(PageRange::from);
+            found.extend(gaps.filter(|part| !(is_protected && self.in_arena(*part))));
+            if !is_protected {
+                for part in parts(&self.offered, vma) {
+                    stats::UNPROTECTED_BYTES.add(lose(&mut self.lost, part));
+                    found.push(part);
+                }
             }
         }
-        Ok(found)
+        found
+    }
+
+    /// Whether the range can be volatile: private anonymous memory that can be
+    /// read and written, but for bars of ours, and is not locked.
+    fn check(&self, range: PageRange) -> Result<Vec<Vma>> {
+        let vmas = check_private_anonymous(VERB, range)?;
+        let is_barred = |vma: &Vma| gap_bytes(&self.barred, vma.range) == 0;
+        for vma in &vmas {
+            let missing = match (vma.readable, vma.writable) {
+                (true, true) => continue,
+                (true, false) => "write",
+                (false, _) if is_barred(vma) => continue,
+                (false, _) => "read",
+            };
+            return Err(Error::NoAccess {
+                verb: VERB,
+                range,
+                part: vma.range,
+                missing,
+            });
+        }
+        Ok(vmas)
     }
 
     /// Looks whether the range is fit to be volatile, when it is met for the
     /// first time.
     pub(super) fn look_at(&mut self, range: PageRange) -> Result<()> {
         protect_children()?;
-        let vmas = check(range)?;
+        let vmas = self.check(range)?;
         if !can_offer() {
             return Ok(());
         }
@@ -150,9 +175,10 @@ impl Engine {
             && self.offered_parts(range)?.iter().all(is_protected))
     }
 
+    /// Whether the range is registered with the arena that it lies in.
     fn in_arena(&self, range: PageRange) -> bool {
         let arena = self.arenas.range(..=range.start()).next_back();
-        arena.is_some_and(|(_, (arena, _))| arena.contains(range))
+        arena.is_some_and(|(_, arena)| arena.is_watched && arena.range.contains(range))
     }
 
     /// Lets the kernel take pages of the range. It is asked again what is mapped
@@ -163,15 +189,15 @@ impl Engine {
     ///
     /// The range is volatile: its contents may go at any time.
     pub(super) unsafe fn offer(&mut self, range: PageRange) -> Result<()> {
-        check(range)?;
+        let mapped = self.check(range)?;
         self.open()?;
-        let new = self.unprotected(range)?;
+        let new = self.unprotected(&mapped);
         let uffd = self.open()?;
         for part in &new {
             map_zeros_where_absent(*part)?;
         }
         for (index, part) in new.iter().enumerate() {
-            if let Err(errno) = uffd.register(*part) {
+            if let Err(errno) = register_copied(uffd, *part) {
                 for done in &new[..index] {
                     // Registered a moment ago; taking that back needs no room.
                     let _ = uffd.unregister(*done);
@@ -193,6 +219,12 @@ impl Engine {
     /// Takes the range back from the kernel, and tells what is lost of it. With
     /// an error it is offered still, and no loss is forgotten.
     pub(super) fn withdraw(&mut self, range: PageRange) -> Result<Outcome> {
+        // Before the rest: no page can be taken back from behind a bar.
+        for part in parts(&self.barred, range) {
+            // SAFETY: only memory that could be read and written is marked.
+            unsafe { bars::take_down(part) }.map_err(at("madvise(MADV_GUARD_REMOVE)", part))?;
+            self.barred.remove(part.as_std());
+        }
         for vma in self.offered_parts(range)? {
             if !self.protects(vma.range.start()) {
                 stats::UNPROTECTED_BYTES.add(lose(&mut self.lost, vma.range));
@@ -205,11 +237,6 @@ impl Engine {
             } else if let Some(uffd) = &self.uffd {
                 take_back(uffd, vma.range, &mut self.lost)?;
             }
-        }
-        for part in parts(&self.barred, range) {
-            // SAFETY: only memory that could be read and written is marked.
-            unsafe { bars::take_down(part) }.map_err(at("madvise(MADV_GUARD_REMOVE)", part))?;
-            self.barred.remove(part.as_std());
         }
         self.stop_watching(range);
         Ok(self.take_report(range))
@@ -254,7 +281,7 @@ impl Engine {
     /// As for [`Engine::offer`].
     unsafe fn bar(&mut self, range: PageRange) -> Result<usize> {
         let mut taken_bytes = 0;
-        check(range)?;
+        self.check(range)?;
         protect_children()?;
         let open: Vec<PageRange> = self
             .barred
@@ -287,7 +314,7 @@ impl Engine {
         let before_bytes = self.marks.volatile_bytes();
         self.marks.forget(range);
         stats::VOLATILE_BYTES.sub(before_bytes - self.marks.volatile_bytes());
-        let within = |(_, (arena, _)): &(&usize, &(PageRange, _))| range.contains(*arena);
+        let within = |(_, arena): &(&usize, &Region)| range.contains(arena.range);
         let gone: Vec<usize> = self
             .arenas
             .range(range.as_std())
@@ -385,26 +412,6 @@ fn parts(set: &RangeSet<usize>, range: PageRange) -> Vec<PageRange> {
         .collect()
 }
 
-/// Whether the range can be volatile: private anonymous memory that can be read
-/// and written and is not locked.
-fn check(range: PageRange) -> Result<Vec<Vma>> {
-    let vmas = check_private_anonymous(VERB, range)?;
-    for vma in &vmas {
-        let missing = match (vma.readable, vma.writable) {
-            (true, true) => continue,
-            (true, false) => "write",
-            (false, _) => "read",
-        };
-        return Err(Error::NoAccess {
-            verb: VERB,
-            range,
-            part: vma.range,
-            missing,
-        });
-    }
-    Ok(vmas)
-}
-
 pub(super) fn protect_children() -> Result<()> {
     fork::protect_children().map_err(|errno| Error::System {
         call: "pthread_atfork",
@@ -415,6 +422,14 @@ pub(super) fn protect_children() -> Result<()> {
 fn open_userfaultfd() -> Result<Userfaultfd> {
     protect_children()?;
     let features = Features::get();
+    features
+        .madv_populate
+        .map_err(|answer| Error::Unsupported {
+            verb: VERB,
+            feature: "MADV_POPULATE_WRITE",
+            answer,
+            remedy: "it needs Linux 5.14",
+        })?;
     features.userfaultfd.and_then(|_| Userfaultfd::open()).map_err(|answer| Error::Unsupported {
         verb: VERB,
         feature: "userfaultfd",
@@ -442,6 +457,20 @@ fn map_zeros_where_absent(range: PageRange) -> Result<()> {
             .map_err(at("madvise(MADV_POPULATE_READ)", run.range))?;
     }
     Ok(())
+}
+
+/// Registers the range, which lies in one mapping, and has fork copy its pages.
+///
+/// The kernel leaves a mapping out at fork in which nothing has been written: the
+/// child's pages of zeros would be missing, where missing is lost. UFFDIO_ZEROPAGE
+/// makes it a mapping with contents (gives it its `anon_vma`), also where a page
+/// is, which it leaves alone.
+fn register_copied(uffd: &Userfaultfd, range: PageRange) -> std::result::Result<(), Errno> {
+    uffd.register(range)?;
+    let first = PageRange::between(range.start(), range.start() + page_size());
+    uffd.fill_with_zeros(first).inspect_err(|_| {
+        let _ = uffd.unregister(range);
+    })
 }
 
 pub(super) fn explain_register(range: PageRange, errno: Errno) -> Error {

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use super::engine::ENGINE;
+use super::engine::{ENGINE, can_offer};
 use super::keeper;
 use crate::ground::sys::fork::at_fork;
 use crate::ground::sys::userfaultfd::Userfaultfd;
@@ -34,12 +34,10 @@ unsafe extern "C" fn child() {
     unsafe {
         ENGINE.let_go(|engine| {
             // The inherited one belongs to the parent's address space.
-            if let Some(parents) = engine.uffd.take() {
-                if parents.is_open() {
-                    drop(parents);
-                } else {
-                    parents.forget();
-                }
+            let was_open = engine.uffd.as_ref().is_some_and(Userfaultfd::is_open);
+            match engine.uffd.take() {
+                Some(closed) if !was_open => closed.forget(),
+                parents => drop(parents),
             }
             // The child's counters have begun at zero.
             stats::VOLATILE_BYTES.set(engine.volatile_bytes());
@@ -47,10 +45,14 @@ unsafe extern "C" fn child() {
             if engine.offered.is_empty() && engine.arenas.is_empty() {
                 return;
             }
-            engine.uffd = Userfaultfd::open().ok();
-            for (arena, _) in engine.arenas.values() {
-                // What is in use of it is there; the offered parts follow.
-                let _ = engine.uffd.as_ref().map(|uffd| uffd.register(*arena));
+            engine.uffd = can_offer().then(Userfaultfd::open).and_then(Result::ok);
+            for arena in engine.arenas.values_mut() {
+                // Where it was not watched, pages in use may be missing. The
+                // offered parts follow.
+                arena.is_watched = arena.is_watched
+                    && was_open
+                    && (engine.uffd.as_ref())
+                        .is_some_and(|uffd| uffd.register(arena.range).is_ok());
             }
             for part in engine.offered.iter() {
                 let part = part.clone().into();

@@ -210,8 +210,10 @@ impl PageRange {
         let mut engine = ENGINE.lock();
         for part in engine.marks.volatile_parts(self) {
             // SAFETY: it is volatile, and the caller's.
-            unsafe { engine.purge(part, stats::PURGED_ON_REQUEST_BYTES) }?;
+            let purged = unsafe { engine.purge(part, stats::PURGED_ON_REQUEST_BYTES) };
+            // Also when it could only be done in part.
             engine.marks.settle(part, true);
+            purged?;
         }
         Ok(())
     }

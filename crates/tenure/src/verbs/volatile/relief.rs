@@ -82,8 +82,10 @@ impl Engine {
                 let mut freed_bytes = 0;
                 for part in self.marks.volatile_parts(*range) {
                     // SAFETY: it is volatile, with the engine held.
-                    freed_bytes += unsafe { self.purge(part, cause) }?;
+                    let answer = unsafe { self.purge(part, cause) };
+                    // Also when it could only be done in part.
                     self.marks.settle(part, true);
+                    freed_bytes += answer?;
                 }
                 Ok(freed_bytes)
             }

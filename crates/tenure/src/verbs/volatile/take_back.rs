@@ -8,7 +8,7 @@ use crate::ground::error::Result;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
 use crate::ground::sys::advise::{Harmless, advise};
-use crate::ground::sys::pagemap::{self, PageState};
+use crate::ground::sys::pagemap::{self, PageRun, PageState};
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::observation::stats;
 
@@ -18,7 +18,9 @@ use crate::observation::stats;
 /// MADV_POPULATE_WRITE takes pages back one after the other; at a missing one
 /// it stops with EFAULT. The kernel may take further pages until it has passed
 /// them, so the range is looked at again until a pass meets no missing page.
-/// Pages of zeros and pages in swap cannot be lost, and are left as they are.
+/// Pages of zeros cannot be lost, and are left as they are. So could pages in
+/// swap be, but a page that is just being moved (a huge page split, memory
+/// compacted) looks the same, and is as easily lost as before when it arrives.
 pub(super) fn take_back(
     uffd: &Userfaultfd,
     range: PageRange,
@@ -39,7 +41,9 @@ pub(super) fn take_back(
             return Err(at("madvise(MADV_POPULATE_WRITE)", range)(Errno::FAULT));
         }
         stopped_at_missing = false;
-        for run in runs.iter().filter(|run| run.state == PageState::Present) {
+        let has_contents =
+            |run: &&PageRun| matches!(run.state, PageState::Present | PageState::Swapped);
+        for run in runs.iter().filter(has_contents) {
             match populate(run.range) {
                 Ok(()) => {}
                 Err(Errno::FAULT) => stopped_at_missing = true,
