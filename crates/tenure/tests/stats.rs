@@ -9,6 +9,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use common::*;
 use libtest_mimic::Completion;
@@ -208,7 +209,9 @@ fn purged_pages_have_their_cause() -> Completion {
     fill(memory.range());
     let range = memory.range();
     let since = Since::now();
+    tenure::set_hand_over_delay(Duration::ZERO);
     unsafe { range.mark_volatile() }.unwrap();
+    tenure::set_hand_over_delay(Duration::from_millis(100));
     unsafe { pages(range, 0, 10).purge() }.unwrap();
     unsafe { pages(range, 5, 10).purge() }.unwrap();
     page_out_all(pages(range, 100, 200));
@@ -240,6 +243,8 @@ fn lost_protection_is_a_cause_of_its_own() -> Completion {
 }
 
 fn losing_protection() {
+    // What is not offered needs no protection.
+    tenure::set_hand_over_delay(Duration::ZERO);
     let memory = anonymous(64);
     fill(memory.range());
     let since = Since::now();
