@@ -9,12 +9,13 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::*;
 use libtest_mimic::Completion;
 use tenure::{
     Access, CancelToken, Count, Error, Features, FreePolicy, LockAll, LockMode, LockModes, Mapping,
-    MemfdPages, Outcome, PopulateOptions, Stats, page_size, stats,
+    MemfdPages, Outcome, PopulateOptions, Stats, VolatileBuffer, page_size, stats,
 };
 
 tests!(
@@ -24,6 +25,7 @@ tests!(
     lazy_free_counts,
     freeing_by_policy_counts_as_what_it_does,
     volatile_counts,
+    handles_count_and_others_see_it,
     purged_pages_have_their_cause,
     lost_protection_is_a_cause_of_its_own,
     munmap_counts,
@@ -44,6 +46,7 @@ tests!(
     counting_without_a_page,
     losing_protection,
     marking_first_of_all,
+    counting_handles,
     serving,
     two_pages,
     unknown_layout,
@@ -232,7 +235,9 @@ fn purged_pages_have_their_cause() -> Completion {
     fill(memory.range());
     let range = memory.range();
     let since = Since::now();
+    tenure::set_hand_over_delay(Duration::ZERO);
     unsafe { range.mark_volatile() }.unwrap();
+    tenure::set_hand_over_delay(Duration::from_millis(100));
     unsafe { pages(range, 0, 10).purge() }.unwrap();
     unsafe { pages(range, 5, 10).purge() }.unwrap();
     page_out_all(pages(range, 100, 200));
@@ -264,6 +269,8 @@ fn lost_protection_is_a_cause_of_its_own() -> Completion {
 }
 
 fn losing_protection() {
+    // What is not offered needs no protection.
+    tenure::set_hand_over_delay(Duration::ZERO);
     let memory = anonymous(64);
     fill(memory.range());
     let since = Since::now();
@@ -509,6 +516,61 @@ fn serve() {
     println!("ready");
     std::io::stdout().flush().unwrap();
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// Handles count beside the figures: they have to come together.
+fn counting_handles() {
+    let page = page_size() as u64;
+    // So that nothing is offered meanwhile.
+    tenure::set_hand_over_delay(Duration::from_secs(3600));
+    let mut buffer = VolatileBuffer::new(4 * page_size()).unwrap();
+    for _ in 0..3 {
+        buffer.mark_volatile();
+        let _ = buffer.mark_nonvolatile().unwrap();
+    }
+    buffer.mark_volatile();
+    buffer.mark_volatile();
+    let mut expected = Stats::default();
+    expected.mark_volatile.calls = 5;
+    expected.mark_volatile.bytes = 20 * page;
+    expected.mark_nonvolatile.calls = 3;
+    expected.mark_nonvolatile.bytes = 12 * page;
+    expected.volatile_bytes = 4 * page;
+    assert_eq!(stats(), expected);
+    buffer.mark_volatile();
+    let status = fork(|| {
+        let mut expected = Stats::default();
+        expected.volatile_bytes = 4 * page;
+        assert_eq!(
+            stats(),
+            expected,
+            "what the parent has done is not the child's"
+        );
+        0
+    });
+    assert_eq!(status, 0);
+    let _ = buffer.mark_nonvolatile().unwrap();
+    serve();
+    // What is gone has counted.
+    drop(buffer);
+    assert_eq!(stats().mark_volatile.calls, 6);
+}
+
+fn handles_count_and_others_see_it() -> Completion {
+    if !Features::get().sigbus_on_missing() {
+        return skip("no userfaultfd");
+    }
+    let server = Server::start("counting_handles");
+    let theirs = || Stats::of_process(server.pid()).unwrap().unwrap();
+    // Within a second, if the other process gets to run.
+    let start = Instant::now();
+    while (theirs().mark_nonvolatile.calls, theirs().volatile_bytes) != (4, 0) {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", theirs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(theirs().mark_volatile.bytes, 24 * page_size() as u64);
+    server.end();
+    Completion::Completed
 }
 
 fn serving() {

@@ -4,6 +4,7 @@ mod count;
 
 pub(crate) use count::*;
 
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use crate::ground::error::{Error, Result};
@@ -32,7 +33,9 @@ pub struct Count {
 /// [`SecretBuffer`](crate::SecretBuffer) a `lock` and a `munmap`.
 ///
 /// Each figure is exact. Read while other threads work, two figures may be from
-/// two moments.
+/// two moments. Read from outside, what was done through a
+/// [`VolatileBuffer`](crate::VolatileBuffer) shows a little later: within about a
+/// second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(C)]
@@ -96,6 +99,15 @@ pub struct Stats {
     pub not_offered_bytes: u64,
 }
 
+/// Adds what is counted elsewhere, where counting here would cost too much.
+static BEFORE_READING: OnceLock<fn()> = OnceLock::new();
+
+/// Has `bring_up_to_date` called before this process reads its figures.
+pub(crate) fn before_reading(bring_up_to_date: fn()) {
+    // There is one who counts elsewhere, and it says so once.
+    let _ = BEFORE_READING.set(bring_up_to_date);
+}
+
 /// Reads what tenure has done in this process.
 ///
 /// Counting is always on. The counters are in a page of memory, made when it is
@@ -113,6 +125,9 @@ pub struct Stats {
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub fn stats() -> Stats {
+    if let Some(bring_up_to_date) = BEFORE_READING.get() {
+        bring_up_to_date();
+    }
     let counters = counters::counters();
     Stats::from(&std::array::from_fn(|index| {
         counters[index].load(Ordering::Relaxed)

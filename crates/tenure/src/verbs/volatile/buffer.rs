@@ -61,11 +61,9 @@ impl Drop for Listed {
     fn drop(&mut self) {
         let mut engine = ENGINE.lock();
         engine.objects.remove(&self.0);
-        if self.0.word.read().state() != State::Nonvolatile {
-            stats::VOLATILE_BYTES.sub(self.0.range.len());
-            // The keeper may have noted it as due.
-            self.0.word.settle(State::Nonvolatile);
-        }
+        self.0.count();
+        // The keeper may have noted it as due.
+        self.0.word.settle(State::Nonvolatile);
     }
 }
 
@@ -181,11 +179,8 @@ impl VolatileBuffer {
 
     /// The same, with a priority.
     pub fn mark_volatile_with(&mut self, priority: Priority) {
-        let len = self.range().len();
-        if self.word().mark(priority, Stamp::now()) {
-            stats::VOLATILE_BYTES.add(len);
-        }
-        stats::MARK_VOLATILE.done(len);
+        self.word().mark(priority, Stamp::now());
+        self.listed.0.tally.marked();
         if keeper::delay_nanos() == 0 {
             keeper::offer_now(&self.listed.0);
         }
@@ -210,9 +205,7 @@ impl VolatileBuffer {
                 outcome
             }
         };
-        let len = self.range().len();
-        stats::VOLATILE_BYTES.sub(len);
-        stats::MARK_NONVOLATILE.done(len);
+        self.listed.0.tally.unmarked();
         Ok(outcome)
     }
 

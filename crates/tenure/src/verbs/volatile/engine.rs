@@ -51,6 +51,7 @@ pub(super) struct Engine {
 /// Held by who changes anything but a word. What is in a word's state Busy is in
 /// the hands of the holder.
 pub(super) static ENGINE: LazyLock<ForkMutex<Engine>> = LazyLock::new(|| {
+    stats::before_reading(|| ENGINE.lock().count());
     ForkMutex::new(Engine {
         uffd: None,
         marks: Marks::new(),
@@ -364,6 +365,14 @@ impl Engine {
     pub(super) fn volatile_bytes(&self) -> usize {
         let objects = self.objects.volatile().map(|object| object.range.len());
         self.marks.volatile_bytes() + objects.sum::<usize>()
+    }
+
+    /// Brings the process's counters up to date.
+    pub(super) fn count(&mut self) {
+        for object in self.objects.all() {
+            object.count();
+        }
+        stats::VOLATILE_BYTES.set(self.volatile_bytes());
     }
 
     /// Notices that somebody has closed the userfaultfd: what was offered counts

@@ -40,6 +40,9 @@ unsafe extern "C" fn child() {
                 parents => drop(parents),
             }
             // The child's counters have begun at zero.
+            for object in engine.objects.all() {
+                let _parents = object.tally.news();
+            }
             stats::VOLATILE_BYTES.set(engine.volatile_bytes());
             engine.set_offered_bytes(engine.offered_bytes);
             if engine.offered.is_empty() && engine.arenas.is_empty() {

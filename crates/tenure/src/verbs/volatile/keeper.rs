@@ -109,6 +109,7 @@ fn keep() {
         }
         let mut engine = ENGINE.lock();
         engine.rearm();
+        engine.count();
         let has_volatile = engine.has_volatile();
         let wait = match engine.falls_asleep() {
             _ if has_volatile && level >= Level::Some => UNDER_PRESSURE,

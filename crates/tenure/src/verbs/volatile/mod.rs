@@ -12,6 +12,7 @@ mod order;
 mod relief;
 mod runs;
 mod take_back;
+mod tally;
 mod word;
 
 pub use arena::VolatileArena;

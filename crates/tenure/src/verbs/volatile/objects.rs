@@ -3,16 +3,31 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::tally::Tally;
 use super::word::{State, Word};
 use crate::ground::range::PageRange;
+use crate::observation::stats;
 
 /// Memory that is volatile as a whole, or not at all.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) range: PageRange,
     pub(super) word: Word,
+    pub(super) tally: Tally,
     /// Where it stands in the list; changed by who holds the engine.
     place: AtomicUsize,
+}
+
+impl Object {
+    /// Adds the news of the tally to the process's counters. By who holds the
+    /// engine.
+    pub(super) fn count(&self) {
+        let (marks, unmarks) = self.tally.news();
+        if (marks, unmarks) != (0, 0) {
+            stats::MARK_VOLATILE.done_often(marks, self.range.len());
+            stats::MARK_NONVOLATILE.done_often(unmarks, self.range.len());
+        }
+    }
 }
 
 /// All objects of the process, for the keeper to look through.
@@ -28,6 +43,7 @@ impl Objects {
         let object = Arc::new(Object {
             range,
             word: Word::nonvolatile(),
+            tally: Tally::new(),
             place: AtomicUsize::new(self.0.len()),
         });
         self.0.push(object.clone());
@@ -46,6 +62,10 @@ impl Objects {
                 moved.place.store(place, Ordering::Relaxed);
             }
         }
+    }
+
+    pub(super) fn all(&self) -> &[Arc<Object>] {
+        &self.0
     }
 
     /// Those that are volatile.

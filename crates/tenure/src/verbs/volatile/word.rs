@@ -75,8 +75,7 @@ impl Word {
 
     /// Marks the object, or renews its mark. Sequentially consistent, as is the
     /// keeper's look at the words before it sleeps: one of the two sees the other.
-    /// Returns whether it was not marked before.
-    pub(super) fn mark(&self, priority: Priority, stamp: Stamp) -> bool {
+    pub(super) fn mark(&self, priority: Priority, stamp: Stamp) {
         let mut now = self.read();
         loop {
             let state = match now.state() {
@@ -85,7 +84,7 @@ impl Word {
             };
             let next = Reading::new(state, priority, stamp);
             match self.swap(now, next) {
-                Ok(()) => return now.state() == State::Nonvolatile,
+                Ok(()) => return,
                 Err(other) => now = other,
             }
         }
@@ -164,12 +163,12 @@ mod tests {
         let word = Word::nonvolatile();
         assert_eq!(word.unmark(), Unmarked::WasNot);
         assert!(!word.take_in_hand());
-        assert!(word.mark(Priority::High, Stamp::from_nanos(5)));
+        word.mark(Priority::High, Stamp::from_nanos(5));
         assert_eq!(word.read().state(), State::Marked);
         assert!(word.take_in_hand() && !word.take_in_hand());
         assert_eq!(word.unmark(), Unmarked::Ask, "the engine has it");
         // To mark it again renews the mark, and no more.
-        assert!(!word.mark(Priority::Low, Stamp::from_nanos(6)));
+        word.mark(Priority::Low, Stamp::from_nanos(6));
         let reading = word.read();
         assert_eq!(reading.state(), State::Busy);
         assert_eq!(
@@ -179,7 +178,7 @@ mod tests {
         word.settle(State::Offered);
         assert_eq!(word.unmark(), Unmarked::Ask);
         word.settle(State::Nonvolatile);
-        assert!(word.mark(Priority::Low, Stamp::from_nanos(7)));
+        word.mark(Priority::Low, Stamp::from_nanos(7));
         assert_eq!(word.unmark(), Unmarked::Intact);
     }
 }
