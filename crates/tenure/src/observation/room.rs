@@ -80,7 +80,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    fn now() -> Result<Self> {
+    pub(crate) fn now() -> Result<Self> {
         Self::of(&Groups::find())
     }
 
@@ -93,6 +93,23 @@ impl Bounds {
             machine,
             groups: groups.limited(),
         })
+    }
+
+    /// The size of each, and what of it is unused or page cache: what can be taken
+    /// without a look at what was freed lazily, or offered, and may have been
+    /// taken back.
+    pub(crate) fn spare(&self) -> impl Iterator<Item = (usize, usize)> {
+        let machine = &self.machine;
+        let of_machine = machine
+            .available_bytes
+            .min(machine.free_bytes.saturating_add(machine.page_cache_bytes));
+        let groups = self.groups.iter().map(|group| {
+            let unused_bytes = group.limit_bytes.saturating_sub(group.usage_bytes);
+            let listed_bytes = group.inactive_file_bytes + group.active_file_bytes;
+            let spare_bytes = unused_bytes + listed_bytes.min(group.page_cache_bytes);
+            (group.limit_bytes, spare_bytes.min(group.limit_bytes))
+        });
+        std::iter::once((machine.total_bytes, of_machine)).chain(groups)
     }
 
     /// The room that the tightest of them leaves.
