@@ -217,6 +217,24 @@ mod tests {
     }
 
     #[test]
+    fn what_was_freed_lazily_is_not_spare() {
+        let machine = MachineMemory {
+            total_bytes: 900 * MIB,
+            free_bytes: 100 * MIB,
+            available_bytes: 600 * MIB,
+            page_cache_bytes: 200 * MIB,
+        };
+        let group = LimitedGroup {
+            page_cache_bytes: 40 * MIB,
+            active_file_bytes: 30 * MIB,
+            ..group("a", 500, 450, 300)
+        };
+        let groups = vec![group];
+        let spare: Vec<_> = Bounds { machine, groups }.spare().collect();
+        assert_eq!(spare, [(900 * MIB, 300 * MIB), (500 * MIB, 90 * MIB)]);
+    }
+
+    #[test]
     fn reads_this_machine() {
         let room = Room::now().unwrap();
         assert!(room.bytes > 0 && room.bytes <= process::mem_total_bytes().unwrap());

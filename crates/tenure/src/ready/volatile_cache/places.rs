@@ -1,7 +1,7 @@
 //! Where the values lie.
 
 use crate::ground::error::{Error, Result};
-use crate::ground::sys::page_size;
+use crate::ground::sys::{map, page_size};
 use crate::verbs::{VolatileArena, VolatileBuffer};
 
 /// The first arena has so many bytes, and ...
@@ -51,9 +51,7 @@ impl Places {
         let mut bytes = all.clamp(FIRST_BYTES, MOST_BYTES);
         let least = len.next_multiple_of(page_size()).max(all / LEFT_PART);
         loop {
-            // As much again is left to the program.
-            let left = VolatileArena::new(bytes);
-            match left.and_then(|_left| VolatileArena::new(bytes)) {
+            match VolatileArena::new(bytes).and_then(leave_as_much) {
                 Err(_) if bytes / 2 >= least => bytes /= 2,
                 answer => return answer,
             }
@@ -64,4 +62,15 @@ impl Places {
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
+}
+
+/// Gives the arena back unless there is room for another one as large.
+fn leave_as_much(arena: VolatileArena) -> Result<VolatileArena> {
+    let left = map::reserve_writable(arena.range().len()).map_err(|errno| Error::System {
+        call: "mmap",
+        errno,
+    })?;
+    // SAFETY: it was reserved a moment ago, and nobody knows of it.
+    let _ = unsafe { map::unmap(left) };
+    Ok(arena)
 }
