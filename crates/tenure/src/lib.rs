@@ -20,7 +20,8 @@
 //! not aligned, has a hole or is the wrong kind of memory is an [`Error`] that
 //! says what to do, and nothing has been done.
 //!
-//! Ready-made things stand on the verbs: [`SecretBuffer`] keeps secrets.
+//! Ready-made things stand on the verbs: [`SecretBuffer`] keeps secrets,
+//! [`VolatileCache`] as many values as there is memory for.
 //!
 //! # Threads, forks and signals
 //!
@@ -63,7 +64,7 @@ pub use observation::pressure;
 pub use observation::residency::Residency;
 pub use observation::room::Room;
 pub use observation::stats::{Count, Stats, stats};
-pub use ready::{LockedFile, SecretBuffer};
+pub use ready::{CacheStats, LockedFile, Pinned, SecretBuffer, VolatileCache};
 pub use verbs::teardown;
 pub use verbs::{
     Access, BackgroundPopulate, CancelToken, FreePolicy, LazilyFreed, LockAll, LockMode, LockModes,

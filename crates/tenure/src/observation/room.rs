@@ -80,7 +80,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    fn now() -> Result<Self> {
+    pub(crate) fn now() -> Result<Self> {
         Self::of(&Groups::find())
     }
 
@@ -93,6 +93,23 @@ impl Bounds {
             machine,
             groups: groups.limited(),
         })
+    }
+
+    /// The size of each, and what of it is unused or page cache: what can be taken
+    /// without a look at what was freed lazily, or offered, and may have been
+    /// taken back.
+    pub(crate) fn spare(&self) -> impl Iterator<Item = (usize, usize)> {
+        let machine = &self.machine;
+        let of_machine = machine
+            .available_bytes
+            .min(machine.free_bytes.saturating_add(machine.page_cache_bytes));
+        let groups = self.groups.iter().map(|group| {
+            let unused_bytes = group.limit_bytes.saturating_sub(group.usage_bytes);
+            let listed_bytes = group.inactive_file_bytes + group.active_file_bytes;
+            let spare_bytes = unused_bytes + listed_bytes.min(group.page_cache_bytes);
+            (group.limit_bytes, spare_bytes.min(group.limit_bytes))
+        });
+        std::iter::once((machine.total_bytes, of_machine)).chain(groups)
     }
 
     /// The room that the tightest of them leaves.
@@ -204,6 +221,24 @@ mod tests {
         assert_eq!(room(100), 240 * MIB);
         // Small ranges are free before they are on the list.
         assert_eq!(room(500), 400 * MIB);
+    }
+
+    #[test]
+    fn what_was_freed_lazily_is_not_spare() {
+        let machine = MachineMemory {
+            total_bytes: 900 * MIB,
+            free_bytes: 100 * MIB,
+            available_bytes: 600 * MIB,
+            page_cache_bytes: 200 * MIB,
+        };
+        let group = LimitedGroup {
+            page_cache_bytes: 40 * MIB,
+            active_file_bytes: 30 * MIB,
+            ..group("a", 500, 450, 300)
+        };
+        let groups = vec![group];
+        let spare: Vec<_> = Bounds { machine, groups }.spare().collect();
+        assert_eq!(spare, [(900 * MIB, 300 * MIB), (500 * MIB, 90 * MIB)]);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 mod locked_file;
 mod secret;
+mod volatile_cache;
 
 pub use locked_file::LockedFile;
 pub use secret::SecretBuffer;
+pub use volatile_cache::{CacheStats, Pinned, VolatileCache};

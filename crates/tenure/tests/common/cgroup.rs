@@ -98,6 +98,14 @@ impl Group {
         Ok(self)
     }
 
+    /// Tells a program that is to be run which group [`enter_group`] is to enter.
+    pub fn tell(&self, command: &mut Command) {
+        command.env(GROUP, &self.path);
+        if let Some(unified) = &self.unified {
+            command.env(UNIFIED, unified);
+        }
+    }
+
     /// Runs a function named in `children:` in a process that is to enter.
     pub fn run(&self, child: &str) {
         self.run_without("", child);
@@ -106,11 +114,9 @@ impl Group {
     /// The same, as on a kernel without the features named.
     pub fn run_without(&self, features: &str, child: &str) {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--child", child]).env(GROUP, &self.path);
+        command.args(["--child", child]);
         command.env("TENURE_WITHOUT", features);
-        if let Some(unified) = &self.unified {
-            command.env(UNIFIED, unified);
-        }
+        self.tell(&mut command);
         let output = command.output().unwrap();
         assert!(
             output.status.success(),

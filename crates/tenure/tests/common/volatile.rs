@@ -253,7 +253,10 @@ impl Memory {
         let range = pages(self.range(), part.0, part.1);
         let marked = match &mut self.body {
             Body::Plain(_) => unsafe { range.mark_volatile_with(priority) },
-            Body::Buffer(buffer) => Ok(buffer.mark_volatile_with(priority)),
+            Body::Buffer(buffer) => {
+                buffer.mark_volatile_with(priority);
+                Ok(())
+            }
         };
         match marked {
             Ok(()) => {}

@@ -246,6 +246,24 @@ impl VolatileBuffer {
         }
     }
 
+    /// Tells whether all of the contents are there at this moment, without
+    /// unmarking: free while the kernel has not been offered them, a look at the
+    /// page tables afterwards (`PAGEMAP_SCAN`, Linux 6.7, `/proc/self/pagemap`
+    /// before). What is volatile may be gone the next moment.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] when the kernel does not tell (no `/proc`).
+    pub fn is_whole(&self) -> Result<bool> {
+        match self.word().read().state() {
+            State::Nonvolatile | State::Marked => Ok(true),
+            State::Busy | State::Offered => {
+                let engine = ENGINE.lock();
+                Ok(!engine.has_lost(self.range()) && !engine.misses_pages(self.range())?)
+            }
+        }
+    }
+
     /// Has the contents taken now, as memory pressure would, if the buffer is
     /// volatile.
     ///

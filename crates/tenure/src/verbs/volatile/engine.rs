@@ -176,6 +176,23 @@ impl Engine {
             && self.offered_parts(range)?.iter().all(is_protected))
     }
 
+    /// Whether a page of the range is known to be lost.
+    pub(super) fn has_lost(&self, range: PageRange) -> bool {
+        self.lost.overlaps(&range.as_std())
+    }
+
+    /// Whether a page of what the kernel has been offered of the range has been
+    /// taken. (What was never touched has the page of zeros there.)
+    pub(super) fn misses_pages(&self, range: PageRange) -> Result<bool> {
+        for part in parts(&self.offered, range) {
+            let runs = scan(part)?;
+            if runs.iter().any(|run| run.state == PageState::Absent) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Whether the range is registered with the arena that it lies in.
     fn in_arena(&self, range: PageRange) -> bool {
         let arena = self.arenas.range(..=range.start()).next_back();

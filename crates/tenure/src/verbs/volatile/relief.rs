@@ -10,7 +10,6 @@ use super::word::State;
 use super::{Priority, Stamp};
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
-use crate::ground::sys::pagemap::{self, PageState};
 use crate::observation::stats;
 
 /// What is given up at least before it is looked whether that was enough.
@@ -106,10 +105,7 @@ impl Engine {
         if object.word.read().state() != State::Offered || self.lost.overlaps(&range.as_std()) {
             return Ok(());
         }
-        // A page that was never touched has the page of zeros: one that is absent
-        // has been taken.
-        let runs = pagemap::scan(range).map_err(super::at("PAGEMAP_SCAN", range))?;
-        if runs.iter().any(|run| run.state == PageState::Absent) {
+        if self.misses_pages(range)? {
             self.give_up(&Due::Object(object.clone()))?;
         }
         Ok(())

@@ -1,0 +1,756 @@
+//! The cache that follows memory pressure.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use common::cgroup::{Group, enter_group};
+use common::*;
+use libtest_mimic::Completion;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tenure::{Mapping, PageRange, Pinned, Priority, VolatileCache, page_size};
+
+tests!(
+    what_is_put_in_is_found,
+    what_is_replaced_or_removed_stays_for_who_holds_it,
+    what_is_held_is_not_taken,
+    a_value_that_lost_a_page_is_a_miss,
+    several_threads_may_hold_a_value,
+    what_is_missed_is_made,
+    rebuilding_may_fail_and_may_use_the_cache,
+    memory_of_what_is_removed_is_given_back,
+    keys_of_what_is_purged_do_not_pile_up,
+    a_hundred_thousand_values_in_few_mappings,
+    large_and_empty_values,
+    beside_a_map,
+    threads_while_pages_are_taken,
+    a_child_has_an_empty_one,
+    without_address_space_nothing_is_kept,
+    in_a_cgroup_smaller_than_the_data,
+    in_a_cgroup_where_nothing_can_be_offered,
+    lower_priorities_go_first,
+    it_yields_to_the_program,
+    everything_without_userfaultfd;
+    children:
+    run_out_of_address_space,
+    use_more_than_there_is,
+    fill_with_three_priorities,
+    take_memory_from_the_cache,
+    without_userfaultfd,
+);
+
+const NONE: Duration = Duration::ZERO;
+const LONG: Duration = Duration::from_secs(3600);
+const MIB: usize = 1 << 20;
+
+/// A value that tells its key, and of which no page is like another or like zeros.
+fn value(key: u64, len: usize) -> Vec<u8> {
+    const SHIFTS: usize = 4093;
+    static ROW: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let bytes = (0..SHIFTS + 2 * MIB).map(|index| (index * index / 3 + index / 256) as u8 | 1);
+        bytes.collect()
+    });
+    let mut bytes = ROW[key as usize % SHIFTS..][..len].to_vec();
+    for page in bytes.chunks_exact_mut(page_size()) {
+        page[..8].copy_from_slice(&(!key).to_ne_bytes());
+    }
+    bytes
+}
+
+fn is_value(bytes: &[u8], key: u64) -> bool {
+    bytes == value(key, bytes.len()).as_slice()
+}
+
+fn range(pinned: &Pinned) -> PageRange {
+    PageRange::covering(pinned.as_ptr().addr(), pinned.len().max(1)).unwrap()
+}
+
+/// Takes the pages of what is offered, as far as the kernel does so at once.
+fn take_some(range: PageRange) {
+    // The address space may be gone by now.
+    let _ = unsafe {
+        rustix::mm::madvise(
+            range.as_ptr().cast(),
+            range.len(),
+            rustix::mm::Advice::LinuxPageOut,
+        )
+    };
+}
+
+fn assert_adds_up<K: std::hash::Hash + Eq>(cache: &VolatileCache<K>) {
+    let stats = cache.stats();
+    assert_eq!(
+        stats.insertions,
+        stats.values + stats.removed + stats.purged + stats.evicted,
+        "{stats:?}"
+    );
+    assert_eq!(stats.values, cache.len() as u64);
+    assert_eq!(stats.values == 0, stats.bytes == 0);
+}
+
+fn what_is_put_in_is_found() {
+    tenure::set_hand_over_delay(LONG);
+    let cache: VolatileCache<String> = VolatileCache::new();
+    assert!(cache.is_empty() && cache.get("a").is_none());
+    cache.insert("a".to_owned(), &value(1, 10_000)).unwrap();
+    cache.insert("b".to_owned(), &value(2, 1)).unwrap();
+    cache
+        .insert_with("c".to_owned(), 5000, Priority::High, |bytes| {
+            assert!(bytes.iter().all(|&byte| byte == 0));
+            bytes.copy_from_slice(&value(3, 5000));
+        })
+        .unwrap();
+    for (key, number, len) in [("a", 1, 10_000), ("b", 2, 1), ("c", 3, 5000)] {
+        let pinned = cache.get(key).unwrap();
+        assert_eq!(pinned[..], value(number, len));
+        assert!(cache.contains_key(key));
+    }
+    assert!(!cache.contains_key("d"));
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses, stats.insertions), (3, 1, 3));
+    let pages = 10_000_usize.div_ceil(page_size()) + 1 + 5000_usize.div_ceil(page_size());
+    assert_eq!(stats.bytes, (pages * page_size()) as u64);
+    assert!(cache.remove("a") && !cache.remove("a") && cache.get("a").is_none());
+    cache.clear();
+    assert!(cache.is_empty() && cache.get("b").is_none());
+    assert_eq!(cache.stats().removed, 3);
+    assert_adds_up(&cache);
+}
+
+fn what_is_replaced_or_removed_stays_for_who_holds_it() {
+    for delay in [NONE, LONG] {
+        tenure::set_hand_over_delay(delay);
+        let cache = VolatileCache::new();
+        let len = 3 * page_size();
+        for key in 0..3 {
+            cache.insert(key, &value(key, len)).unwrap();
+        }
+        let held: Vec<_> = (0..3).map(|key| cache.get(&key).unwrap()).collect();
+        cache.insert(0, &value(10, len)).unwrap();
+        cache.remove(&1);
+        assert!(is_value(&cache.get(&0).unwrap(), 10));
+        assert_adds_up(&cache);
+        cache.clear();
+        assert!(cache.get(&2).is_none());
+        drop(cache);
+        for (key, pinned) in held.iter().enumerate() {
+            take_some(range(pinned));
+            assert!(is_value(pinned, key as u64), "{key}");
+        }
+    }
+}
+
+fn what_is_held_is_not_taken() {
+    for delay in [NONE, LONG] {
+        tenure::set_hand_over_delay(delay);
+        let cache = VolatileCache::new();
+        cache.insert(1, &value(1, 8 * page_size())).unwrap();
+        let volatile_bytes = || tenure::stats().volatile_bytes;
+        let before = volatile_bytes();
+        let first = cache.get(&1).unwrap();
+        let second = cache.get(&1).unwrap();
+        assert_eq!(before - volatile_bytes(), range(&first).len() as u64);
+        drop(first);
+        for _ in 0..10 {
+            take_some(range(&second));
+        }
+        assert!(is_value(&second, 1));
+        assert!(volatile_bytes() < before);
+        drop(second);
+        assert_eq!(volatile_bytes(), before);
+    }
+}
+
+fn a_value_that_lost_a_page_is_a_miss() {
+    tenure::set_hand_over_delay(NONE);
+    let cache = VolatileCache::new();
+    let (len, all) = (4 * page_size(), 32);
+    for key in 0..all {
+        cache.insert(key, &value(key, len)).unwrap();
+    }
+    let ranges: Vec<_> = (0..all)
+        .map(|key| cache.get(&key).map(|pinned| range(&pinned)))
+        .collect();
+    let mut taken = 0;
+    for (key, range) in ranges.iter().enumerate() {
+        if let Some(range) = range.filter(|_| key % 2 == 0) {
+            page_out_all(pages(range, key / 2 % 4, 1));
+            taken += 1;
+        }
+    }
+    for key in 0..all {
+        let found = cache.get(&key);
+        assert!(key % 2 == 1 || found.is_none(), "{key}");
+        assert!(found.is_none_or(|pinned| is_value(&pinned, key)), "{key}");
+    }
+    let stats = cache.stats();
+    assert!(taken > 0 && stats.purged >= taken);
+    assert_eq!(stats.purged_bytes, stats.purged * len as u64);
+    assert_eq!(stats.values + stats.purged, all);
+    assert_adds_up(&cache);
+    // The key can have a value again.
+    cache.insert(0, &value(0, len)).unwrap();
+    assert!(cache.get(&0).is_none_or(|pinned| is_value(&pinned, 0)));
+}
+
+fn several_threads_may_hold_a_value() {
+    tenure::set_hand_over_delay(NONE);
+    let cache = VolatileCache::new();
+    let barrier = std::sync::Barrier::new(4);
+    cache.insert(1, &value(1, 3 * page_size())).unwrap();
+    let held = cache.get(&1).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let pinned = cache.get(&1).expect("it is held all the time");
+                    take_some(range(&pinned));
+                    assert!(is_value(&pinned, 1));
+                    barrier.wait();
+                }
+            });
+        }
+    });
+    drop(held);
+    assert_eq!(cache.stats().hits, 801);
+}
+
+fn what_is_missed_is_made() {
+    tenure::set_hand_over_delay(LONG);
+    let cache = VolatileCache::new();
+    let made = AtomicU64::new(0);
+    let ask = |key| {
+        cache.get_or_insert_with(key, || {
+            made.fetch_add(1, Ordering::Relaxed);
+            value(key, 5000)
+        })
+    };
+    for round in 0..3 {
+        for key in 0..50 {
+            assert_eq!(ask(key)[..], value(key, 5000), "{round}");
+        }
+    }
+    assert_eq!(made.into_inner(), 50);
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses, stats.insertions), (100, 50, 50));
+}
+
+fn rebuilding_may_fail_and_may_use_the_cache() {
+    tenure::set_hand_over_delay(LONG);
+    let cache = VolatileCache::new();
+    let failed = cache.get_or_try_insert_with(1, || Err("no such picture"));
+    assert_eq!(failed.unwrap_err(), "no such picture");
+    assert!(!cache.contains_key(&1));
+    let pinned = cache.get_or_insert_with(1, || {
+        // Somebody else is quicker.
+        cache.insert(1, b"theirs").unwrap();
+        let inner = cache.get_or_insert_with(2, || b"inner".to_vec());
+        inner.to_vec()
+    });
+    assert_eq!(&pinned[..], b"inner");
+    assert_eq!(&cache.get(&1).unwrap()[..], b"inner");
+    assert_adds_up(&cache);
+}
+
+fn memory_of_what_is_removed_is_given_back() {
+    for delay in [NONE, LONG] {
+        tenure::set_hand_over_delay(delay);
+        let cache = VolatileCache::new();
+        let len = 64 * page_size();
+        let mut ranges = Vec::new();
+        for key in 0..4 {
+            let pinned = cache.get_or_insert_with(key, || value(key, len));
+            ranges.push(range(&pinned));
+            assert_eq!(count_present(ranges[key as usize]), 64);
+        }
+        let held = cache.get(&2);
+        // While all are there: this one does not go to the place of another.
+        cache.insert(0, b"short").unwrap();
+        cache.remove(&1);
+        cache.remove(&2);
+        let present = [0, 1, 2].map(|key| count_present(ranges[key]));
+        assert_eq!(present, [0, 0, 64]);
+        drop(held);
+        assert_eq!(count_present(ranges[2]), 0);
+        cache.clear();
+        assert_eq!(count_present(ranges[3]), 0);
+    }
+}
+
+/// A key that tells how many of its kind there are.
+#[derive(PartialEq, Eq, Hash)]
+struct Counted(u64, Same);
+
+struct Same(#[expect(dead_code, reason = "it counts")] Arc<()>);
+
+impl PartialEq for Same {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Same {}
+
+impl std::hash::Hash for Same {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
+fn keys_of_what_is_purged_do_not_pile_up() {
+    tenure::set_hand_over_delay(NONE);
+    const ALL: u64 = 12_000;
+    let cache = VolatileCache::new();
+    let count = Arc::new(());
+    let insert = |number| {
+        let key = Counted(number, Same(count.clone()));
+        let pinned = cache.get_or_insert_with(key, || value(number, 2 * page_size()));
+        range(&pinned)
+    };
+    for hundred in 0..ALL / 100 {
+        let taken: Vec<_> = (0..100).map(|nth| insert(100 * hundred + nth)).collect();
+        // A few stay, also of those whose pages a batch of the kernel's holds on to.
+        let most = taken
+            .into_iter()
+            .enumerate()
+            .filter(|(nth, _)| nth % 8 != 0);
+        most.for_each(|(_, range)| take_some(range));
+    }
+    let stats = cache.stats();
+    assert!(stats.purged > ALL / 2, "{stats:?}");
+    let keys = Arc::strong_count(&count) as u64;
+    assert!(keys < ALL * 3 / 4, "{keys} keys, {stats:?}");
+    for number in 0..ALL {
+        let _ = cache.get(&Counted(number, Same(count.clone())));
+    }
+    assert_eq!(Arc::strong_count(&count), cache.len() + 1);
+    assert_adds_up(&cache);
+}
+
+fn mapping_count() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().count()
+}
+
+fn a_hundred_thousand_values_in_few_mappings() {
+    tenure::set_hand_over_delay(Duration::from_millis(100));
+    const VALUES: u64 = 100_000;
+    let cache = VolatileCache::new();
+    let before = mapping_count();
+    for key in 0..VALUES {
+        cache.insert(key, &key.to_le_bytes()).unwrap();
+    }
+    // Some are offered and some are in use.
+    let held: Vec<_> = (0..VALUES).step_by(7).map(|key| cache.get(&key)).collect();
+    let added = mapping_count() - before;
+    assert!(added < 1000, "{added} mappings more");
+    for (key, pinned) in (0..VALUES).step_by(7).zip(held) {
+        assert!(pinned.is_none_or(|pinned| pinned[..] == key.to_le_bytes()));
+    }
+    assert_adds_up(&cache);
+}
+
+fn large_and_empty_values() {
+    tenure::set_hand_over_delay(NONE);
+    let cache = VolatileCache::new();
+    // In the first arena, in one of its own, and in none.
+    for (key, len) in [(0, 0), (1, 63 * MIB), (2, 2 * MIB), (3, 65 * MIB)] {
+        let pinned = cache.get_or_insert_with(key, || vec![key as u8; len]);
+        assert_eq!(pinned.len(), len);
+        assert!(pinned.iter().all(|&byte| byte == key as u8));
+        drop(pinned);
+        let found = cache.get(&key);
+        assert!(found.is_none_or(|pinned| pinned.iter().all(|&byte| byte == key as u8)));
+        cache.remove(&(key - key % 2));
+    }
+    assert_adds_up(&cache);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(u64, usize, usize),
+    Get(u64),
+    Make(u64, usize),
+    Remove(u64),
+    Hold(u64),
+    LetGo,
+    Take(u64),
+    Clear,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let key = 0..12_u64;
+    let len = prop_oneof![Just(0_usize), 1..20_000_usize];
+    prop_oneof![
+        4 => (key.clone(), len.clone(), 0..4_usize).prop_map(|(key, len, priority)| Step::Insert(key, len, priority)),
+        4 => key.clone().prop_map(Step::Get),
+        2 => (key.clone(), len).prop_map(|(key, len)| Step::Make(key, len)),
+        2 => key.clone().prop_map(Step::Remove),
+        2 => key.clone().prop_map(Step::Hold),
+        2 => Just(Step::LetGo),
+        2 => key.prop_map(Step::Take),
+        1 => Just(Step::Clear),
+    ]
+}
+
+/// Does the same to a cache and to a map. Where the kernel knows of nothing they
+/// are the same; otherwise the cache may have less.
+fn follow(steps: &[Step], may_lose: bool) -> Result<(), TestCaseError> {
+    let cache = VolatileCache::new();
+    let mut model: HashMap<u64, Vec<u8>> = HashMap::new();
+    let mut held: Vec<(Pinned, Vec<u8>)> = Vec::new();
+    let mut contents = 0;
+    let mut next = |len| {
+        contents += 1;
+        value(contents, len)
+    };
+    for step in steps {
+        match *step {
+            Step::Insert(key, len, priority) => {
+                let bytes = next(len);
+                let priority = Priority::ALL[priority];
+                cache.insert_with_priority(key, &bytes, priority).unwrap();
+                model.insert(key, bytes);
+            }
+            Step::Get(key) | Step::Hold(key) => {
+                let found = cache.get(&key);
+                match (found, model.get(&key)) {
+                    (Some(pinned), Some(expected)) => {
+                        prop_assert_eq!(&pinned[..], &expected[..]);
+                        if let Step::Hold(_) = step {
+                            held.push((pinned, expected.clone()));
+                        }
+                    }
+                    (None, None) => {}
+                    (None, Some(_)) if may_lose => drop(model.remove(&key)),
+                    (found, expected) => {
+                        return Err(TestCaseError::fail(format!("{found:?} for {expected:?}")));
+                    }
+                }
+            }
+            Step::Make(key, len) => {
+                let bytes = next(len);
+                let mut made = false;
+                let pinned = cache.get_or_insert_with(key, || {
+                    made = true;
+                    bytes.clone()
+                });
+                prop_assert!(may_lose || made != model.contains_key(&key));
+                if made {
+                    model.insert(key, bytes);
+                }
+                prop_assert_eq!(&pinned[..], &model[&key][..]);
+            }
+            Step::Remove(key) => {
+                let had = model.remove(&key).is_some();
+                let removed = cache.remove(&key);
+                prop_assert!(removed == had || may_lose && !removed);
+            }
+            Step::LetGo => drop(held.pop()),
+            Step::Take(key) => {
+                let found = cache.get(&key).map(|pinned| range(&pinned));
+                found.into_iter().for_each(take_some);
+            }
+            Step::Clear => {
+                cache.clear();
+                model.clear();
+            }
+        }
+        prop_assert!(
+            held.iter()
+                .all(|(pinned, expected)| pinned[..] == expected[..])
+        );
+        prop_assert!(cache.len() <= model.len() || may_lose);
+    }
+    assert_adds_up(&cache);
+    Ok(())
+}
+
+fn beside_a_map() {
+    for (delay, may_lose) in [(LONG, false), (NONE, true)] {
+        tenure::set_hand_over_delay(delay);
+        let mut runner = TestRunner::new(Config {
+            cases: 100,
+            failure_persistence: None,
+            ..Config::default()
+        });
+        let steps = prop::collection::vec(step(), 1..150);
+        runner
+            .run(&steps, |steps| follow(&steps, may_lose))
+            .unwrap();
+    }
+}
+
+fn threads_while_pages_are_taken() {
+    for delay in [NONE, Duration::from_millis(1)] {
+        tenure::set_hand_over_delay(delay);
+        let cache = VolatileCache::new();
+        let seen: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
+        let (made, asked, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        let work = |thread: u64| {
+            let mut random = fastrand::Rng::with_seed(thread);
+            for _ in 0..3000 {
+                let key = random.u64(0..200);
+                match random.u32(0..20) {
+                    0 => drop(cache.remove(&key)),
+                    1 => cache
+                        .insert(key, &value(key, random.usize(1..30_000)))
+                        .unwrap(),
+                    _ => {
+                        asked.fetch_add(1, Ordering::Relaxed);
+                        let pinned = cache.get_or_insert_with(key, || {
+                            made.fetch_add(1, Ordering::Relaxed);
+                            value(key, 9000)
+                        });
+                        assert!(is_value(&pinned, key), "{key}");
+                        let at = &seen[random.usize(0..seen.len())];
+                        at.store(range(&pinned).start() as u64, Ordering::Relaxed);
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..4)
+                .map(|thread| scope.spawn(move || work(thread)))
+                .collect();
+            scope.spawn(|| {
+                let mut random = fastrand::Rng::new();
+                while !done.load(Ordering::Relaxed) {
+                    let start = seen[random.usize(0..seen.len())].load(Ordering::Relaxed);
+                    let len = random.usize(1..6) * page_size();
+                    take_some(PageRange::new(start as usize, len).unwrap());
+                }
+            });
+            let ended: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+            done.store(true, Ordering::Relaxed);
+            ended.into_iter().for_each(|ended| ended.unwrap());
+        });
+        let stats = cache.stats();
+        assert_eq!(stats.misses, made.into_inner());
+        assert_eq!(stats.hits + stats.misses, asked.into_inner());
+        assert!(stats.hits > 0);
+        assert_adds_up(&cache);
+    }
+}
+
+fn a_child_has_an_empty_one() {
+    tenure::set_hand_over_delay(NONE);
+    let cache = VolatileCache::new();
+    for key in 0..8 {
+        cache.insert(key, &value(key, 3 * page_size())).unwrap();
+    }
+    let held = cache.get_or_insert_with(8, || value(8, 9000));
+    let status = fork(|| {
+        assert!(is_value(&held, 8));
+        assert!(cache.is_empty() && (0..9).all(|key| cache.get(&key).is_none()));
+        cache.insert(1, b"one").unwrap();
+        assert!(!cache.contains_key(&1) && !cache.remove(&1));
+        cache.clear();
+        assert_eq!(&cache.get_or_insert_with(2, || b"two".to_vec())[..], b"two");
+        drop(held);
+        drop(cache);
+        let own = VolatileCache::new();
+        own.insert(1, b"one").unwrap();
+        i32::from(own.get(&1).is_some_and(|pinned| pinned[..] != *b"one"))
+    });
+    assert_eq!(status, 0);
+    // What the closure owned went in the child only.
+}
+
+fn run_out_of_address_space() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    tenure::set_hand_over_delay(LONG);
+    let cache = VolatileCache::new();
+    cache.insert(0, &value(0, 10_000)).unwrap();
+    let limit = status_kib("VmSize") * 1024 + 120 * MIB as u64;
+    let limit = Rlimit {
+        current: Some(limit),
+        maximum: Some(limit),
+    };
+    setrlimit(Resource::As, limit).unwrap();
+    let refused = (1..200).find_map(|key| cache.insert(key, &vec![1; MIB]).err());
+    // All of the first arena, and most of what the limit allows.
+    assert!(cache.len() > 100, "{}", cache.len());
+    let error = refused.expect("there is no room for 200");
+    assert_eq!(error.errno(), libc::ENOMEM, "{error}");
+    assert_eq!(
+        cache.get_or_insert_with(500, || vec![5; MIB])[..],
+        vec![5; MIB]
+    );
+    assert_eq!(cache.stats().refused, 2);
+    // There is none rather than an old one.
+    cache.insert(0, &vec![1; MIB]).unwrap_err();
+    assert!(!cache.contains_key(&0));
+    cache.clear();
+    cache.insert(0, &vec![1; MIB]).unwrap();
+    assert_adds_up(&cache);
+}
+
+fn without_address_space_nothing_is_kept() {
+    in_child_ok("run_out_of_address_space");
+}
+
+const LIMIT: usize = 128 * MIB;
+
+/// The nth of a row of keys that prefers low ones: of 3 × the limit, half of all
+/// are among the lowest sixth.
+fn some_key(random: &mut fastrand::Rng, keys: u64) -> u64 {
+    let unit = random.f64();
+    ((unit * unit * unit) * keys as f64) as u64
+}
+
+fn use_more_than_there_is() {
+    enter_group();
+    const LEN: usize = 16 << 10;
+    let keys = (3 * LIMIT / LEN) as u64;
+    let cache = VolatileCache::new();
+    let mut made = 0;
+    for key in 0..keys {
+        cache.insert(key, &value(key, LEN)).unwrap();
+    }
+    let kept = cache.stats().bytes as usize;
+    assert!(kept > LIMIT / 2 && kept < LIMIT, "{kept} bytes");
+    let inserted = keys;
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..keys {
+        let key = some_key(&mut random, keys);
+        let pinned = cache.get_or_insert_with(key, || {
+            made += 1;
+            value(key, LEN)
+        });
+        assert!(is_value(&pinned, key), "{key}");
+    }
+    let stats = cache.stats();
+    println!("{stats:?}");
+    assert_eq!(stats.misses, made);
+    assert_eq!(stats.insertions + stats.refused, inserted + made);
+    assert!(stats.hits > stats.misses / 2, "{stats:?}");
+    assert!(stats.refused * 100 < keys, "{stats:?}");
+    assert_adds_up(&cache);
+}
+
+fn in_a_cgroup_smaller_than_the_data() -> Completion {
+    match Group::with_limit(LIMIT) {
+        Ok(group) => group.run("use_more_than_there_is"),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+fn in_a_cgroup_where_nothing_can_be_offered() -> Completion {
+    match Group::with_limit(LIMIT) {
+        Ok(group) => group.run_without("userfaultfd", "use_more_than_there_is"),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+fn fill_with_three_priorities() {
+    enter_group();
+    tenure::set_hand_over_delay(LONG);
+    const LEN: usize = 64 << 10;
+    let cache = VolatileCache::new();
+    let insert = |key, priority| cache.insert_with_priority(key, &value(key, LEN), priority);
+    let count = |from, to| (from..to).filter(|key| cache.contains_key(key)).count();
+    // 64 MiB that are to stay, and 25 that are to go first.
+    for key in 0..1000 {
+        insert(key, Priority::High).unwrap();
+    }
+    for key in 1000..1400 {
+        insert(key, Priority::Lowest).unwrap();
+    }
+    for key in 2000..6000 {
+        insert(key, Priority::Normal).unwrap();
+    }
+    assert_eq!((count(0, 1000), count(1000, 1400)), (1000, 0));
+    assert!(count(2000, 6000) > 100);
+    // None of a lower priority pushes them out.
+    let normal = count(2000, 6000);
+    for key in 6000..7000 {
+        insert(key, Priority::Lowest).unwrap();
+    }
+    assert_eq!((count(0, 1000), count(2000, 6000)), (1000, normal));
+    assert!(cache.stats().refused > 0 || count(6000, 7000) > 0);
+    // Of one priority, it is the old ones that have gone.
+    let (old, new) = (count(2000, 4000), count(5800, 6000));
+    assert!(old < new, "{old} old ones, {new} new ones");
+}
+
+fn lower_priorities_go_first() -> Completion {
+    match Group::with_limit(LIMIT) {
+        // Where the kernel takes nothing by itself.
+        Ok(group) => group.run_without("userfaultfd", "fill_with_three_priorities"),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+fn take_memory_from_the_cache() {
+    enter_group();
+    tenure::set_hand_over_delay(Duration::from_millis(20));
+    const LEN: usize = 64 << 10;
+    let cache = VolatileCache::new();
+    for key in 0..2000 {
+        cache.insert(key, &value(key, LEN)).unwrap();
+    }
+    let count = || (0..2000).filter(|key| cache.contains_key(key)).count();
+    let before = count();
+    // So that all is offered.
+    std::thread::sleep(Duration::from_millis(500));
+    let mut memory = Mapping::anonymous(LIMIT / 2).map().unwrap();
+    for part in memory.as_mut_slice().unwrap().chunks_mut(MIB) {
+        part.fill(1);
+    }
+    let after = count();
+    assert!(after < before, "{after} of {before}");
+    // What comes in does so in the place of others.
+    for key in 2000..4000 {
+        cache.insert(key, &value(key, LEN)).unwrap();
+        let pinned = cache.get(&key);
+        assert!(pinned.is_none_or(|pinned| is_value(&pinned, key)));
+    }
+    assert!(cache.stats().bytes < (LIMIT / 2) as u64);
+    assert!(memory.as_slice().iter().all(|&byte| byte == 1));
+    drop(memory);
+    for key in 0..2000 {
+        let found = cache.get(&key);
+        assert!(found.is_none_or(|pinned| is_value(&pinned, key)), "{key}");
+        cache.insert(key, &value(key, LEN)).unwrap();
+    }
+    assert!(cache.stats().bytes > (LIMIT / 2) as u64);
+    assert_adds_up(&cache);
+}
+
+fn it_yields_to_the_program() -> Completion {
+    match Group::with_limit(LIMIT) {
+        Ok(group) => group.run("take_memory_from_the_cache"),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+/// The same, where nothing can be offered.
+fn without_userfaultfd() {
+    what_is_put_in_is_found();
+    what_is_replaced_or_removed_stays_for_who_holds_it();
+    what_is_held_is_not_taken();
+    several_threads_may_hold_a_value();
+    memory_of_what_is_removed_is_given_back();
+    large_and_empty_values();
+    beside_a_map();
+    threads_while_pages_are_taken();
+    a_child_has_an_empty_one();
+}
+
+fn everything_without_userfaultfd() {
+    for features in ["userfaultfd", "userfaultfd,madv_guard"] {
+        in_child_without(features, "without_userfaultfd");
+    }
+}
