@@ -408,7 +408,7 @@ fn purge_with_no_room_for_bars() {
         let page = pages(range, page, 1);
         let is_lost = runs.iter().any(|run| run.contains(page));
         assert!(is_zero(page) || !is_lost && is_filled(page));
-        let was_filled = (page.start() - range.start()) / page_size() % 2 == 0;
+        let was_filled = ((page.start() - range.start()) / page_size()).is_multiple_of(2);
         assert!(
             is_lost || is_filled(page) == was_filled,
             "a loss without a word"
