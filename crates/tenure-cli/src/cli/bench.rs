@@ -33,7 +33,7 @@ pub struct BenchArguments {
     /// and 24 GiB. This is so without the option, too, but for four experiments
     /// asked for by name: populate uses its full sizes; lock makes more reads in
     /// more rounds, in about a minute and a half; lazy measures all numbers of
-    /// processes and threads, in about 5 minutes; free adds sizes up to 8 GiB, huge
+    /// processes and threads, in about 9 minutes; free adds sizes up to 8 GiB, huge
     /// pages, ways and a process that is killed, in about 5 minutes
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
@@ -41,7 +41,8 @@ pub struct BenchArguments {
     /// Use the sizes of the reference, for experiments that are named: populate
     /// measures 2 MiB, 128 MiB and 4 GiB of every kind of memory, in every way, in
     /// about 6 minutes; lock makes 15,000,000 reads in 5 GiB, in about 10; lazy has
-    /// 512 chunks in each process and a limit of 2 GiB, in about 15; free goes up to three quarters of the memory there is, with up to 32 threads, in about
+    /// 512 chunks in each process and a limit of 2 GiB, in about 15; free goes up to
+    /// three quarters of the memory there is, with up to 32 threads, in about
     /// 15 on 24 GiB. The largest have one to three rounds, unless --rounds says
     /// more
     #[arg(long)]

@@ -60,7 +60,7 @@ impl Scale {
     pub fn of(settings: &Settings, is_limited: bool) -> Result<Self> {
         let (steps, before_ms, counted_ms) = match settings.sizes {
             Sizes::Quick => (4, 100, 200),
-            Sizes::Middle => (16, 500, 500),
+            Sizes::Middle => (16, 2500, 1000),
             Sizes::Full => (64, 2000, 2000),
         };
         let at = |steps| Self {
