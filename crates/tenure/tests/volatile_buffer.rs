@@ -425,6 +425,7 @@ fn everything_without_userfaultfd() {
         "userfaultfd",
         "userfaultfd,madv_guard",
         "userfaultfd,pagemap_scan",
+        // What cannot be taken back is not offered.
         "madv_populate",
     ] {
         in_child_without(features, "without_userfaultfd");

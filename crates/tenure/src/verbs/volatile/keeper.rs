@@ -202,6 +202,9 @@ fn hand_over(delay: Duration) {
 
 /// Offers an object at once, if it is still marked.
 pub(super) fn offer_now(object: &Arc<Object>) {
+    if !can_offer() {
+        return;
+    }
     lazy_free::forget_freed(object.range);
     ENGINE.lock().offer_batch(&[Due::Object(object.clone())]);
 }

@@ -20,7 +20,7 @@ pub use buffer::VolatileBuffer;
 pub use keeper::set_hand_over_delay;
 pub use order::Priority;
 
-use self::engine::ENGINE;
+use self::engine::{ENGINE, can_offer};
 use self::order::Stamp;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
@@ -121,7 +121,7 @@ impl PageRange {
             return Ok(());
         }
         let stamp = Stamp::now();
-        let offers_now = keeper::delay_nanos() == 0;
+        let offers_now = keeper::delay_nanos() == 0 && can_offer();
         if offers_now {
             // What is offered must not be given back as if it were free.
             lazy_free::forget_freed(self);
