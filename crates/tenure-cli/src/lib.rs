@@ -15,7 +15,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::CommandFactory;
+use clap::{CommandFactory, Parser as _};
 
 /// Returns the definition of the command line.
 pub fn command() -> clap::Command {
@@ -28,7 +28,7 @@ pub fn command() -> clap::Command {
 pub fn run() -> ExitCode {
     // This itself ends the process: status 2 on a wrong command line, status 0
     // after --help and --version.
-    let cli = cli::Cli::of_this_process();
+    let cli = cli::Cli::parse();
     let mut stdout = io::stdout().lock();
     let done = match cli.command {
         cli::Command::Bench(arguments) => {

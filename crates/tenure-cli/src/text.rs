@@ -27,7 +27,8 @@ pub fn time_unit(seconds: f64) -> (&'static str, f64) {
     match seconds {
         1.0.. => ("s", 1.0),
         1e-3.. => ("ms", 1e3),
-        _ => ("µs", 1e6),
+        1e-6.. => ("µs", 1e6),
+        _ => ("ns", 1e9),
     }
 }
 
@@ -89,6 +90,7 @@ mod tests {
     #[test]
     fn times_have_the_unit_that_suits() {
         assert_eq!(seconds_text(0.0000421), "42.1 µs");
+        assert_eq!(seconds_text(0.000000041), "41.0 ns");
         assert_eq!(seconds_text(0.31), "310 ms");
         assert_eq!(seconds_text(2.0), "2.00 s");
     }

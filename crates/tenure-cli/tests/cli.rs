@@ -31,10 +31,8 @@ fn help_names_the_exit_codes() {
 
 #[test]
 fn a_wrong_command_line_is_2() {
-    let wrong: [&[&str]; 8] = [
+    let wrong: [&[&str]; 6] = [
         &[],
-        &["bench", "--full"],
-        &["bench", "volatile", "--full"],
         &["bench", "lock", "--full", "--quick"],
         &["bench", "swap"],
         &["bench", "--rounds", "0"],

@@ -154,6 +154,7 @@ fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
             of_short: 41,
             within: Duration::from_secs(match name {
                 ExperimentName::Free => 270,
+                ExperimentName::Volatile => 240,
                 _ if is_full => 100,
                 _ => 60,
             }),
@@ -163,7 +164,7 @@ fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
         ExperimentName::Populate => 8,
         ExperimentName::Lock => 3,
         ExperimentName::Lazy => 4,
-        ExperimentName::Volatile => 6,
+        ExperimentName::Volatile => 10,
         ExperimentName::Free => 13,
     };
     Repeats {

@@ -32,11 +32,7 @@ impl Sizes {
         match name {
             _ if arguments.full => Self::Full,
             ExperimentName::Populate if is_named && !arguments.quick => Self::Full,
-            ExperimentName::Lock | ExperimentName::Lazy | ExperimentName::Free
-                if is_named && !arguments.quick =>
-            {
-                Self::Middle
-            }
+            _ if is_named && !arguments.quick => Self::Middle,
             _ => Self::Quick,
         }
     }

@@ -4,7 +4,7 @@ mod bench;
 mod doctor;
 mod stat;
 
-use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+use clap::{Parser, Subcommand};
 
 pub use self::bench::{BenchArguments, ExperimentName};
 pub use self::doctor::DoctorArguments;
@@ -27,31 +27,6 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-}
-
-impl Cli {
-    /// Parses the command line of this process, and ends the process when there
-    /// is something wrong with it or only help is asked for.
-    pub fn of_this_process() -> Self {
-        Self::parse().checked().unwrap_or_else(|error| error.exit())
-    }
-
-    /// Checks what the definition cannot.
-    fn checked(self) -> Result<Self, clap::Error> {
-        let (name, wrong) = match &self.command {
-            Command::Bench(arguments) => ("bench", arguments.wrong()),
-            // The definition says it all.
-            Command::Doctor(_) | Command::Stat(_) => return Ok(self),
-        };
-        let Some(message) = wrong else {
-            return Ok(self);
-        };
-        let mut command = Self::command();
-        command.build();
-        let subcommand = command.find_subcommand_mut(name);
-        let subcommand = subcommand.expect("each command is a subcommand");
-        Err(subcommand.error(ErrorKind::ArgumentConflict, message))
-    }
 }
 
 /// The subcommands.
