@@ -51,6 +51,7 @@ pub(crate) enum Harmless {
     DoDump,
     HugePage,
     NoHugePage,
+    Unmergeable,
     WillNeed,
     /// Takes clean pages at once, also those that are lazily free (Linux 5.4).
     PageOut,
@@ -66,6 +67,7 @@ impl From<Harmless> for Advice {
             Harmless::DoDump => Self::LinuxDoDump,
             Harmless::HugePage => Self::LinuxHugepage,
             Harmless::NoHugePage => Self::LinuxNoHugepage,
+            Harmless::Unmergeable => Self::LinuxUnmergeable,
             Harmless::WillNeed => Self::WillNeed,
             Harmless::PageOut => Self::LinuxPageOut,
         }

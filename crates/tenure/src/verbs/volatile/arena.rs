@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::at;
 use super::buffer::VolatileBuffer;
-use super::engine::{ENGINE, Engine, can_offer, explain_register, protect_children};
+use super::engine::{ENGINE, Engine, can_offer, explain_register, protect_children, unmerge};
 use super::runs::FreeRuns;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
@@ -139,6 +139,8 @@ impl Engine {
         protect_children()?;
         let is_watched = can_offer();
         if is_watched {
+            // A process may have all of its memory merged (PR_SET_MEMORY_MERGE).
+            unmerge(range)?;
             let uffd = self.open()?;
             uffd.register(range)
                 .map_err(|errno| explain_register(range, errno))?;

@@ -212,6 +212,7 @@ impl Engine {
         let new = self.unprotected(&mapped);
         let uffd = self.open()?;
         for part in &new {
+            unmerge(*part)?;
             map_zeros_where_absent(*part)?;
         }
         for (index, part) in new.iter().enumerate() {
@@ -471,6 +472,16 @@ fn scan(range: PageRange) -> Result<Vec<pagemap::PageRun>> {
         answer,
         remedy: "it needs /proc; after a change of user it belongs to root until prctl(PR_SET_DUMPABLE, 1)",
     })
+}
+
+/// Ends the merging of its pages with others that are alike (KSM): the kernel does
+/// not take a merged page, and to take the range back would unmerge it.
+pub(super) fn unmerge(range: PageRange) -> Result<()> {
+    match advise(range, Harmless::Unmergeable) {
+        // Kernels that merge nothing do not know the advice.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(errno) => Err(at("madvise(MADV_UNMERGEABLE)", range)(errno)),
+    }
 }
 
 /// Maps the page of zeros wherever the range has no page, so that a page which

@@ -102,12 +102,45 @@ impl Engine {
 
     fn finish(&mut self, object: &Arc<Object>) -> Result<()> {
         let range = object.range;
-        if object.word.read().state() != State::Offered || self.lost.overlaps(&range.as_std()) {
+        // One that could not be offered has pages that were never touched and are
+        // absent for that.
+        let is_offered = object.word.read().state() == State::Offered
+            && self.offered.gaps(&range.as_std()).next().is_none();
+        if !is_offered || self.lost.overlaps(&range.as_std()) {
             return Ok(());
         }
         if self.misses_pages(range)? {
             self.give_up(&Due::Object(object.clone()))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ground::mapping::Mapping;
+    use crate::ground::sys::page_size;
+
+    #[test]
+    fn what_could_not_be_offered_is_not_taken_for_begun() {
+        let mut memory = Mapping::anonymous(4 * page_size()).map().unwrap();
+        memory.as_mut_slice().unwrap()[0] = 7;
+        let mut engine = ENGINE.lock();
+        let object = engine.objects.add(memory.range());
+        object.word.mark(Priority::Normal, Stamp::now());
+        // As the hand-over leaves what it cannot offer.
+        assert!(object.word.take_in_hand());
+        object.word.settle(State::Offered);
+        engine.finish(&object).unwrap();
+        assert!(
+            engine
+                .lost
+                .gaps(&memory.range().as_std())
+                .eq([memory.range().as_std()])
+        );
+        engine.objects.remove(&object);
+        drop(engine);
+        assert_eq!(memory.as_slice()[0], 7);
     }
 }
