@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::engine::{ENGINE, Engine, can_offer};
 use super::marks::Mark;
 use super::objects::Object;
+use super::wakefulness::Wakefulness;
 use super::word::State;
 use super::{Stamp, relief};
 use crate::ground::range::PageRange;
@@ -33,16 +34,7 @@ const UNDER_PRESSURE: Duration = Duration::from_millis(500);
 /// volatile is offered.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-const GONE: u8 = 0;
-/// All that is volatile is offered, or nothing is.
-const ASLEEP: u8 = 1;
-/// Looks for what is due.
-const AWAKE: u8 = 2;
-
-/// Whether a mark has to wake the keeper. Sequentially consistent, as the words
-/// are: the keeper falls asleep, then looks at the words once more; who marks
-/// changes the word, then looks here.
-static KEEPER: AtomicU8 = AtomicU8::new(GONE);
+static KEEPER: Wakefulness = Wakefulness::gone(AtomicU8::new(0));
 static MARKED: Condvar = Condvar::new();
 static DELAY_NANOS: AtomicU64 = AtomicU64::new(DEFAULT_DELAY.as_nanos() as u64);
 
@@ -68,7 +60,7 @@ pub(super) fn delay_nanos() -> u64 {
 /// Has the keeper know that something has been marked. Not with the engine held.
 #[inline]
 pub(super) fn has_marked() {
-    if KEEPER.load(Ordering::SeqCst) != AWAKE {
+    if KEEPER.must_be_woken() {
         wake();
     }
 }
@@ -76,18 +68,18 @@ pub(super) fn has_marked() {
 #[cold]
 fn wake() {
     let engine = ENGINE.lock();
-    let was = KEEPER.swap(AWAKE, Ordering::SeqCst);
+    let was_gone = KEEPER.wake();
     drop(engine);
     MARKED.notify_all();
     // Without a thread to be had, memory stays until the next mark finds one.
-    if was == GONE && process::spawn_quiet("tenure-keeper", keep).is_err() {
-        KEEPER.store(GONE, Ordering::SeqCst);
+    if was_gone && process::spawn_quiet("tenure-keeper", keep).is_err() {
+        KEEPER.forget();
     }
 }
 
 /// In a child after fork there is no keeper; the next mark starts one.
 pub(super) fn forget_in_child() {
-    KEEPER.store(GONE, Ordering::SeqCst);
+    KEEPER.forget();
 }
 
 fn keep() {
@@ -116,12 +108,9 @@ fn keep() {
             false => (delay / 2).clamp(Duration::from_millis(5), LOOK_EVERY),
             true if has_volatile => LOOK_EVERY,
             true if idle >= LINGER => {
-                KEEPER.store(GONE, Ordering::SeqCst);
-                // A word may have been marked before it could see that.
-                if !engine.objects.has_marked() {
+                if KEEPER.leaves(|| engine.objects.has_marked()) {
                     return;
                 }
-                KEEPER.store(AWAKE, Ordering::SeqCst);
                 continue;
             }
             true => LINGER,
@@ -144,16 +133,7 @@ impl Engine {
         if !can_offer() {
             return true;
         }
-        let has_due = || self.marks.due_bytes() > 0 || self.objects.has_marked();
-        if has_due() {
-            return false;
-        }
-        KEEPER.store(ASLEEP, Ordering::SeqCst);
-        if has_due() {
-            KEEPER.store(AWAKE, Ordering::SeqCst);
-            return false;
-        }
-        true
+        KEEPER.falls_asleep(|| self.marks.due_bytes() > 0 || self.objects.has_marked())
     }
 
     fn has_volatile(&self) -> bool {

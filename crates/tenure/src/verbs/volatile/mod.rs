@@ -11,8 +11,10 @@ mod objects;
 mod order;
 mod relief;
 mod runs;
+mod sync;
 mod take_back;
 mod tally;
+mod wakefulness;
 mod word;
 
 pub use arena::VolatileArena;
@@ -64,7 +66,8 @@ impl PageRange {
     /// * Pages that were never touched are not lost; they read as zeros.
     ///
     /// Marking again is harmless and offers pages written since. Ranges may
-    /// overlap. Pages that are swapped out at the call are lost by it.
+    /// overlap. When it is offered to the kernel, what is swapped out is lost, and
+    /// what is merged with other memory (KSM) no longer is.
     ///
     /// After `fork` the range is volatile in the child as well, each process
     /// with its own copy. A child made in another way (`clone`), and memory

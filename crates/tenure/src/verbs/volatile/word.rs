@@ -1,8 +1,7 @@
 //! The word that says whether an object is volatile. Marking and unmarking
 //! within the hand-over delay is a change of this word, and nothing else.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
+use super::sync::{AtomicU64, Ordering};
 use super::{Priority, Stamp, Unmarked};
 
 /// What a [`Word`] can say.
@@ -65,7 +64,7 @@ impl Reading {
 }
 
 impl Word {
-    pub(super) const fn nonvolatile() -> Self {
+    pub(super) fn nonvolatile() -> Self {
         Self(AtomicU64::new(0))
     }
 

@@ -1,0 +1,58 @@
+//! loom's atomics. loom takes a sequentially consistent access for one that only
+//! acquires and releases, but knows sequentially consistent fences: with one on
+//! either side, accesses of this kind are as ordered among themselves as C11 has
+//! them.
+
+use loom::sync::atomic::{self, fence};
+
+pub(crate) use loom::sync::atomic::Ordering;
+
+fn fenced<T>(ordering: Ordering, access: impl FnOnce() -> T) -> T {
+    if ordering != Ordering::SeqCst {
+        return access();
+    }
+    fence(Ordering::SeqCst);
+    let value = access();
+    fence(Ordering::SeqCst);
+    value
+}
+
+macro_rules! atomic {
+    ($name:ident, $value:ty) => {
+        #[derive(Debug)]
+        pub(crate) struct $name(atomic::$name);
+
+        impl $name {
+            pub(crate) fn new(value: $value) -> Self {
+                Self(atomic::$name::new(value))
+            }
+
+            pub(crate) fn load(&self, ordering: Ordering) -> $value {
+                fenced(ordering, || self.0.load(ordering))
+            }
+
+            pub(crate) fn store(&self, value: $value, ordering: Ordering) {
+                fenced(ordering, || self.0.store(value, ordering));
+            }
+
+            pub(crate) fn swap(&self, value: $value, ordering: Ordering) -> $value {
+                fenced(ordering, || self.0.swap(value, ordering))
+            }
+
+            pub(crate) fn compare_exchange_weak(
+                &self,
+                now: $value,
+                next: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                fenced(success, || {
+                    self.0.compare_exchange_weak(now, next, success, failure)
+                })
+            }
+        }
+    };
+}
+
+atomic!(AtomicU8, u8);
+atomic!(AtomicU64, u64);
