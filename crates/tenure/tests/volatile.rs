@@ -10,7 +10,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::volatile::is_as_told;
+use common::volatile::{can_offer, is_as_told};
 use common::*;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
 use tenure::{
@@ -21,14 +21,7 @@ use tenure::{
 /// Why nothing can be offered to the kernel here. What can is offered at once.
 fn missing() -> Option<&'static str> {
     tenure::set_hand_over_delay(Duration::ZERO);
-    let features = Features::get();
-    if !features.sigbus_on_missing() {
-        return Some("needs userfaultfd (Linux 5.11), which is refused or missing here");
-    }
-    features
-        .madv_populate
-        .is_err()
-        .then_some("needs MADV_POPULATE_WRITE (Linux 5.14)")
+    (!can_offer()).then_some("needs userfaultfd (Linux 5.11) and MADV_POPULATE_WRITE (5.14)")
 }
 
 tests!(
@@ -65,8 +58,12 @@ tests!(
     several_threads_mark_and_unmark,
     nothing_reported_intact_is_ever_lost,
     what_is_just_being_moved_is_taken_back;
+    everywhere:
+    a_barred_page_is_sigsegv_with_its_address,
+    the_meaning_is_the_same_with_bars;
     children:
     touch_a_purged_page,
+    with_bars,
     fork_without_descriptors,
     close_every_descriptor,
 );
@@ -95,7 +92,16 @@ fn readable(at: usize) -> Result<(), i32> {
     }
 }
 
-extern "C" fn report_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+/// Has every page taken: by the kernel, or where it can be offered nothing, by
+/// tenure.
+fn take(range: PageRange) {
+    match can_offer() {
+        true => page_out_all(range),
+        false => unsafe { range.purge() }.unwrap(),
+    }
+}
+
+extern "C" fn report_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     let (code, at) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     let mut line = [signal as usize, code as usize, at];
     unsafe {
@@ -104,15 +110,14 @@ extern "C" fn report_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, _: 
     }
 }
 
-fn install_sigbus_report() {
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = report_sigbus as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO;
-        assert_eq!(
-            libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()),
-            0
-        );
+fn install_report() {
+    for signal in [libc::SIGBUS, libc::SIGSEGV] {
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = report_signal as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
+        }
     }
 }
 
@@ -123,8 +128,8 @@ fn touch_a_purged_page() {
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
-    page_out_all(pages(range, 10, 20));
-    install_sigbus_report();
+    take(pages(range, 10, 20));
+    install_report();
     let victim = range.start() + 25 * page_size() + 123;
     unsafe {
         libc::write(1, (&raw const victim).cast(), size_of::<usize>());
@@ -133,33 +138,73 @@ fn touch_a_purged_page() {
     panic!("the purged page was readable");
 }
 
-fn a_purged_page_is_sigbus_with_its_address() {
-    let output = in_child("touch_a_purged_page");
-    assert!(output.status.success(), "{output:?}");
+/// Returns the signal that touching a purged page brings, and its code.
+fn signal_of_a_purged_page(without: &str) -> (i32, i32) {
+    let output = in_child_with("TENURE_WITHOUT", without, "touch_a_purged_page");
     let words: Vec<usize> = output
         .stdout
         .chunks(size_of::<usize>())
         .map(|word| usize::from_ne_bytes(word.try_into().unwrap()))
         .collect();
     let [victim, signal, code, at] = words[..] else {
-        panic!("{words:?}")
+        panic!("{words:?} {output:?}")
     };
-    assert_eq!(signal, libc::SIGBUS as usize);
-    assert_eq!(code, libc::BUS_ADRERR as usize);
-    // The kernel gives the page of a fault, or the byte, by version.
-    assert_eq!(
-        at / page_size(),
-        victim / page_size(),
-        "{at:#x} {victim:#x}"
-    );
     assert_eq!(at, victim, "{at:#x} {victim:#x}");
+    (signal as i32, code as i32)
+}
+
+fn a_purged_page_is_sigbus_with_its_address() {
+    let expected = (libc::SIGBUS, libc::BUS_ADRERR);
+    assert_eq!(signal_of_a_purged_page(""), expected);
+}
+
+fn a_barred_page_is_sigsegv_with_its_address() {
+    for without in WITH_BARS {
+        assert_eq!(signal_of_a_purged_page(without).0, libc::SIGSEGV);
+    }
+}
+
+/// What keeps tenure from offering anything: guard regions, and PROT_NONE.
+const WITH_BARS: [&str; 2] = ["userfaultfd", "userfaultfd,madv_guard"];
+
+fn with_bars() {
+    assert!(missing().is_some());
+    a_purged_page_is_efault_to_a_system_call();
+    lost_pages_are_reported_and_read_as_zeros();
+    intact_means_every_byte();
+    contents_stay_visible_until_purged();
+    untouched_pages_are_not_lost();
+    untouched_pages_take_no_memory();
+    marking_twice_is_harmless();
+    marking_again_offers_what_was_written();
+    unmarking_ordinary_memory_is_harmless();
+    a_part_can_be_unmarked();
+    overlapping_ranges_are_one();
+    purge_takes_contents_at_once();
+    purge_leaves_ordinary_memory_alone();
+    munmap_ends_volatility();
+    discard_ends_volatility();
+    nothing_is_nothing();
+    other_kinds_of_memory_are_refused();
+    a_hole_is_refused();
+    locked_memory_is_refused();
+    missing_access_is_refused();
+    after_fork_both_processes_are_told();
+    untouched_pages_are_not_lost_in_a_child();
+    several_threads_mark_and_unmark();
+}
+
+fn the_meaning_is_the_same_with_bars() {
+    for without in WITH_BARS {
+        in_child_without(without, "with_bars");
+    }
 }
 
 fn a_purged_page_is_efault_to_a_system_call() {
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
-    page_out_all(pages(range, 10, 20));
+    take(pages(range, 10, 20));
     // write() reads from it, read() writes to it.
     assert_eq!(readable(pages(range, 15, 1).start()), Err(libc::EFAULT));
     let zeros = std::fs::File::open("/dev/zero").unwrap();
@@ -178,12 +223,13 @@ fn a_purged_page_is_efault_to_a_system_call() {
 }
 
 fn lost_pages_are_reported_and_read_as_zeros() {
-    let mut cached = cached(512);
-    let range = cached.range();
-    page_out_all(pages(range, 10, 20));
-    page_out_all(pages(range, 100, 1));
-    page_out_all(pages(range, 500, 12));
-    let outcome = cached.mark_nonvolatile().unwrap();
+    let memory = filled(512);
+    let range = memory.range();
+    unsafe { range.mark_volatile() }.unwrap();
+    take(pages(range, 10, 20));
+    take(pages(range, 100, 1));
+    take(pages(range, 500, 12));
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     let lost = [
         pages(range, 10, 20),
         pages(range, 100, 1),
@@ -218,7 +264,7 @@ fn contents_stay_visible_until_purged() {
     let memory = filled(512);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
-    assert!(has_vm_flag(range, "um"));
+    assert_eq!(has_vm_flag(range, "um"), can_offer());
     assert!(is_filled(range));
     assert!(matches!(
         unsafe { range.mark_nonvolatile() },
@@ -248,7 +294,7 @@ fn untouched_pages_are_not_lost() {
     let range = memory.range();
     fill(pages(range, 100, 100));
     unsafe { range.mark_volatile() }.unwrap();
-    page_out_all(pages(range, 100, 100));
+    take(pages(range, 100, 100));
     for part in [pages(range, 0, 100), pages(range, 200, 312)] {
         page_out(part);
         assert!(is_zero(part));
@@ -279,7 +325,7 @@ fn marking_twice_is_harmless() {
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
-    page_out_all(pages(range, 3, 2));
+    take(pages(range, 3, 2));
     unsafe { range.mark_volatile() }.unwrap();
     assert_eq!(readable(pages(range, 3, 1).start()), Err(libc::EFAULT));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
@@ -298,7 +344,7 @@ fn marking_again_offers_what_was_written() {
     page_out(range);
     assert!(is_filled(range));
     unsafe { range.mark_volatile() }.unwrap();
-    page_out_all(range);
+    take(range);
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert_eq!(outcome, Outcome::Purged(vec![range]));
 }
@@ -318,10 +364,10 @@ fn a_part_can_be_unmarked() {
     unsafe { range.mark_volatile() }.unwrap();
     let part = pages(range, 100, 100);
     assert_eq!(unsafe { part.mark_nonvolatile() }.unwrap(), Outcome::Intact);
-    page_out_all(pages(range, 0, 100));
+    take(pages(range, 0, 100));
     page_out(part);
     assert!(is_filled(part));
-    page_out_all(pages(range, 200, 312));
+    take(pages(range, 200, 312));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert_eq!(
         outcome,
@@ -335,7 +381,7 @@ fn overlapping_ranges_are_one() {
     let range = memory.range();
     unsafe { pages(range, 0, 300).mark_volatile() }.unwrap();
     unsafe { pages(range, 200, 312).mark_volatile() }.unwrap();
-    page_out_all(pages(range, 190, 30));
+    take(pages(range, 190, 30));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert_eq!(outcome, Outcome::Purged(vec![pages(range, 190, 30)]));
     page_out(range);
@@ -373,7 +419,7 @@ fn munmap_ends_volatility() {
         let memory = filled(page_count);
         let range = memory.range();
         unsafe { range.mark_volatile() }.unwrap();
-        page_out_all(pages(range, 0, 10));
+        take(pages(range, 0, 10));
         memory.munmap().unwrap();
         // Whoever gets the addresses next has ordinary memory.
         raw_map_over(range);
@@ -391,7 +437,7 @@ fn discard_ends_volatility() {
         let mut memory = filled(page_count);
         let range = memory.range();
         unsafe { range.mark_volatile() }.unwrap();
-        page_out_all(pages(range, 0, 10));
+        take(pages(range, 0, 10));
         memory.discard(..).unwrap();
         assert!(is_zero(range));
         fill(range);
@@ -457,7 +503,7 @@ fn a_hole_is_refused() {
         unsafe { range.mark_nonvolatile() },
         Err(Error::Hole { .. })
     ));
-    assert!(has_vm_flag(range, "um"));
+    assert_eq!(has_vm_flag(range, "um"), can_offer());
     assert!(is_filled(pages(range, 0, 40)));
 }
 
@@ -527,7 +573,7 @@ fn after_fork_both_processes_are_told() {
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
-    page_out_all(pages(range, 0, 10));
+    take(pages(range, 0, 10));
     let status = fork(|| {
         // What was gone at the fork, and what goes afterwards.
         assert_eq!(readable(pages(range, 5, 1).start()), Err(libc::EFAULT));

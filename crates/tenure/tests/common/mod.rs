@@ -38,10 +38,13 @@ impl Verdict for Completion {
 pub struct Test {
     pub name: &'static str,
     pub run: fn() -> Completion,
+    /// It runs also where the others of the file cannot.
+    pub everywhere: bool,
 }
 
 /// Makes `main` of a test file: its tests, the functions that tests run in a
-/// process of their own with [`in_child`], and why all of them may be skipped.
+/// process of their own with [`in_child`], and why all of them may be skipped, but
+/// for those under `everywhere:`.
 #[macro_export]
 macro_rules! tests {
     ($($test:ident),* $(,)?) => { $crate::tests!($($test),*; children:); };
@@ -49,18 +52,35 @@ macro_rules! tests {
         $crate::tests!(unless: || None; $($test),*; children: $($child),*);
     };
     (unless: $reason:expr; $($test:ident),* $(,)?; children: $($child:ident),* $(,)?) => {
+        $crate::tests!(unless: $reason; $($test),*; everywhere: ; children: $($child),*);
+    };
+    (
+        unless: $reason:expr; $($test:ident),* $(,)?;
+        everywhere: $($also:ident),* $(,)?;
+        children: $($child:ident),* $(,)?
+    ) => {
         fn main() -> std::process::ExitCode {
             use $crate::common::{Test, Verdict, run};
+            macro_rules! test {
+                ($name:ident, $everywhere:expr) => {
+                    Test {
+                        name: stringify!($name),
+                        run: || $name().completion(),
+                        everywhere: $everywhere,
+                    }
+                };
+            }
             run(
                 $reason,
-                &[$(Test { name: stringify!($test), run: || $test().completion() }),*],
+                &[$(test!($test, false),)* $(test!($also, true)),*],
                 &[$((stringify!($child), $child as fn())),*],
             )
         }
     };
 }
 
-/// `unless` tells why none of the tests can run here.
+/// `unless` tells why none of the tests can run here, but for those that run
+/// everywhere.
 pub fn run(
     unless: fn() -> Option<&'static str>,
     tests: &[Test],
@@ -83,8 +103,11 @@ pub fn run(
     let trials = tests
         .iter()
         .map(|test| {
-            let run = test.run;
-            let body = move || Ok::<_, Failed>(unless().map_or_else(run, skip));
+            let (run, everywhere) = (test.run, test.everywhere);
+            let body = move || {
+                let reason = unless().filter(|_| !everywhere);
+                Ok::<_, Failed>(reason.map_or_else(run, skip))
+            };
             Trial::ignorable_test(test.name, body)
         })
         .collect();
@@ -113,6 +136,11 @@ pub fn in_child_without(features: &str, name: &str) {
         .unwrap();
     assert_ended_well(name, &output);
     print!("{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// The same with an environment variable set, however the function ends.
+pub fn in_child_with(variable: &str, value: &str, name: &str) -> Output {
+    child(name).env(variable, value).output().unwrap()
 }
 
 fn child(name: &str) -> Command {
@@ -395,7 +423,7 @@ fn smaps(range: PageRange) -> Option<Vec<String>> {
 }
 
 /// The bounds in the first line of a mapping.
-fn smaps_bounds(line: &str) -> Option<std::ops::Range<usize>> {
+pub fn smaps_bounds(line: &str) -> Option<std::ops::Range<usize>> {
     let (start, end) = line.split_once(' ')?.0.split_once('-')?;
     let parse = |hex| usize::from_str_radix(hex, 16).ok();
     Some(parse(start)?..parse(end)?)
