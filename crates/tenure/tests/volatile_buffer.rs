@@ -10,16 +10,19 @@ mod common;
 
 use std::time::Duration;
 
-use common::volatile::is_as_told;
+use common::volatile::{is_as_told, memory_was_short, watch_pressure};
 use common::*;
+use libtest_mimic::Completion;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
 use tenure::{Error, Outcome, PageRange, VolatileArena, VolatileBuffer, page_size};
 
 tests!(
     bytes_are_lent_only_while_nonvolatile,
     within_the_delay_the_kernel_does_not_know,
+    a_transition_makes_no_system_call,
     reading_without_unmarking,
     what_is_purged_cannot_be_read,
+    all_that_is_volatile_is_purged_at_once,
     a_new_buffer_is_zeros_and_whole_pages,
     dropping_a_marked_buffer,
     buffers_of_an_arena_are_apart,
@@ -32,6 +35,7 @@ tests!(
     a_purge_that_stops_half_way_forgets_no_loss,
     everything_without_userfaultfd;
     children:
+    make_transitions,
     without_userfaultfd,
     close_the_descriptor_of_an_arena,
     purge_with_no_room_for_bars,
@@ -80,6 +84,51 @@ fn within_the_delay_the_kernel_does_not_know() {
     }
 }
 
+fn make_transitions() {
+    tenure::set_hand_over_delay(LONG);
+    let (mut alone, mut kept) = (buffer(4), buffer(4));
+    let arena = VolatileArena::new(8 * page_size()).unwrap();
+    let mut in_arena = arena.buffer(4 * page_size()).unwrap();
+    let memory = anonymous(4);
+    let plain = memory.range();
+    // From here on the keeper is there, with something to wait for, and the plain
+    // range is known.
+    kept.mark_volatile();
+    unsafe { plain.mark_volatile() }.unwrap();
+    let _ = unsafe { plain.mark_nonvolatile() }.unwrap();
+    // Where the clock is not to be read without the kernel it is asked.
+    let always = [libc::SYS_clock_gettime, libc::SYS_exit_group];
+    let install = [libc::SYS_prctl, libc::SYS_seccomp];
+    // The engine may be in the keeper's hands.
+    allow_only(&[&always[..], &install, &[libc::SYS_futex]].concat());
+    let mut all_intact = true;
+    for _ in 0..10_000 {
+        unsafe { plain.mark_volatile() }.unwrap();
+        all_intact &= unsafe { plain.mark_nonvolatile() }.unwrap() == Outcome::Intact;
+    }
+    allow_only(&always);
+    for _ in 0..10_000 {
+        for buffer in [&mut alone, &mut in_arena] {
+            buffer.mark_volatile();
+            all_intact &= buffer.mark_nonvolatile().unwrap() == Outcome::Intact;
+        }
+    }
+    unsafe { libc::_exit(i32::from(!all_intact)) };
+}
+
+fn a_transition_makes_no_system_call() -> Completion {
+    watch_pressure();
+    for _ in 0..3 {
+        let output = in_child_with("TENURE_WITHOUT", "", "make_transitions");
+        // When memory is short all is offered at once.
+        if output.status.success() || !memory_was_short() {
+            assert_ended_well("make_transitions", &output);
+            return Completion::Completed;
+        }
+    }
+    skip("memory is short")
+}
+
 fn reading_without_unmarking() {
     for delay in [NONE, LONG] {
         tenure::set_hand_over_delay(delay);
@@ -118,6 +167,39 @@ fn what_is_purged_cannot_be_read() {
         assert_eq!(outcome, Outcome::Purged(vec![buffer.range()]));
         assert!(is_zero(buffer.range()));
         buffer.as_mut_slice().unwrap().fill(1);
+    }
+}
+
+fn all_that_is_volatile_is_purged_at_once() {
+    for delay in [NONE, LONG] {
+        tenure::set_hand_over_delay(delay);
+        let arena = VolatileArena::new(8 * page_size()).unwrap();
+        let mut buffers = [buffer(8), buffer(8), arena.buffer(4 * page_size()).unwrap()];
+        fill(buffers[2].range());
+        let plain = anonymous(16);
+        fill(plain.range());
+        buffers[1].mark_volatile();
+        buffers[2].mark_volatile();
+        unsafe { pages(plain.range(), 4, 4).mark_volatile() }.unwrap();
+        unsafe { pages(plain.range(), 10, 4).mark_volatile() }.unwrap();
+        // What has lost a part loses the rest.
+        unsafe { pages(plain.range(), 4, 1).purge() }.unwrap();
+        let asked_bytes = || tenure::stats().purged_on_request_bytes;
+        let before = asked_bytes();
+        tenure::purge_all().unwrap();
+        // (But for what the kernel has taken, which it may at any time.)
+        let (asked, most) = (asked_bytes() - before, (19 * page_size()) as u64);
+        assert!(asked <= most && asked > most / 2, "{asked} of {most}");
+        assert!(is_filled(buffers[0].range()), "it was not volatile");
+        for buffer in &mut buffers[1..] {
+            assert!(buffer.read_volatile_into(0, &mut [0]).is_err());
+            let outcome = buffer.mark_nonvolatile().unwrap();
+            assert_eq!(outcome, Outcome::Purged(vec![buffer.range()]));
+        }
+        let lost = [pages(plain.range(), 4, 4), pages(plain.range(), 10, 4)];
+        let outcome = unsafe { plain.range().mark_nonvolatile() }.unwrap();
+        assert_eq!(outcome, Outcome::Purged(lost.to_vec()));
+        assert!(is_as_told(plain.range(), &outcome));
     }
 }
 
@@ -359,6 +441,7 @@ fn without_userfaultfd() {
     within_the_delay_the_kernel_does_not_know();
     reading_without_unmarking();
     what_is_purged_cannot_be_read();
+    all_that_is_volatile_is_purged_at_once();
     a_new_buffer_is_zeros_and_whole_pages();
     buffers_of_an_arena_are_apart();
     an_arena_gives_places_again_as_zeros();

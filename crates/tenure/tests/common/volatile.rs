@@ -43,13 +43,13 @@ impl HandOver {
 /// Set once memory has been short: then tenure offers, and takes, what it likes.
 static WAS_SHORT: AtomicBool = AtomicBool::new(false);
 
-fn watch_pressure() {
+pub fn watch_pressure() {
     static WATCHED: LazyLock<Option<pressure::Subscription>> =
         LazyLock::new(|| pressure::subscribe(|_| WAS_SHORT.store(true, Relaxed)).ok());
     LazyLock::force(&WATCHED);
 }
 
-fn memory_was_short() -> bool {
+pub fn memory_was_short() -> bool {
     if pressure::level() > pressure::Level::None {
         WAS_SHORT.store(true, Relaxed);
     }
@@ -127,7 +127,7 @@ fn was_there(done: isize) -> bool {
 }
 
 /// Copies a page out by a system call, which reads it as the program would.
-fn read_through(page: PageRange) -> Option<Vec<u8>> {
+pub fn read_through(page: PageRange) -> Option<Vec<u8>> {
     THROUGH.with(|through| {
         let fd = through.as_raw_fd();
         if !was_there(unsafe { libc::pwrite(fd, page.as_ptr().cast(), page.len(), 0) }) {

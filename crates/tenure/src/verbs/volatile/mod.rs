@@ -21,6 +21,7 @@ pub use arena::VolatileArena;
 pub use buffer::VolatileBuffer;
 pub use keeper::set_hand_over_delay;
 pub use order::Priority;
+pub use relief::purge_all;
 
 use self::engine::{ENGINE, can_offer};
 use self::order::Stamp;
