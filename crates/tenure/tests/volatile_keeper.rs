@@ -142,10 +142,13 @@ fn what_is_not_fit_keeps_no_others() {
         unsafe { part(index).mark_volatile() }.unwrap();
     }
     // Locked behind our back after it was marked.
+    let before_bytes = tenure::stats().not_offered_bytes;
     raw_lock_on_fault(part(1));
     wait_until_offered(part(0));
     wait_until_offered(part(2));
     assert!(!is_offered(part(1)));
+    let kept_bytes = || (tenure::stats().not_offered_bytes - before_bytes) as usize;
+    wait_for("counted", || kept_bytes() == part(1).len());
     let outcome = unsafe { memory.range().mark_nonvolatile() }.unwrap();
     assert!(is_as_told(memory.range(), &outcome));
     assert!(is_filled(part(1)));
@@ -154,6 +157,7 @@ fn what_is_not_fit_keeps_no_others() {
 fn what_is_replaced_behind_our_back_is_left_alone() {
     let memory = anonymous(8);
     let marker = anonymous(4);
+    let before_bytes = tenure::stats().not_offered_bytes;
     fill(memory.range());
     unsafe { memory.range().mark_volatile() }.unwrap();
     let file = file(8 * page_size());
@@ -174,6 +178,7 @@ fn what_is_replaced_behind_our_back_is_left_alone() {
     unsafe { marker.range().mark_volatile() }.unwrap();
     wait_until_offered(marker.range());
     assert!(!is_offered(part));
+    assert!(tenure::stats().not_offered_bytes > before_bytes);
     page_out(part);
     assert!(is_filled(part));
     std::mem::forget(other);
