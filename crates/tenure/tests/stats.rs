@@ -305,7 +305,7 @@ fn losing_protection() {
     fill(memory.range());
     let since = Since::now();
     unsafe { memory.range().mark_volatile() }.unwrap();
-    assert_eq!(unsafe { libc::close_range(3, libc::c_uint::MAX, 0) }, 0);
+    close_userfaultfd();
     let outcome = unsafe { memory.range().mark_nonvolatile() }.unwrap();
     assert_eq!(outcome, Outcome::Purged(vec![memory.range()]));
     let bytes = 64 * page_size();
@@ -319,7 +319,7 @@ fn losing_protection() {
     // Marking again finds out as well.
     let since = Since::now();
     unsafe { memory.range().mark_volatile() }.unwrap();
-    assert_eq!(unsafe { libc::close_range(3, libc::c_uint::MAX, 0) }, 0);
+    close_userfaultfd();
     unsafe { memory.range().mark_volatile() }.unwrap();
     since.assert(&[
         ("mark_volatile.calls", 2),

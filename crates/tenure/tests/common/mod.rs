@@ -576,6 +576,25 @@ pub fn register_elsewhere(range: PageRange) -> std::os::fd::OwnedFd {
     fd
 }
 
+/// Closes tenure's userfaultfd behind its back; returns the number that it had.
+/// (Only that one: its threads may be using others.)
+pub fn close_userfaultfd() -> std::os::fd::RawFd {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    let is_it = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == "anon_inode:[userfaultfd]")
+    };
+    let found: Vec<_> = all
+        .map(|entry| entry.unwrap().path())
+        .filter(is_it)
+        .collect();
+    let [path] = &found[..] else {
+        panic!("there should be one: {found:?}")
+    };
+    let number = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    assert_eq!(unsafe { libc::close(number) }, 0);
+    number
+}
+
 /// Does something without being moved to another CPU.
 pub fn on_one_cpu(work: impl FnOnce()) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
