@@ -514,6 +514,62 @@ pub fn is_as_told(range: PageRange, outcome: &Outcome) -> bool {
     })
 }
 
+/// What the kernel takes by itself of what it has been offered, at any time.
+pub struct Watch {
+    taken: Option<u64>,
+    asked_bytes: u64,
+}
+
+impl Watch {
+    pub fn now() -> Self {
+        Self {
+            taken: lazily_freed_and_taken(),
+            asked_bytes: tenure::stats().purged_on_request_bytes,
+        }
+    }
+
+    /// Whether so many pages may be gone: the kernel has taken as many, anybody's,
+    /// or they were asked for.
+    pub fn explains(&self, page_count: usize) -> bool {
+        let asked_bytes = tenure::stats().purged_on_request_bytes - self.asked_bytes;
+        let taken = match (lazily_freed_and_taken(), self.taken) {
+            (Some(now), Some(before)) => now - before,
+            _ => u64::MAX,
+        };
+        page_count as u64 <= taken.saturating_add(asked_bytes / page_size() as u64)
+    }
+
+    /// Asserts that these pages are lost of the range, others only if the kernel
+    /// has taken them as well, and that the contents are what was told of them.
+    #[track_caller]
+    pub fn assert_lost(&self, range: PageRange, outcome: &Outcome, expected: &[PageRange]) {
+        assert!(is_as_told(range, outcome), "{outcome:?}");
+        let runs: &[PageRange] = match outcome {
+            Outcome::Intact => &[],
+            Outcome::Purged(runs) => runs,
+        };
+        for part in expected {
+            let is_lost = runs.iter().any(|run| run.contains(*part));
+            assert!(is_lost, "{part:?} in {outcome:?}");
+        }
+        let count = |parts: &[PageRange]| parts.iter().map(|part| part.pages()).sum::<usize>();
+        assert!(
+            count(runs) == count(expected) || self.explains(count(runs)),
+            "more than {expected:?}: {outcome:?}"
+        );
+    }
+}
+
+/// How many page faults that read nothing in this thread has had.
+pub fn minor_faults() -> i64 {
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    assert_eq!(
+        unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) },
+        0
+    );
+    usage.ru_minflt
+}
+
 pub fn has_swap() -> bool {
     static HAS_SWAP: LazyLock<bool> = LazyLock::new(|| {
         std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
