@@ -278,8 +278,13 @@ fn become_short_of_memory() {
     enter_group();
     let mut order = Vec::new();
     let mut buffers: Vec<(Priority, VolatileBuffer)> = Vec::new();
-    for priority in [Priority::High, Priority::Lowest, Priority::Normal] {
-        for _ in 0..4 {
+    for priority in [
+        Priority::High,
+        Priority::Lowest,
+        Priority::Normal,
+        Priority::Low,
+    ] {
+        for _ in 0..3 {
             buffers.push((priority, buffer(16 * MIB / page_size())));
         }
     }
@@ -287,8 +292,11 @@ fn become_short_of_memory() {
         buffer.mark_volatile_with(*priority);
         order.push(buffer.range());
     }
-    // The lowest four, then the normal ones, each from the first marked on.
-    let order = [&order[4..8], &order[8..12], &order[..4]].concat();
+    // Marked again, it is the youngest of the lowest.
+    buffers[3].1.mark_volatile_with(Priority::Lowest);
+    order[3..6].rotate_left(1);
+    // The lowest, the low and the normal ones, each from the first marked on.
+    let order = [&order[3..6], &order[9..12], &order[6..9], &order[..3]].concat();
     let is_purged = |range: PageRange| range_is_efault(range);
     let taken = take_memory_until(|| is_purged(order[4]));
     let purged: Vec<bool> = order.iter().map(|&range| is_purged(range)).collect();

@@ -31,7 +31,8 @@ tests!(
     huge_pages_stay_whole_when_the_keeper_offers_them,
     what_is_left_of_a_huge_page_is_as_it_was,
     untouched_huge_pages_are_not_lost,
-    locked_and_huge_table_memory_is_refused,
+    locked_memory_is_refused,
+    memory_of_the_huge_page_pool_is_refused,
     memory_is_no_longer_merged,
     what_was_merged_can_be_taken,
     swapped_pages_are_lost_when_they_are_offered_and_not_before,
@@ -165,13 +166,16 @@ fn untouched_huge_pages_are_not_lost() {
     assert!(is_zero(range));
 }
 
-fn locked_and_huge_table_memory_is_refused() {
+fn locked_memory_is_refused() {
     let memory = anonymous(8);
     memory.lock(.., LockMode::OnFault).unwrap();
     let refused = unsafe { memory.range().mark_volatile() }.unwrap_err();
     assert!(matches!(refused, Error::Locked { .. }), "{refused}");
+}
+
+fn memory_of_the_huge_page_pool_is_refused() -> Completion {
     let Some(_pool) = HugePool::of(1) else {
-        return;
+        return skip("no huge pages of 2 MiB are free in the pool (vm.nr_hugepages)");
     };
     let flags = MapFlags::PRIVATE | MapFlags::HUGETLB;
     let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -189,6 +193,7 @@ fn locked_and_huge_table_memory_is_refused() {
         "{refused}"
     );
     raw_unmap(range);
+    Completion::Completed
 }
 
 fn have_merged(range: PageRange) -> bool {
