@@ -260,6 +260,7 @@ fn what_was_merged_can_be_taken() -> Completion {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    empty_batches();
     unsafe { range.mark_volatile() }.unwrap();
     // Counted when they are next scanned.
     wait_for("unmerged", || merged_pages() == 0);
