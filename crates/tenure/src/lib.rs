@@ -69,5 +69,5 @@ pub use verbs::teardown;
 pub use verbs::{
     Access, BackgroundPopulate, CancelToken, FreePolicy, LazilyFreed, LockAll, LockMode, LockModes,
     Outcome, PopulateOptions, Priority, Progress, Strategy, VolatileArena, VolatileBuffer, drain,
-    lock_all, set_hand_over_delay, unlock_all,
+    lock_all, purge_all, set_hand_over_delay, unlock_all,
 };

@@ -28,6 +28,7 @@ tests!(
     handles_count_and_others_see_it,
     purged_pages_have_their_cause,
     lost_protection_is_a_cause_of_its_own,
+    what_cannot_be_offered_is_told,
     munmap_counts,
     discard_and_punch_count,
     failures_do_not_count,
@@ -45,6 +46,7 @@ tests!(
     locking_all,
     counting_without_a_page,
     losing_protection,
+    keeping_from_the_kernel,
     marking_first_of_all,
     counting_handles,
     serving,
@@ -111,6 +113,7 @@ fn figures(stats: &Stats) -> Vec<(String, u64)> {
         ("purged_on_request_bytes", stats.purged_on_request_bytes),
         ("unprotected_bytes", stats.unprotected_bytes),
         ("volatile_bytes", stats.volatile_bytes),
+        ("kept_from_kernel_bytes", stats.kept_from_kernel_bytes),
         ("freed_by_caller_bytes", stats.freed_by_caller_bytes),
         ("workers_started", stats.workers_started),
         ("pending_release_bytes", stats.pending_release_bytes),
@@ -268,6 +271,33 @@ fn lost_protection_is_a_cause_of_its_own() -> Completion {
     Completion::Completed
 }
 
+fn what_cannot_be_offered_is_told() {
+    for features in ["userfaultfd", "madv_populate"] {
+        in_child_without(features, "keeping_from_the_kernel");
+    }
+}
+
+fn keeping_from_the_kernel() {
+    let memory = anonymous(16);
+    let mut buffer = VolatileBuffer::new(8 * page_size()).unwrap();
+    let since = Since::now();
+    unsafe { memory.range().mark_volatile() }.unwrap();
+    buffer.mark_volatile();
+    since.assert(&[
+        ("mark_volatile.calls", 2),
+        ("mark_volatile.bytes", 24 * page_size()),
+        ("volatile_bytes", 24 * page_size()),
+        ("kept_from_kernel_bytes", 24 * page_size()),
+    ]);
+    assert_eq!(fork(|| i32::from(stats().kept_from_kernel_bytes == 0)), 0);
+    drop(buffer);
+    assert_eq!(
+        unsafe { memory.range().mark_nonvolatile() }.unwrap(),
+        Outcome::Intact
+    );
+    assert_eq!(stats().kept_from_kernel_bytes, 0);
+}
+
 fn losing_protection() {
     // What is not offered needs no protection.
     tenure::set_hand_over_delay(Duration::ZERO);
@@ -275,7 +305,7 @@ fn losing_protection() {
     fill(memory.range());
     let since = Since::now();
     unsafe { memory.range().mark_volatile() }.unwrap();
-    assert_eq!(unsafe { libc::close_range(3, libc::c_uint::MAX, 0) }, 0);
+    close_userfaultfd();
     let outcome = unsafe { memory.range().mark_nonvolatile() }.unwrap();
     assert_eq!(outcome, Outcome::Purged(vec![memory.range()]));
     let bytes = 64 * page_size();
@@ -289,7 +319,7 @@ fn losing_protection() {
     // Marking again finds out as well.
     let since = Since::now();
     unsafe { memory.range().mark_volatile() }.unwrap();
-    assert_eq!(unsafe { libc::close_range(3, libc::c_uint::MAX, 0) }, 0);
+    close_userfaultfd();
     unsafe { memory.range().mark_volatile() }.unwrap();
     since.assert(&[
         ("mark_volatile.calls", 2),

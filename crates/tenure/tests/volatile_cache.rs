@@ -189,6 +189,7 @@ fn a_value_that_lost_a_page_is_a_miss() -> Completion {
     for key in 0..all {
         cache.insert(key, &value(key, len)).unwrap();
     }
+    empty_batches();
     let ranges: Vec<_> = (0..all)
         .map(|key| cache.get(&key).map(|pinned| range(&pinned)))
         .collect();

@@ -9,6 +9,7 @@ mod common;
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::volatile::{can_offer, is_as_told};
@@ -30,12 +31,15 @@ tests!(
     huge_pages_stay_whole_when_the_keeper_offers_them,
     what_is_left_of_a_huge_page_is_as_it_was,
     untouched_huge_pages_are_not_lost,
-    locked_and_huge_table_memory_is_refused,
+    locked_memory_is_refused,
+    memory_of_the_huge_page_pool_is_refused,
     memory_is_no_longer_merged,
     what_was_merged_can_be_taken,
     swapped_pages_are_lost_when_they_are_offered_and_not_before,
-    what_was_written_may_be_swapped_out;
+    what_was_written_may_be_swapped_out,
+    no_swap_file_is_left_behind;
     children:
+    end_with_swap_on,
 );
 
 const HUGE: usize = 2 << 20;
@@ -96,28 +100,27 @@ fn huge_pages_stay_whole() -> Completion {
 }
 
 fn huge_pages_stay_whole_when_the_keeper_offers_them() -> Completion {
-    tenure::set_hand_over_delay(Duration::from_millis(20));
+    tenure::set_hand_over_delay(Duration::from_millis(300));
     let Some(memory) = huge(12) else {
         return skip(NO_HUGE_PAGES);
     };
     let range = memory.range();
-    let parts = || (0..6).map(|part| pages(range, part * range.pages() / 6, range.pages() / 6));
+    // Half a huge page each: neighbours have to be offered in one piece.
+    let parts = || (0..24).map(|part| pages(range, part * range.pages() / 24, range.pages() / 24));
     for part in parts() {
         unsafe { part.mark_volatile() }.unwrap();
     }
     wait_for("offered", || parts().all(|part| has_vm_flag(part, "um")));
-    let before_bytes = huge_bytes(range);
-    for part in parts() {
-        let outcome = unsafe { part.mark_nonvolatile() }.unwrap();
-        assert!(is_as_told(part, &outcome));
-        if outcome != Outcome::Intact {
-            return skip("the kernel has taken what it was offered");
-        }
+    let offered_bytes = huge_bytes(range);
+    let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+    assert!(is_as_told(range, &outcome));
+    if outcome != Outcome::Intact {
+        return skip("the kernel has taken what it was offered");
     }
-    assert_eq!(
-        (before_bytes, huge_bytes(range)),
-        (range.len(), range.len())
-    );
+    // The keeper may have looked in the middle of the marking, and so cut some.
+    for huge_bytes in [offered_bytes, huge_bytes(range)] {
+        assert!(huge_bytes >= range.len() / 2, "{huge_bytes}");
+    }
     Completion::Completed
 }
 
@@ -163,13 +166,16 @@ fn untouched_huge_pages_are_not_lost() {
     assert!(is_zero(range));
 }
 
-fn locked_and_huge_table_memory_is_refused() {
+fn locked_memory_is_refused() {
     let memory = anonymous(8);
     memory.lock(.., LockMode::OnFault).unwrap();
     let refused = unsafe { memory.range().mark_volatile() }.unwrap_err();
     assert!(matches!(refused, Error::Locked { .. }), "{refused}");
+}
+
+fn memory_of_the_huge_page_pool_is_refused() -> Completion {
     let Some(_pool) = HugePool::of(1) else {
-        return;
+        return skip("no huge pages of 2 MiB are free in the pool (vm.nr_hugepages)");
     };
     let flags = MapFlags::PRIVATE | MapFlags::HUGETLB;
     let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -187,6 +193,7 @@ fn locked_and_huge_table_memory_is_refused() {
         "{refused}"
     );
     raw_unmap(range);
+    Completion::Completed
 }
 
 fn have_merged(range: PageRange) -> bool {
@@ -211,38 +218,20 @@ fn memory_is_no_longer_merged() -> Completion {
     Completion::Completed
 }
 
-/// Has the kernel merge pages, and stop again when it is dropped.
-struct Merging {
-    before: Vec<(&'static str, String)>,
-}
-
-impl Merging {
-    fn start() -> Option<Self> {
-        let mut merging = Self { before: Vec::new() };
-        for (name, value) in [
-            ("pages_to_scan", "5000"),
-            ("sleep_millisecs", "20"),
-            ("run", "1"),
-        ] {
-            merging
-                .before
-                .push((name, std::fs::read_to_string(Self::file(name)).ok()?));
-            std::fs::write(Self::file(name), value).ok()?;
-        }
-        Some(merging)
-    }
-
-    fn file(name: &str) -> String {
-        format!("/sys/kernel/mm/ksm/{name}")
-    }
-}
-
-impl Drop for Merging {
-    fn drop(&mut self) {
-        for (name, value) in self.before.iter().rev() {
-            let _ = std::fs::write(Self::file(name), value.trim());
-        }
-    }
+/// Has the kernel merge pages until what is returned is dropped.
+fn start_merging() -> Option<Undo> {
+    let file = |name| format!("/sys/kernel/mm/ksm/{name}");
+    let values = [
+        ("pages_to_scan", "5000"),
+        ("sleep_millisecs", "20"),
+        ("run", "1"),
+    ];
+    let read = |(name, _)| Some((name, std::fs::read_to_string(file(name)).ok()?));
+    let before: Vec<_> = values.into_iter().map(read).collect::<Option<_>>()?;
+    let set_back = |(name, value): &(_, String)| std::fs::write(file(*name), value.trim()).is_ok();
+    let undo = Undo::later(move || before.iter().rev().all(set_back) || !is_root());
+    let set = |(name, value)| std::fs::write(file(name), value).ok();
+    values.into_iter().try_for_each(set).map(|()| undo)
 }
 
 fn merged_pages() -> usize {
@@ -258,7 +247,7 @@ fn what_was_merged_can_be_taken() -> Completion {
         let page = pages(range, page, 1);
         unsafe { page.as_ptr().write_bytes(7, page.len()) };
     }
-    let Some(_merging) = Merging::start() else {
+    let Some(_merging) = start_merging() else {
         return skip("may not have the kernel merge pages (/sys/kernel/mm/ksm)");
     };
     if !have_merged(range) {
@@ -271,8 +260,10 @@ fn what_was_merged_can_be_taken() -> Completion {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    empty_batches();
     unsafe { range.mark_volatile() }.unwrap();
-    assert_eq!(merged_pages(), 0);
+    // Counted when they are next scanned.
+    wait_for("unmerged", || merged_pages() == 0);
     let half = pages(range, 0, 32);
     page_out_all(half);
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
@@ -280,8 +271,9 @@ fn what_was_merged_can_be_taken() -> Completion {
     Completion::Completed
 }
 
-/// A swap file, in use until it is dropped.
+/// A swap file, in use until it is dropped, or the process ends.
 struct Swap {
+    _off: Undo,
     file: tempfile::NamedTempFile,
 }
 
@@ -301,23 +293,26 @@ impl Swap {
         bytes[page_size() - 10..page_size()].copy_from_slice(b"SWAPSPACE2");
         file.write_all(&bytes).unwrap();
         file.as_file().sync_all().unwrap();
-        let path = Self::path(&file);
+        let path = std::ffi::CString::new(file.path().as_os_str().as_bytes()).unwrap();
+        let name = file.path().to_owned();
+        let off = {
+            let path = path.clone();
+            Undo::later(move || {
+                let is_off = unsafe { libc::swapoff(path.as_ptr()) } == 0;
+                std::fs::remove_file(&name).is_ok() && (is_off || !is_swap(&name))
+            })
+        };
         match unsafe { libc::swapon(path.as_ptr(), 0) } {
-            0 => Ok(Self { file }),
+            0 => Ok(Self { _off: off, file }),
             _ => Err(format!("swapon: {}", std::io::Error::last_os_error())),
         }
     }
-
-    fn path(file: &tempfile::NamedTempFile) -> std::ffi::CString {
-        std::ffi::CString::new(file.path().as_os_str().as_bytes()).unwrap()
-    }
 }
 
-impl Drop for Swap {
-    fn drop(&mut self) {
-        let path = Self::path(&self.file);
-        assert_eq!(unsafe { libc::swapoff(path.as_ptr()) }, 0, "swap stays on");
-    }
+fn is_swap(file: &Path) -> bool {
+    let all = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    all.lines()
+        .any(|line| line.split_whitespace().next() == file.to_str())
 }
 
 /// Which pages are in swap.
@@ -377,6 +372,31 @@ fn swapped_pages_are_lost_when_they_are_offered_and_not_before() -> Completion {
         "{outcome:?}"
     );
     assert!(is_as_told(range, &outcome));
+    Completion::Completed
+}
+
+fn end_with_swap_on() {
+    let swap = match Swap::on() {
+        Ok(swap) => swap,
+        Err(reason) => {
+            println!("{reason}");
+            return;
+        }
+    };
+    assert!(is_swap(swap.file.path()));
+    println!("on {}", swap.file.path().display());
+    std::process::abort();
+}
+
+/// Neither on nor there, however a test ends.
+fn no_swap_file_is_left_behind() -> Completion {
+    let output = in_child("end_with_swap_on");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let Some(name) = text.strip_prefix("on ") else {
+        return skip(text.trim());
+    };
+    let name = Path::new(name.trim());
+    wait_for("off", || !is_swap(name) && !name.exists());
     Completion::Completed
 }
 

@@ -18,6 +18,10 @@ use crate::summary::Summary;
 /// The user and group that own nothing (nobody).
 const NOBODY: u32 = 65534;
 
+/// What is not run once more without privileges: the models ask the system for
+/// nothing.
+const NO_MATTER_WHO: [&str; 2] = ["--exclude", "tenure-model"];
+
 /// What is run once more as on older kernels: the features that tenure then does
 /// without, and the tests that concern them.
 const OLDER_KERNELS: [(&str, &[&str]); 2] = [
@@ -50,10 +54,11 @@ pub fn run(root: &Path, unprivileged: bool, arguments: &[String]) -> Result<bool
         None
     };
     let mut summary = Summary::default();
-    let whole: Vec<&str> = ["--workspace"]
-        .into_iter()
-        .chain(arguments.iter().map(String::as_str))
-        .collect();
+    let mut whole = vec!["--workspace"];
+    if unprivileged {
+        whole.extend(NO_MATTER_WHO);
+    }
+    whole.extend(arguments.iter().map(String::as_str));
     let mut all_well = run_cargo(root, &common, &whole, &mut summary)?;
     if arguments.is_empty() {
         for (without, which) in OLDER_KERNELS {

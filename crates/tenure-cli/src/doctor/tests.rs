@@ -169,7 +169,7 @@ fn a_container_as_docker_makes_it() {
     assert!(
         userfaultfd
             .effect
-            .contains("mark_volatile answers Unsupported")
+            .contains("tenure purges it under memory pressure")
     );
     assert!(remedy(&userfaultfd).contains("seccomp"), "{userfaultfd:?}");
     assert!(remedy(&userfaultfd).contains("--device /dev/userfaultfd"));

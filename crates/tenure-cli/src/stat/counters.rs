@@ -91,6 +91,7 @@ fn figures(stats: &Stats) -> Vec<Figure> {
         bytes("could not be offered", stats.not_offered_bytes),
         bytes("lost protection", stats.unprotected_bytes),
         bytes("volatile now", stats.volatile_bytes),
+        bytes("of it kept from the kernel", stats.kept_from_kernel_bytes),
         verb("munmap", stats.munmap),
         verb("discard", stats.discard),
         verb("punch", stats.punch),

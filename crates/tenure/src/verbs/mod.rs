@@ -12,7 +12,9 @@ pub use lazy_free::{FreePolicy, LazilyFreed};
 pub use lock::{LockAll, LockMode, LockModes, lock_all, unlock_all};
 pub use populate::{Access, BackgroundPopulate, CancelToken, PopulateOptions, Progress, Strategy};
 pub use release::drain;
-pub use volatile::{Outcome, Priority, VolatileArena, VolatileBuffer, set_hand_over_delay};
+pub use volatile::{
+    Outcome, Priority, VolatileArena, VolatileBuffer, purge_all, set_hand_over_delay,
+};
 
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;

@@ -120,8 +120,9 @@ impl Group {
         let output = command.output().unwrap();
         assert!(
             output.status.success(),
-            "{child}: {}\n{}",
+            "{child}: {}\n{}{}",
             output.status,
+            String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr)
         );
         print!("{}", String::from_utf8_lossy(&output.stdout));

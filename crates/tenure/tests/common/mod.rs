@@ -256,6 +256,81 @@ pub fn refuse(call: i64, errno: i32) {
     assert_eq!((privs, filter), (0, 0));
 }
 
+/// Has seccomp end this process at any system call of this thread, and of those
+/// that it starts, but these.
+pub fn allow_only(calls: &[i64]) {
+    let step = |code: u32, jt, k| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf: 0,
+        k,
+    };
+    let mut program = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
+    for (index, &call) in calls.iter().enumerate() {
+        // Past the others, and past the end.
+        let past = u8::try_from(calls.len() - index).unwrap();
+        program.push(step(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            past,
+            call as u32,
+        ));
+    }
+    for answer in [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW] {
+        program.push(step(libc::BPF_RET | libc::BPF_K, 0, answer));
+    }
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    let mode = libc::SECCOMP_MODE_FILTER;
+    let (privs, filter) = unsafe {
+        (
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
+        )
+    };
+    assert_eq!((privs, filter), (0, 0));
+}
+
+/// Undoes something when it is dropped, or when this process ends, however that
+/// comes about: by a process of its own, which waits for it.
+pub struct Undo {
+    pid: libc::pid_t,
+    /// Closed when it is time.
+    time: Option<std::io::PipeWriter>,
+}
+
+impl Undo {
+    /// Call it before what is to be undone is done. `undo` tells whether it is.
+    pub fn later(undo: impl FnOnce() -> bool) -> Self {
+        use std::io::Read;
+        let (mut read, write) = std::io::pipe().unwrap();
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            drop(write);
+            // Who ends the tests from a terminal does not end this.
+            unsafe { libc::setsid() };
+            let _ = read.read(&mut [0]);
+            let is_undone = std::panic::catch_unwind(std::panic::AssertUnwindSafe(undo));
+            unsafe { libc::_exit(i32::from(!is_undone.unwrap_or(false))) };
+        }
+        Self {
+            pid,
+            time: Some(write),
+        }
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        drop(self.time.take());
+        let mut status = 0;
+        unsafe { libc::waitpid(self.pid, &mut status, 0) };
+        assert!(status == 0 || std::thread::panicking(), "it is not undone");
+    }
+}
+
 /// The pages `count` from page `first` of a mapping or range.
 pub fn pages(of: PageRange, first: usize, count: usize) -> PageRange {
     PageRange::new(of.start() + first * page_size(), count * page_size()).unwrap()
@@ -516,6 +591,42 @@ pub fn register_elsewhere(range: PageRange) -> std::os::fd::OwnedFd {
         );
     }
     fd
+}
+
+/// Closes tenure's userfaultfd behind its back; returns the number that it had.
+/// (Only that one: its threads may be using others.)
+pub fn close_userfaultfd() -> std::os::fd::RawFd {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    let is_it = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == "anon_inode:[userfaultfd]")
+    };
+    let found: Vec<_> = all
+        .map(|entry| entry.unwrap().path())
+        .filter(is_it)
+        .collect();
+    let [path] = &found[..] else {
+        panic!("there should be one: {found:?}")
+    };
+    let number = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    assert_eq!(unsafe { libc::close(number) }, 0);
+    number
+}
+
+/// Has every CPU put the pages that wait in its batches on the kernel's lists.
+/// MADV_FREE passes over what waits in another CPU's, as it does for up to 31 new
+/// pages: that can be offered only again, and is not taken until then.
+pub fn empty_batches() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let all = sched_getaffinity(None).unwrap();
+    let page = anonymous(1);
+    for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)) {
+        let mut one = CpuSet::new();
+        one.set(cpu);
+        sched_setaffinity(None, &one).unwrap();
+        // Begins with that, whatever it is to be done to.
+        page_out(page.range());
+    }
+    sched_setaffinity(None, &all).unwrap();
 }
 
 /// Does something without being moved to another CPU.

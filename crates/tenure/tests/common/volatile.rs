@@ -43,13 +43,13 @@ impl HandOver {
 /// Set once memory has been short: then tenure offers, and takes, what it likes.
 static WAS_SHORT: AtomicBool = AtomicBool::new(false);
 
-fn watch_pressure() {
+pub fn watch_pressure() {
     static WATCHED: LazyLock<Option<pressure::Subscription>> =
         LazyLock::new(|| pressure::subscribe(|_| WAS_SHORT.store(true, Relaxed)).ok());
     LazyLock::force(&WATCHED);
 }
 
-fn memory_was_short() -> bool {
+pub fn memory_was_short() -> bool {
     if pressure::level() > pressure::Level::None {
         WAS_SHORT.store(true, Relaxed);
     }
@@ -127,7 +127,7 @@ fn was_there(done: isize) -> bool {
 }
 
 /// Copies a page out by a system call, which reads it as the program would.
-fn read_through(page: PageRange) -> Option<Vec<u8>> {
+pub fn read_through(page: PageRange) -> Option<Vec<u8>> {
     THROUGH.with(|through| {
         let fd = through.as_raw_fd();
         if !was_there(unsafe { libc::pwrite(fd, page.as_ptr().cast(), page.len(), 0) }) {
@@ -512,6 +512,62 @@ pub fn is_as_told(range: PageRange, outcome: &Outcome) -> bool {
             false => super::is_filled(page),
         }
     })
+}
+
+/// What the kernel takes by itself of what it has been offered, at any time.
+pub struct Watch {
+    taken: Option<u64>,
+    asked_bytes: u64,
+}
+
+impl Watch {
+    pub fn now() -> Self {
+        Self {
+            taken: lazily_freed_and_taken(),
+            asked_bytes: tenure::stats().purged_on_request_bytes,
+        }
+    }
+
+    /// Whether so many pages may be gone: the kernel has taken as many, anybody's,
+    /// or they were asked for.
+    pub fn explains(&self, page_count: usize) -> bool {
+        let asked_bytes = tenure::stats().purged_on_request_bytes - self.asked_bytes;
+        let taken = match (lazily_freed_and_taken(), self.taken) {
+            (Some(now), Some(before)) => now - before,
+            _ => u64::MAX,
+        };
+        page_count as u64 <= taken.saturating_add(asked_bytes / page_size() as u64)
+    }
+
+    /// Asserts that these pages are lost of the range, others only if the kernel
+    /// has taken them as well, and that the contents are what was told of them.
+    #[track_caller]
+    pub fn assert_lost(&self, range: PageRange, outcome: &Outcome, expected: &[PageRange]) {
+        assert!(is_as_told(range, outcome), "{outcome:?}");
+        let runs: &[PageRange] = match outcome {
+            Outcome::Intact => &[],
+            Outcome::Purged(runs) => runs,
+        };
+        for part in expected {
+            let is_lost = runs.iter().any(|run| run.contains(*part));
+            assert!(is_lost, "{part:?} in {outcome:?}");
+        }
+        let count = |parts: &[PageRange]| parts.iter().map(|part| part.pages()).sum::<usize>();
+        assert!(
+            count(runs) == count(expected) || self.explains(count(runs)),
+            "more than {expected:?}: {outcome:?}"
+        );
+    }
+}
+
+/// How many page faults that read nothing in this thread has had.
+pub fn minor_faults() -> i64 {
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    assert_eq!(
+        unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) },
+        0
+    );
+    usage.ru_minflt
 }
 
 pub fn has_swap() -> bool {

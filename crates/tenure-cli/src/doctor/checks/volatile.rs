@@ -1,4 +1,4 @@
-//! volatile: all of it must be there.
+//! volatile: what the kernel can be offered, and how a loss is found.
 
 use rustix::io::Errno;
 
@@ -6,7 +6,9 @@ use super::{how_to_have, refused};
 use crate::doctor::{check::Check, facts::Facts};
 
 const VERB: &str = "volatile";
-const NONE: &str = "volatile memory is not to be had: mark_volatile answers Unsupported";
+const BARS: &str = "the kernel takes no volatile memory by itself: tenure purges it under memory \
+                    pressure, and touching a page that was taken is SIGSEGV";
+const STAYS: &str = "volatile memory is never taken: what is lost could not be told";
 
 pub fn checks(facts: &Facts) -> Vec<Check> {
     [
@@ -33,9 +35,9 @@ fn userfaultfd(facts: &Facts) -> Check {
             "yes, with SIGBUS mode",
             "touching a page that was taken is SIGBUS, and unmarking tells what was lost",
         ),
-        Ok(_) => Check::ok(VERB, NAME, "without SIGBUS mode", NONE).missing("it needs Linux 4.14"),
+        Ok(_) => Check::ok(VERB, NAME, "without SIGBUS mode", BARS).missing("it needs Linux 4.14"),
         Err(errno) => {
-            Check::ok(VERB, NAME, refused(errno), NONE).missing(how_to_have_it(facts, errno))
+            Check::ok(VERB, NAME, refused(errno), BARS).missing(how_to_have_it(facts, errno))
         }
     }
 }
@@ -54,7 +56,7 @@ fn how_to_have_it(facts: &Facts, errno: Errno) -> String {
 }
 
 fn populate(facts: &Facts, errno: Errno) -> Check {
-    Check::ok(VERB, "MADV_POPULATE_WRITE", refused(errno), NONE).missing(how_to_have(
+    Check::ok(VERB, "MADV_POPULATE_WRITE", refused(errno), BARS).missing(how_to_have(
         facts,
         "madv_populate",
         (5, 14),
@@ -71,7 +73,7 @@ fn pagemap(facts: &Facts) -> Check {
             "can be read",
             "what was lost is found in the page tables",
         ),
-        Err(errno) => Check::ok(VERB, NAME, refused(errno), NONE).missing(
+        Err(errno) => Check::ok(VERB, NAME, refused(errno), STAYS).missing(
             "/proc/self/pagemap must be there and this process's own: after a change of user it \
              is root's until prctl(PR_SET_DUMPABLE, 1)",
         ),

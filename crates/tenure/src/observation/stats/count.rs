@@ -89,6 +89,7 @@ pub(crate) const WORKERS_STARTED: Counter = at!(Counter, workers_started);
 pub(crate) const PURGED_UNDER_PRESSURE_BYTES: Counter = at!(Counter, purged_under_pressure_bytes);
 pub(crate) const OFFERED_BYTES: Gauge = at!(Gauge, offered_bytes);
 pub(crate) const NOT_OFFERED_BYTES: Counter = at!(Counter, not_offered_bytes);
+pub(crate) const KEPT_FROM_KERNEL_BYTES: Gauge = at!(Gauge, kept_from_kernel_bytes);
 pub(crate) const PENDING_RELEASE_BYTES: Gauge = at!(Gauge, pending_release_bytes);
 pub(crate) const EAGER_FREE: Verb = at!(Verb, eager_free);
 pub(crate) const GIVEN_BACK: Verb = at!(Verb, given_back);

@@ -97,6 +97,10 @@ pub struct Stats {
     /// Volatile memory that could not be offered (locked or replaced behind
     /// tenure's back, no room for one more mapping); it stays.
     pub not_offered_bytes: u64,
+    /// What of the volatile memory the kernel cannot be offered for want of
+    /// userfaultfd or MADV_POPULATE_WRITE, at the moment: all of it, or nothing.
+    /// tenure alone takes it, under memory pressure.
+    pub kept_from_kernel_bytes: u64,
 }
 
 /// Adds what is counted elsewhere, where counting here would cost too much.
@@ -201,6 +205,7 @@ mod tests {
         assert_eq!(stats.munmap.bytes, 19);
         assert_eq!(stats.pending_release_bytes, 28);
         assert_eq!(stats.not_offered_bytes, 35);
-        assert_eq!(size_of::<Stats>(), 36 * size_of::<u64>());
+        assert_eq!(stats.kept_from_kernel_bytes, 36);
+        assert_eq!(size_of::<Stats>(), 37 * size_of::<u64>());
     }
 }

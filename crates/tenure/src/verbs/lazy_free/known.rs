@@ -115,7 +115,11 @@ pub(super) fn empty_in_children() -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::ground::mapping::Mapping;
+    use crate::ground::sys::features::Features;
     use crate::ground::sys::page_size;
 
     fn pages(first: usize, count: usize) -> PageRange {
@@ -150,5 +154,24 @@ mod tests {
         assert!(note(pages(0, 1), true).is_lazy, "known already");
         forget(pages(0, 2 * MOST_RANGES));
         assert_eq!(take_freed(), None);
+    }
+
+    #[test]
+    fn what_is_offered_is_not_given_back_out_of_turn() {
+        let features = Features::get();
+        if !features.sigbus_on_missing() || features.madv_populate.is_err() {
+            return;
+        }
+        let _alone = super::super::adaptive::tests::ALONE.lock();
+        let memory = Mapping::anonymous(4 * page_size()).map().unwrap();
+        let range = memory.range();
+        assert!(note(range, true).is_lazy);
+        // SAFETY: nothing borrows from it.
+        unsafe { range.mark_volatile() }.unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while contains(&KNOWN.lock().lazily_free, range) {
+            assert!(Instant::now() < end, "the keeper does not say so");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }

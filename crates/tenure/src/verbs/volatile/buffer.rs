@@ -18,6 +18,9 @@ use crate::observation::stats;
 /// the kernel has not been offered it (see
 /// [`set_hand_over_delay`](crate::set_hand_over_delay)).
 ///
+/// Nothing is called when contents are lost, on no thread: the owner is told when
+/// it unmarks the buffer, or asks whether it [is whole](VolatileBuffer::is_whole).
+///
 /// While it is volatile its bytes cannot be borrowed. It is made of private
 /// anonymous memory, and unmapped when it is dropped.
 ///

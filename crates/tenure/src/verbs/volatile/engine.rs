@@ -390,7 +390,15 @@ impl Engine {
         for object in self.objects.all() {
             object.count();
         }
-        stats::VOLATILE_BYTES.set(self.volatile_bytes());
+        self.count_volatile();
+    }
+
+    /// The same for those that say how much is volatile at the moment.
+    pub(super) fn count_volatile(&self) {
+        let volatile_bytes = self.volatile_bytes();
+        stats::VOLATILE_BYTES.set(volatile_bytes);
+        let kept_bytes = if can_offer() { 0 } else { volatile_bytes };
+        stats::KEPT_FROM_KERNEL_BYTES.set(kept_bytes);
     }
 
     /// Notices that somebody has closed the userfaultfd: what was offered counts

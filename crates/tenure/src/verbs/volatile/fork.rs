@@ -43,7 +43,7 @@ unsafe extern "C" fn child() {
             for object in engine.objects.all() {
                 let _parents = object.tally.news();
             }
-            stats::VOLATILE_BYTES.set(engine.volatile_bytes());
+            engine.count_volatile();
             engine.set_offered_bytes(engine.offered_bytes);
             if engine.offered.is_empty() && engine.arenas.is_empty() {
                 return;

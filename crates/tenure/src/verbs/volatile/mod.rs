@@ -21,6 +21,7 @@ pub use arena::VolatileArena;
 pub use buffer::VolatileBuffer;
 pub use keeper::set_hand_over_delay;
 pub use order::Priority;
+pub use relief::purge_all;
 
 use self::engine::{ENGINE, can_offer};
 use self::order::Stamp;
@@ -69,6 +70,10 @@ impl PageRange {
     /// overlap. When it is offered to the kernel, what is swapped out is lost, and
     /// what is merged with other memory (KSM) no longer is.
     ///
+    /// Where userfaultfd or MADV_POPULATE_WRITE (Linux 5.14) is missing or refused,
+    /// the kernel is offered nothing: tenure itself purges the range under memory
+    /// pressure, and touching a purged page is SIGSEGV.
+    ///
     /// After `fork` the range is volatile in the child as well, each process
     /// with its own copy. A child made in another way (`clone`), and memory
     /// moved with `mremap` by somebody else, are not protected: pages taken
@@ -82,8 +87,8 @@ impl PageRange {
     /// * [`Error::NoAccess`] when a part cannot be read and written,
     /// * [`Error::Locked`] when a part is locked,
     /// * [`Error::Busy`] when a part is registered with another userfaultfd,
-    /// * [`Error::Unsupported`] where userfaultfd or MADV_POPULATE is missing
-    ///   or refused,
+    /// * [`Error::Unsupported`] when userfaultfd works, and yet none can be opened
+    ///   now (no descriptor is left),
     /// * [`Error::NoRoom`] when the kernel cannot split a mapping,
     /// * [`Error::SystemAt`] for anything else.
     ///

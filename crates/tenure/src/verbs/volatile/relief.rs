@@ -1,4 +1,5 @@
-//! What the keeper does under memory pressure.
+//! Giving up what is volatile: some of it under memory pressure, by the keeper,
+//! and all of it for who asks.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::word::State;
 use super::{Priority, Stamp};
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
-use crate::observation::stats;
+use crate::observation::stats::{self, Counter};
 
 /// What is given up at least before it is looked whether that was enough.
 const LEAST_BYTES: usize = 64 << 20;
@@ -34,8 +35,36 @@ pub(super) fn give_some_up() {
         }
         // Taken anew for each, so that others get their turn. What cannot be
         // purged stays.
-        freed_bytes += ENGINE.lock().give_up(&due).unwrap_or(0);
+        let cause = stats::PURGED_UNDER_PRESSURE_BYTES;
+        freed_bytes += ENGINE.lock().give_up(&due, cause).unwrap_or(0);
     }
+}
+
+/// Has the contents of all that is volatile in this process taken now, ranges and
+/// buffers alike, as [`PageRange::purge`] does: for a program that is told to
+/// shrink.
+///
+/// ```
+/// let mut thumbnail = tenure::VolatileBuffer::new(1 << 20)?;
+/// thumbnail.as_mut_slice()?.fill(7);
+/// thumbnail.mark_volatile();
+/// tenure::purge_all()?;
+/// assert_ne!(thumbnail.mark_nonvolatile()?, tenure::Outcome::Intact);
+/// # Ok::<(), tenure::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As for [`PageRange::purge`], when a part cannot be purged; the others are.
+pub fn purge_all() -> Result<()> {
+    let all: Vec<_> = ENGINE.lock().all_volatile().collect();
+    let mut answer = Ok(());
+    for (_, _, due) in all {
+        let cause = stats::PURGED_ON_REQUEST_BYTES;
+        let purged = ENGINE.lock().give_up(&due, cause);
+        answer = answer.and(purged.map(drop));
+    }
+    answer
 }
 
 /// Takes the rest of each object of which the kernel has taken a part: it is of
@@ -52,6 +81,11 @@ impl Engine {
     /// All that is volatile and has not been purged.
     fn by_age(&self) -> Vec<(Priority, Stamp, Due)> {
         let is_whole = |range: PageRange| !self.lost.overlaps(&range.as_std());
+        let all = self.all_volatile();
+        all.filter(|(_, _, due)| is_whole(due.range())).collect()
+    }
+
+    fn all_volatile(&self) -> impl Iterator<Item = (Priority, Stamp, Due)> {
         let plain = self
             .marks
             .volatile()
@@ -69,13 +103,11 @@ impl Engine {
                 Due::Object(object.clone()),
             )
         });
-        let all = plain.chain(objects);
-        all.filter(|(_, _, due)| is_whole(due.range())).collect()
+        plain.chain(objects)
     }
 
     /// Purges what is still volatile of it. Returns how many bytes that took.
-    fn give_up(&mut self, due: &Due) -> Result<usize> {
-        let cause = stats::PURGED_UNDER_PRESSURE_BYTES;
+    fn give_up(&mut self, due: &Due, cause: Counter) -> Result<usize> {
         match due {
             Due::Plain(range) => {
                 let mut freed_bytes = 0;
@@ -110,7 +142,8 @@ impl Engine {
             return Ok(());
         }
         if self.misses_pages(range)? {
-            self.give_up(&Due::Object(object.clone()))?;
+            let cause = stats::PURGED_UNDER_PRESSURE_BYTES;
+            self.give_up(&Due::Object(object.clone()), cause)?;
         }
         Ok(())
     }
