@@ -68,6 +68,6 @@ pub use ready::{CacheStats, LockedFile, Pinned, SecretBuffer, VolatileCache};
 pub use verbs::teardown;
 pub use verbs::{
     Access, BackgroundPopulate, CancelToken, FreePolicy, LazilyFreed, LockAll, LockMode, LockModes,
-    Outcome, PopulateOptions, Priority, Progress, Strategy, VolatileArena, VolatileBuffer, drain,
-    lock_all, purge_all, set_hand_over_delay, unlock_all,
+    MmapRequest, Outcome, PopulateOptions, Priority, Progress, Strategy, VolatileArena,
+    VolatileBuffer, drain, lock_all, purge_all, set_hand_over_delay, unlock_all,
 };

@@ -3,6 +3,7 @@
 
 mod lazy_free;
 mod lock;
+mod mmap;
 mod populate;
 mod release;
 pub mod teardown;
@@ -10,6 +11,7 @@ mod volatile;
 
 pub use lazy_free::{FreePolicy, LazilyFreed};
 pub use lock::{LockAll, LockMode, LockModes, lock_all, unlock_all};
+pub use mmap::MmapRequest;
 pub use populate::{Access, BackgroundPopulate, CancelToken, PopulateOptions, Progress, Strategy};
 pub use release::drain;
 pub use volatile::{

@@ -276,7 +276,7 @@ impl MappingBuilder<'_> {
 
 /// EAGAIN is the limit on locked memory, which counts here when all future
 /// mappings are locked.
-fn explain_mmap(len: usize, errno: Errno) -> Error {
+pub(crate) fn explain_mmap(len: usize, errno: Errno) -> Error {
     match (errno, LockLimit::now()) {
         (Errno::AGAIN, Some(limit)) => Error::ProcessLockLimit {
             verb: "map memory that is locked because of lock_all",

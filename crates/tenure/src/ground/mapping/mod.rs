@@ -2,6 +2,7 @@
 
 mod builder;
 
+pub(crate) use builder::explain_mmap;
 pub use builder::{HugePages, MappingBuilder, MemfdPages};
 
 use std::ops::RangeBounds;

@@ -123,6 +123,34 @@ pub(crate) unsafe fn map_over(
     Ok(())
 }
 
+/// Maps as told, in the kernel's own numbers, wherever the kernel likes; `len` is
+/// rounded up to whole pages by the kernel. `fd` is `None` for anonymous memory.
+/// Returns the first address.
+pub(crate) fn map_as_told(
+    len: usize,
+    prot: u32,
+    flags: u32,
+    backing: Option<(BorrowedFd<'_>, u64)>,
+) -> Result<usize, Errno> {
+    let (prot, flags) = (
+        ProtFlags::from_bits_retain(prot),
+        MapFlags::from_bits_retain(flags),
+    );
+    let fixed = MapFlags::FIXED | MapFlags::FIXED_NOREPLACE;
+    if flags.intersects(fixed) {
+        return Err(Errno::INVAL);
+    }
+    let at = ptr::null_mut();
+    // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
+    let addr = unsafe {
+        match backing {
+            None => mm::mmap_anonymous(at, len, prot, flags),
+            Some((fd, offset)) => mm::mmap(at, len, prot, flags, fd, offset),
+        }
+    }?;
+    Ok(addr.expose_provenance())
+}
+
 fn sharing(shared: bool) -> MapFlags {
     if shared {
         MapFlags::SHARED

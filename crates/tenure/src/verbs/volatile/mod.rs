@@ -125,33 +125,24 @@ impl PageRange {
     ///
     /// As for [`mark_volatile`](PageRange::mark_volatile).
     pub unsafe fn mark_volatile_with(self, priority: Priority) -> Result<()> {
-        if self.is_empty() {
-            return Ok(());
-        }
-        let stamp = Stamp::now();
-        let offers_now = keeper::delay_nanos() == 0 && can_offer();
-        if offers_now {
-            // What is offered must not be given back as if it were free.
-            lazy_free::forget_freed(self);
-        }
-        let mut engine = ENGINE.lock();
-        let before_bytes = engine.marks.volatile_bytes();
-        if !engine.marks.mark(self, priority, stamp) {
-            engine.look_at(self)?;
-            engine.marks.mark_new(self, priority, stamp);
-        }
-        stats::VOLATILE_BYTES.add(engine.marks.volatile_bytes() - before_bytes);
-        stats::MARK_VOLATILE.done(self.len());
-        if offers_now {
-            // What cannot be offered stays.
-            // SAFETY: the caller lets the contents go.
-            let offered = unsafe { engine.offer(self) }.is_ok();
-            engine.marks.settle(self, offered);
-            finish_batch();
-        }
-        drop(engine);
-        keeper::has_marked();
-        Ok(())
+        // SAFETY: handed on to the caller.
+        unsafe { mark(self, priority, keeper::delay_nanos() == 0) }
+    }
+
+    /// The same, and offers the range to the kernel before it returns, whatever
+    /// the [hand-over delay](crate::set_hand_over_delay) is. What cannot be
+    /// offered stays, counted in [`stats`](crate::stats()).
+    ///
+    /// # Errors
+    ///
+    /// As for [`mark_volatile`](PageRange::mark_volatile).
+    ///
+    /// # Safety
+    ///
+    /// As for [`mark_volatile`](PageRange::mark_volatile).
+    pub unsafe fn mark_volatile_now(self, priority: Priority) -> Result<()> {
+        // SAFETY: handed on to the caller.
+        unsafe { mark(self, priority, true) }
     }
 
     /// Makes the range ordinary memory again and tells exactly which pages were
@@ -227,6 +218,39 @@ impl PageRange {
         }
         Ok(())
     }
+}
+
+/// # Safety
+///
+/// As for [`PageRange::mark_volatile`].
+unsafe fn mark(range: PageRange, priority: Priority, at_once: bool) -> Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    let stamp = Stamp::now();
+    let offers_now = at_once && can_offer();
+    if offers_now {
+        // What is offered must not be given back as if it were free.
+        lazy_free::forget_freed(range);
+    }
+    let mut engine = ENGINE.lock();
+    let before_bytes = engine.marks.volatile_bytes();
+    if !engine.marks.mark(range, priority, stamp) {
+        engine.look_at(range)?;
+        engine.marks.mark_new(range, priority, stamp);
+    }
+    stats::VOLATILE_BYTES.add(engine.marks.volatile_bytes() - before_bytes);
+    stats::MARK_VOLATILE.done(range.len());
+    if offers_now {
+        // What cannot be offered stays.
+        // SAFETY: the caller lets the contents go.
+        let offered = unsafe { engine.offer(range) }.is_ok();
+        engine.marks.settle(range, offered);
+        finish_batch();
+    }
+    drop(engine);
+    keeper::has_marked();
+    Ok(())
 }
 
 /// Ends the volatility of a range whose contents or mappings go away.
