@@ -11,7 +11,7 @@ use std::io::{Read, Seek, Write};
 
 use common::*;
 use libtest_mimic::Completion;
-use tenure::{Access, Error, HugePages, Mapping, MemfdPages, page_size};
+use tenure::{Access, Error, HugePages, Mapping, MemfdPages, MmapRequest, PageRange, page_size};
 
 tests!(
     anonymous_memory_is_zeros_and_private,
@@ -27,6 +27,8 @@ tests!(
     not_in_core_dumps,
     refusals_are_distinct,
     a_refusal_leaves_nothing_mapped,
+    mapped_as_told,
+    mapping_as_told_leaves_nothing_on_an_error,
 );
 
 fn anonymous_memory_is_zeros_and_private() {
@@ -236,4 +238,52 @@ fn a_refusal_leaves_nothing_mapped() {
     // The first time a thread starts, for which memory is set aside.
     let before = mapped_kib();
     assert_eq!(mapped_kib(), before);
+}
+
+fn mapped_as_told() {
+    let request = MmapRequest {
+        len: 3 * page_size() - 1,
+        prot: (libc::PROT_READ | libc::PROT_WRITE).cast_unsigned(),
+        flags: (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS).cast_unsigned(),
+        no_dump: true,
+        wipe_on_fork: true,
+        populate: Some(Access::Write),
+        ..MmapRequest::default()
+    };
+    let range = PageRange::mmap(&request).unwrap();
+    assert_eq!(range.pages(), 3);
+    assert_eq!(count_present(range), 3);
+    unsafe { range.as_ptr().write(1) };
+    let status = fork(|| i32::from(unsafe { range.as_ptr().read() }));
+    assert_eq!(status, 0);
+    unsafe { range.munmap() }.unwrap();
+}
+
+fn mapping_as_told_leaves_nothing_on_an_error() {
+    let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS).cast_unsigned();
+    let request = MmapRequest {
+        len: 64 << 20,
+        prot: 3,
+        flags,
+        // Not for shared memory.
+        wipe_on_fork: true,
+        ..MmapRequest::default()
+    };
+    let mapped_kib = || {
+        let error = PageRange::mmap(&request).unwrap_err();
+        assert_eq!(error.errno(), libc::EINVAL, "{error}");
+        tenure::drain(None).unwrap();
+        status_kib("VmSize")
+    };
+    // The first time a thread starts, for which memory is set aside.
+    tenure::ReleaseLimits::default().max_active(1).set();
+    let before = mapped_kib();
+    assert_eq!(mapped_kib(), before);
+    let fixed = MmapRequest {
+        flags: flags | libc::MAP_FIXED.cast_unsigned(),
+        ..request
+    };
+    assert_eq!(PageRange::mmap(&fixed).unwrap_err().errno(), libc::EINVAL);
+    let empty = MmapRequest { len: 0, ..request };
+    assert_eq!(PageRange::mmap(&empty).unwrap_err(), Error::EmptyMapping);
 }

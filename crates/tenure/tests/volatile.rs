@@ -15,7 +15,7 @@ use common::*;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
 use tenure::{
     Error, Features, HugePages, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange,
-    VolatileBuffer, page_size,
+    Priority, VolatileBuffer, page_size,
 };
 
 /// Why nothing can be offered to the kernel here. What can is offered at once.
@@ -36,6 +36,7 @@ tests!(
     untouched_pages_take_no_memory,
     marking_twice_is_harmless,
     marking_again_offers_what_was_written,
+    marking_now_offers_whatever_the_delay,
     unmarking_ordinary_memory_is_harmless,
     a_part_can_be_unmarked,
     overlapping_ranges_are_one,
@@ -356,6 +357,20 @@ fn marking_again_offers_what_was_written() {
     take(range);
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert_eq!(outcome, Outcome::Purged(vec![range]));
+}
+
+fn marking_now_offers_whatever_the_delay() {
+    let memory = filled(64);
+    let range = memory.range();
+    tenure::set_hand_over_delay(Duration::from_secs(3600));
+    let offered_bytes = || tenure::stats().offered_bytes;
+    let before_bytes = offered_bytes();
+    unsafe { range.mark_volatile_with(Priority::Normal) }.unwrap();
+    assert_eq!(offered_bytes(), before_bytes);
+    unsafe { range.mark_volatile_now(Priority::Normal) }.unwrap();
+    assert_eq!(offered_bytes(), before_bytes + range.len() as u64);
+    tenure::set_hand_over_delay(Duration::ZERO);
+    let _ = unsafe { range.mark_nonvolatile() }.unwrap();
 }
 
 fn unmarking_ordinary_memory_is_harmless() {
