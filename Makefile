@@ -3,6 +3,11 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
+# Where cargo builds.
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+# Links and installs the C library, of what cargo has built.
+C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) \
+	ARCHIVE=$(TARGET)/release/libtenure_c.a
 
 .PHONY: demo test check generate install uninstall bench clean
 
@@ -24,13 +29,15 @@ check:
 	$(CARGO) xtask layers
 	$(CARGO) xtask generate --check
 
-# Man pages and shell completions, from the command's own definition.
+# Man pages and shell completions, from the command's own definition; the C header
+# and its pages, from the source of the C interface.
 generate:
 	$(CARGO) xtask generate
 
 install:
-	$(CARGO) build --quiet --release --package tenure-cli
-	install -D -m 755 target/release/tenure $(DESTDIR)$(PREFIX)/bin/tenure
+	$(CARGO) build --quiet --release --package tenure-cli --package tenure-c
+	$(C_LIBRARY) install
+	install -D -m 755 $(TARGET)/release/tenure $(DESTDIR)$(PREFIX)/bin/tenure
 	for page in man/*.1; do \
 		install -D -m 644 $$page $(DESTDIR)$(PREFIX)/share/man/man1/$$(basename $$page) || exit 1; \
 	done
@@ -39,6 +46,7 @@ install:
 	install -D -m 644 completions/tenure.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/tenure.fish
 
 uninstall:
+	$(C_LIBRARY) uninstall
 	rm -f $(DESTDIR)$(PREFIX)/bin/tenure
 	for page in man/*.1; do rm -f $(DESTDIR)$(PREFIX)/share/man/man1/$$(basename $$page); done
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tenure

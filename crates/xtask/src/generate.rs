@@ -1,4 +1,5 @@
-//! Man pages and shell completions, all from one definition of the command line.
+//! Man pages and shell completions, all from one definition of the command line;
+//! the C header and its man pages, all from the source of tenure-c.
 
 use std::{
     fs,
@@ -10,10 +11,12 @@ use clap::Command;
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
+use crate::c_interface;
+
 /// Writes the generated files below `root`, or, with `check`, only compares
 /// them. Returns whether all is well.
 pub fn run(root: &Path, check: bool) -> Result<bool> {
-    let files = files()?;
+    let files = files(root)?;
     if check {
         let stale = stale(root, &files);
         for path in &stale {
@@ -43,7 +46,7 @@ fn stale<'a>(root: &Path, files: &'a [File]) -> Vec<&'a PathBuf> {
 }
 
 /// Makes all files, with their paths below the root.
-fn files() -> Result<Vec<File>> {
+fn files(root: &Path) -> Result<Vec<File>> {
     // Built, so that subcommands know their full names. There is no page for
     // "tenure help": --help says the same.
     let mut command = tenure_cli::command().disable_help_subcommand(true);
@@ -62,12 +65,17 @@ fn files() -> Result<Vec<File>> {
         generate(shell, &mut tenure_cli::command(), "tenure", &mut contents);
         files.push((Path::new("completions").join(name), contents));
     }
+    files.extend(c_interface::files(root, version().trim())?);
     Ok(files)
+}
+
+fn version() -> String {
+    tenure_cli::command().render_version()
 }
 
 fn man_page(command: &Command) -> Result<File> {
     // No date: a page must come out the same whenever it is made.
-    let version = tenure_cli::command().render_version();
+    let version = version();
     let page = Man::new(command.clone())
         .source(version.trim())
         .manual("tenure");
@@ -82,8 +90,10 @@ mod tests {
 
     #[test]
     fn there_is_a_page_for_each_command_and_a_completion_for_each_shell() {
-        let files = files().unwrap();
-        let mut paths: Vec<_> = files.iter().map(|file| file.0.to_str().unwrap()).collect();
+        let files = files(&crate::root().unwrap()).unwrap();
+        let paths = files.iter().map(|file| file.0.to_str().unwrap());
+        let of_the_command = |path: &&str| !path.ends_with(".3") && !path.ends_with(".h");
+        let mut paths: Vec<_> = paths.filter(of_the_command).collect();
         paths.sort_unstable();
         assert_eq!(
             paths,
@@ -101,7 +111,8 @@ mod tests {
 
     #[test]
     fn two_runs_make_the_same_files() {
-        assert_eq!(files().unwrap(), files().unwrap());
+        let root = crate::root().unwrap();
+        assert_eq!(files(&root).unwrap(), files(&root).unwrap());
     }
 
     #[test]

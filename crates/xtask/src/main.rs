@@ -1,5 +1,6 @@
 //! The project's own tasks, run as `cargo xtask TASK`.
 
+mod c_interface;
 mod generate;
 mod layers;
 mod summary;

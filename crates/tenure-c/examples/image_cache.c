@@ -1,0 +1,73 @@
+/* A cache of decoded pictures that the kernel may shrink: while a picture is not shown it
+ * is volatile, and when it is shown again it is either still there or decoded again.
+ *
+ *     cc image_cache.c $(pkg-config --cflags --libs tenure)
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <tenure.h>
+
+#define PICTURES 8
+#define PICTURE_BYTES ((size_t)1 << 20)
+
+static char *pictures[PICTURES];
+static unsigned decoded;
+
+static void check(int result, const char *what)
+{
+    if (result < 0) {
+        fprintf(stderr, "%s: %s\n", what, strerror(-result));
+        exit(1);
+    }
+}
+
+static void decode(int number)
+{
+    memset(pictures[number], 'a' + number, PICTURE_BYTES);
+    decoded++;
+}
+
+/* Has the picture in memory until hide(). */
+static const char *show(int number)
+{
+    if (pictures[number] == NULL) {
+        void *memory;
+        check(tenure_mmap(&memory, PICTURE_BYTES, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, 0),
+              "mmap");
+        pictures[number] = memory;
+        decode(number);
+        return pictures[number];
+    }
+    int lost = tenure_mnovolatile(pictures[number], PICTURE_BYTES, NULL, 0, NULL);
+    check(lost, "mnovolatile");
+    if (lost)
+        decode(number);
+    return pictures[number];
+}
+
+static void hide(int number)
+{
+    check(tenure_mvolatile(pictures[number], PICTURE_BYTES), "mvolatile");
+}
+
+int main(void)
+{
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < PICTURES; i++) {
+            const char *picture = show(i);
+            if (picture[0] != 'a' + i || picture[PICTURE_BYTES - 1] != 'a' + i)
+                return 1;
+            hide(i);
+        }
+        /* What the kernel does when it needs memory, to show it here. */
+        if (round == 0)
+            check(tenure_purge(pictures[3], PICTURE_BYTES), "purge");
+    }
+    printf("%u pictures shown 3 times, decoded %u times\n", PICTURES, decoded);
+    for (int i = 0; i < PICTURES; i++)
+        check(tenure_munmap(pictures[i], PICTURE_BYTES), "munmap");
+    return 0;
+}

@@ -1,0 +1,20 @@
+#include <string.h>
+#include <sys/mman.h>
+#include <tenure.h>
+
+int main(void)
+{
+    size_t len = 64 << 20;
+    char *arena;
+    void *memory;
+
+    if (tenure_mmap(&memory, len, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, 0) < 0)
+        return 1;
+    arena = memory;
+    memset(arena, 1, len);
+    /* Begin anew with zeros, without waiting for the pages to be freed. */
+    if (tenure_discard(arena, len) < 0 || arena[0] != 0)
+        return 1;
+    return tenure_munmap(memory, len) < 0;
+}

@@ -1,0 +1,35 @@
+// Memory that cleans up after itself, and errors as exceptions.
+//
+//     c++ -std=c++17 raii.cpp $(pkg-config --cflags --libs tenure)
+#include <cstring>
+#include <iostream>
+#include <tenure.hpp>
+
+int main()
+{
+    try {
+        tenure::mapping table(1 << 20, TENURE_MAP_POPULATE_WRITE);
+        std::memset(table.data(), 7, table.size());
+
+        table.mark_volatile();
+        // ... not used for a while ...
+        if (!table.mark_nonvolatile()) {
+            std::cout << "lost, made again\n";
+            std::memset(table.data(), 7, table.size());
+        }
+
+        tenure::mapping owner = std::move(table);
+        if (table.data() != nullptr || owner.data()[0] != std::byte{7})
+            return 1;
+        owner.discard();
+        if (owner.data()[0] != std::byte{0})
+            return 1;
+
+        // What is refused says why.
+        owner.lock(0);
+    } catch (const std::system_error &error) {
+        std::cout << error.what() << '\n';
+        return error.code() == std::errc::invalid_argument ? 0 : 1;
+    }
+    return 1; // it should have been refused
+}

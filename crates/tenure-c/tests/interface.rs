@@ -1,0 +1,240 @@
+//! What is frozen: names, values and layouts, the same for Rust and for C; and that the
+//! header, the symbols, the version script and the man pages name the same functions.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::mem::offset_of;
+use std::process::{Command, ExitCode};
+
+use common::*;
+use libtest_mimic::Completion;
+use tenure_c::{tenure_populate_options, tenure_range, tenure_stats};
+
+fn main() -> ExitCode {
+    run(|installed| {
+        let tests: &[Test] = &[
+            ("layouts_are_the_same_for_c_and_rust", layouts),
+            ("constants_are_the_same_for_c_and_rust", constants),
+            ("functions_are_the_same_everywhere", functions),
+            ("symbols_have_versions", versions),
+            ("the_header_is_clean_c11_and_cpp", header),
+            ("pages_have_no_mistakes", pages),
+        ];
+        trials(installed, tests)
+    })
+}
+
+/// Asserts in C what holds in Rust.
+struct Assertions(String);
+
+impl Assertions {
+    fn new() -> Self {
+        Self("#include <tenure.h>\n".to_owned())
+    }
+
+    fn equal(&mut self, expression: &str, value: usize) {
+        let Self(text) = self;
+        text.push_str(&format!(
+            "_Static_assert({expression} == {value}, \"{expression}\");\n"
+        ));
+    }
+
+    fn hold(self, installed: &Installed, name: &str) -> Verdict {
+        let source = installed.program(&format!("{name}.c"));
+        fs::write(&source, self.0 + "int main(void) { return 0; }\n")?;
+        installed.compile(&source, name, &[]);
+        Ok(Completion::Completed)
+    }
+}
+
+/// The size of what a field holds.
+fn size_of_field<T, F>(_: fn(&T) -> *const F) -> usize {
+    size_of::<F>()
+}
+
+/// Each field with its frozen offset, then the frozen size.
+macro_rules! layout {
+    ($assertions:ident, $name:ident, $($field:ident: $offset:literal),*; $size:literal) => {
+        $(
+            assert_eq!(offset_of!($name, $field), $offset);
+            $assertions.equal(
+                concat!("offsetof(struct ", stringify!($name), ", ", stringify!($field), ")"),
+                $offset,
+            );
+            $assertions.equal(
+                concat!("sizeof(((struct ", stringify!($name), " *)0)->", stringify!($field), ")"),
+                size_of_field(|it: &$name| &raw const it.$field),
+            );
+        )*
+        assert_eq!(size_of::<$name>(), $size);
+        $assertions.equal(concat!("sizeof(struct ", stringify!($name), ")"), $size);
+    };
+}
+
+fn layouts(installed: &Installed) -> Verdict {
+    let mut c = Assertions::new();
+    #[cfg(target_pointer_width = "64")]
+    {
+        layout!(c, tenure_range, addr: 0, len: 8; 16);
+        layout!(c, tenure_populate_options,
+            size: 0, threads: 8, chunk_bytes: 16, progress: 24, data: 32; 40);
+    }
+    // New fields come behind the last, and the size grows.
+    layout!(c, tenure_stats,
+        populate_calls: 0, populate_bytes: 8, lock_calls: 16, lock_bytes: 24,
+        unlock_calls: 32, unlock_bytes: 40, lock_all_calls: 48, unlock_all_calls: 56,
+        lazy_free_calls: 64, lazy_free_bytes: 72, mark_volatile_calls: 80,
+        mark_volatile_bytes: 88, mark_nonvolatile_calls: 96, mark_nonvolatile_bytes:
+        104, purged_by_kernel_bytes: 112, purged_on_request_bytes: 120,
+        unprotected_bytes: 128, volatile_bytes: 136, munmap_calls: 144, munmap_bytes:
+        152, discard_calls: 160, discard_bytes: 168, punch_calls: 176, punch_bytes:
+        184, carried_off_calls: 192, carried_off_bytes: 200, freed_by_caller_bytes:
+        208, workers_started: 216, pending_release_bytes: 224, eager_free_calls: 232,
+        eager_free_bytes: 240, given_back_calls: 248, given_back_bytes: 256,
+        purged_under_pressure_bytes: 264, offered_bytes: 272, not_offered_bytes: 280,
+        kept_from_kernel_bytes: 288; 296);
+    c.hold(installed, "layouts")
+}
+
+fn constants(installed: &Installed) -> Verdict {
+    let mut c = Assertions::new();
+    macro_rules! constants {
+        ($($name:ident = $value:literal),* $(,)?) => {{
+            $(
+                assert_eq!(tenure_c::$name, $value);
+                c.equal(stringify!($name), $value);
+            )*
+            [$(stringify!($name)),*]
+        }};
+    }
+    let known = constants![
+        TENURE_POPULATE_READ = 1,
+        TENURE_POPULATE_WRITE = 2,
+        TENURE_POPULATE_FORCE = 4,
+        TENURE_LOCK_NOW = 1,
+        TENURE_LOCK_ONFAULT = 2,
+        TENURE_LOCK_CURRENT = 4,
+        TENURE_LOCK_FUTURE = 8,
+        TENURE_MAP_LOCKONFAULT = 1,
+        TENURE_MAP_POPULATE_READ = 2,
+        TENURE_MAP_POPULATE_WRITE = 4,
+        TENURE_MAP_NODUMP = 8,
+        TENURE_MAP_WIPEONFORK = 16,
+        TENURE_VOLATILE_OFFER_NOW = 1,
+    ];
+    let header = fs::read_to_string(crate_folder().join("include/tenure.h"))?;
+    let defined = header
+        .lines()
+        .filter_map(|line| line.strip_prefix("#define TENURE_"));
+    let guards = 1;
+    assert_eq!(defined.count(), known.len() + guards);
+    c.hold(installed, "constants")
+}
+
+fn functions(installed: &Installed) -> Verdict {
+    let header = fs::read_to_string(crate_folder().join("include/tenure.h"))?;
+    let declarations = header
+        .lines()
+        .filter(|line| !line.starts_with([' ', '#', '/', '}']));
+    let declared: BTreeSet<String> = declarations
+        .filter_map(|line| {
+            Some(
+                line.split_once('(')?
+                    .0
+                    .rsplit([' ', '*'])
+                    .next()?
+                    .to_owned(),
+            )
+        })
+        .filter(|name| name.starts_with("tenure_"))
+        .collect();
+    assert_eq!(declared.len(), 17, "{declared:?}");
+
+    let map = fs::read_to_string(crate_folder().join("tenure.map"))?;
+    let mapped = map.lines().filter_map(|line| line.trim().strip_suffix(';'));
+    let mapped = mapped.filter(|name| name.starts_with("tenure_"));
+    assert_eq!(mapped.map(str::to_owned).collect::<BTreeSet<_>>(), declared);
+
+    let exported: BTreeSet<String> = symbols(installed).into_iter().map(|it| it.0).collect();
+    assert_eq!(exported, declared);
+
+    let pages = files(&project("man"), "3")
+        .iter()
+        .map(|page| stem(page))
+        .collect();
+    assert_eq!(declared, pages);
+    let ideas = fs::read_to_string(project("man/tenure.7"))?;
+    let untold: Vec<_> = declared
+        .iter()
+        .filter(|name| !ideas.contains(*name))
+        .collect();
+    assert!(untold.is_empty(), "tenure(7) does not name {untold:?}");
+    Ok(Completion::Completed)
+}
+
+/// What the shared library exports, with the versions.
+fn symbols(installed: &Installed) -> Vec<(String, String)> {
+    let mut nm = Command::new("nm");
+    nm.args(["--dynamic", "--defined-only", "--with-symbol-versions"]);
+    let output = ok(nm.arg(installed.shared_library()));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names = text.lines().filter_map(|line| line.split(' ').nth(2));
+    let versioned = names.filter_map(|name| name.split_once("@@"));
+    versioned
+        .map(|(name, version)| (name.to_owned(), version.to_owned()))
+        .collect()
+}
+
+fn versions(installed: &Installed) -> Verdict {
+    let symbols = symbols(installed);
+    assert_eq!(symbols.len(), 17);
+    assert!(
+        symbols.iter().all(|(_, version)| version == "TENURE_0.1"),
+        "{symbols:?}"
+    );
+    let mut readelf = Command::new("readelf");
+    let output = ok(readelf
+        .arg("--dynamic")
+        .arg("--wide")
+        .arg(installed.shared_library()));
+    let text = String::from_utf8(output.stdout)?;
+    for wanted in ["[libtenure.so.0]", "NODELETE"] {
+        assert!(text.contains(wanted), "no {wanted} in {text}");
+    }
+    Ok(Completion::Completed)
+}
+
+fn header(installed: &Installed) -> Verdict {
+    for (ending, standard, includes) in [
+        ("c", "-std=c11", &["tenure.h"][..]),
+        ("cpp", "-std=c++17", &["tenure.h", "tenure.hpp"]),
+    ] {
+        let source = installed.program(&format!("header.{ending}"));
+        let lines = includes
+            .iter()
+            .map(|include| format!("#include <{include}>\n"));
+        // Twice, for the guards.
+        let text = lines.collect::<String>().repeat(2) + "int main(void) { return 0; }\n";
+        fs::write(&source, text)?;
+        installed.compile(&source, &format!("header-{ending}"), &[standard]);
+    }
+    Ok(Completion::Completed)
+}
+
+fn pages(_: &Installed) -> Verdict {
+    if find("groff").is_none() {
+        return Ok(Completion::ignored_with("there is no groff here"));
+    }
+    for ending in ["1", "3", "7"] {
+        for page in files(&project("man"), ending) {
+            let mut groff = Command::new("groff");
+            groff.args(["-man", "-ww", "-Tutf8", "-z"]);
+            let output = ok(groff.arg(&page));
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert!(told.is_empty(), "{}: {told}", page.display());
+        }
+    }
+    Ok(Completion::Completed)
+}

@@ -1,0 +1,120 @@
+//! The C programs of tests/c, the examples, and those of the man pages: each compiled
+//! with warnings as errors, and run; the tests a second time with AddressSanitizer,
+//! and under valgrind.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use common::*;
+use libtest_mimic::{Completion, Trial};
+
+/// What valgrind cannot follow, and why.
+const NOT_UNDER_VALGRIND: [(&str, &str); 7] = [
+    ("forks", NO_MLOCK2),
+    ("lock_limit", NO_MLOCK2),
+    ("mlock_onfault", NO_MLOCK2),
+    ("mlockall", "valgrind's own memory would be locked"),
+    ("mmap", NO_MLOCK2),
+    ("munlock", NO_MLOCK2),
+    (
+        "volatile_sigbus",
+        "valgrind shows no SIGBUS on pages that userfaultfd guards",
+    ),
+];
+const NO_MLOCK2: &str = "valgrind does not know mlock2";
+
+/// What AddressSanitizer cannot follow, and why.
+const NOT_WITH_ASAN: [(&str, &str); 1] = [(
+    "forks",
+    "AddressSanitizer's allocator may be locked in a child of a process with threads",
+)];
+
+fn main() -> ExitCode {
+    run(|installed| {
+        let mut trials = Vec::new();
+        for source in files(&project("tests/c"), "c") {
+            trials.push(trial("c", &source, move |source| {
+                plainly(installed, source)
+            }));
+            trials.push(trial("asan", &source, move |source| {
+                with_asan(installed, source)
+            }));
+            trials.push(trial("valgrind", &source, move |source| {
+                under_valgrind(installed, source)
+            }));
+        }
+        for folder in ["examples", "examples/pages"] {
+            let folder = crate_folder().join(folder);
+            for ending in ["c", "cpp"] {
+                for source in files(&folder, ending) {
+                    trials.push(trial("example", &source, move |source| {
+                        plainly(installed, source)
+                    }));
+                }
+            }
+        }
+        trials
+    })
+}
+
+fn trial(way: &str, source: &Path, run: impl Fn(&Path) -> Verdict + Send + 'static) -> Trial {
+    let source: PathBuf = source.to_owned();
+    Trial::ignorable_test(format!("{way}::{}", stem(&source)), move || run(&source))
+}
+
+fn plainly(installed: &Installed, source: &Path) -> Verdict {
+    let program = installed.compile(source, &stem(source), &[]);
+    verdict(&mut installed.command(&program))
+}
+
+/// Only the program is instrumented; the library's uses of its memory are not.
+fn with_asan(installed: &Installed, source: &Path) -> Verdict {
+    if let Some(reason) = excuse(&NOT_WITH_ASAN, source) {
+        return Ok(reason);
+    }
+    let probe = installed.program("probe.c");
+    fs::write(&probe, "int main(void) { return 0; }\n")?;
+    let mut compiler = Command::new("cc");
+    compiler.args(["-fsanitize=address", "-o"]);
+    compiler.arg(installed.program("probe")).arg(&probe);
+    if !compiler.output()?.status.success() {
+        return Ok(Completion::ignored_with(
+            "the compiler has no AddressSanitizer",
+        ));
+    }
+    let flags = [
+        "-g",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    ];
+    let program = installed.compile(source, &format!("{}-asan", stem(source)), &flags);
+    let mut command = installed.command(&program);
+    // The programs use signals of their own, and leave mappings to the end.
+    command.env(
+        "ASAN_OPTIONS",
+        "allow_user_segv_handler=1:handle_sigbus=0:detect_leaks=0",
+    );
+    verdict(&mut command)
+}
+
+fn under_valgrind(installed: &Installed, source: &Path) -> Verdict {
+    if let Some(reason) = excuse(&NOT_UNDER_VALGRIND, source) {
+        return Ok(reason);
+    }
+    let Some(valgrind) = find("valgrind") else {
+        return Ok(Completion::ignored_with("there is no valgrind here"));
+    };
+    let program = installed.compile(source, &format!("{}-valgrind", stem(source)), &["-g"]);
+    let mut command = installed.command(&valgrind);
+    command.args(["--quiet", "--error-exitcode=99"]);
+    command.arg(program);
+    verdict(&mut command)
+}
+
+fn excuse(list: &[(&str, &str)], source: &Path) -> Option<Completion> {
+    let found = list.iter().find(|(name, _)| *name == stem(source));
+    found.map(|(_, reason)| Completion::ignored_with(*reason))
+}

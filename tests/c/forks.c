@@ -1,0 +1,79 @@
+/* Forks while other threads use every verb: each child can use all of them, and has its
+ * own copy of what is volatile. */
+#include "check.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define FORKS 60
+
+static atomic_int over;
+static char *shared_copy;
+
+static void use_all(size_t len)
+{
+    char *memory = map(len);
+    struct tenure_stats stats;
+    CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_WRITE), 0);
+    memset(memory, 3, len);
+    CHECK_IS(tenure_mvolatile_with(memory, len, 1, TENURE_VOLATILE_OFFER_NOW), 0);
+    CHECK(tenure_mnovolatile(memory, len, NULL, 0, NULL) >= 0);
+    CHECK_IS(tenure_lazy_free(memory, len), 0);
+    CHECK_IS(tenure_mlock(memory, page(), TENURE_LOCK_ONFAULT), 0);
+    CHECK_IS(tenure_munlock(memory, page(), TENURE_LOCK_ONFAULT), 0);
+    CHECK_IS(tenure_discard(memory, len), 0);
+    CHECK_IS(tenure_stats(&stats, sizeof(stats)), 0);
+    CHECK_IS(tenure_munmap(memory, len), 0);
+}
+
+static void *busy(void *data)
+{
+    (void)data;
+    while (!over)
+        use_all((size_t)5 << 20);
+    return NULL;
+}
+
+/* The kernel may have taken some by itself; what it has not is as it was. */
+static void take_back(void)
+{
+    size_t len = 16 * page(), count;
+    struct tenure_range lost[16];
+    int answer = tenure_mnovolatile(shared_copy, len, lost, 16, &count);
+    CHECK(answer == 0 || answer == 1);
+    CHECK_IS(answer, count > 0);
+    for (size_t i = 0; i < count; i++)
+        memset(lost[i].addr, 5, lost[i].len);
+    for (size_t at = 0; at < len; at++)
+        CHECK_IS(shared_copy[at], 5);
+}
+
+static int child(void *data)
+{
+    (void)data;
+    alarm(60); /* a lock that was left behind would never be free */
+    take_back();
+    use_all((size_t)5 << 20);
+    CHECK_IS(tenure_drain(-1), 0);
+    return 0;
+}
+
+int main(void)
+{
+    pthread_t threads[2];
+    size_t len = 16 * page();
+
+    shared_copy = map(len);
+    memset(shared_copy, 5, len);
+    for (int i = 0; i < 2; i++)
+        CHECK_IS(pthread_create(&threads[i], NULL, busy, NULL), 0);
+    for (int i = 0; i < FORKS; i++) {
+        CHECK_IS(tenure_mvolatile(shared_copy, len), 0);
+        CHECK_IS(in_child(child, NULL), 0);
+        take_back();
+    }
+    over = 1;
+    for (int i = 0; i < 2; i++)
+        CHECK_IS(pthread_join(threads[i], NULL), 0);
+    return 0;
+}

@@ -1,0 +1,94 @@
+/* Populating means what MADV_POPULATE_READ and MADV_POPULATE_WRITE mean, and refuses
+ * what they refuse (as the kernel's self-test madv_populate asserts), but changes
+ * nothing when a part is not mapped. */
+#include "check.h"
+
+static void brings_pages_in(void)
+{
+    size_t len = 32 * page();
+    char *memory = map(len);
+    CHECK_IS(resident(memory, len), 0);
+    CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_WRITE), 0);
+    CHECK_IS(resident(memory, len), 32);
+    CHECK(memory[0] == 0 && memory[len - 1] == 0);
+    /* Again, with contents: they stay. */
+    memset(memory, 7, len);
+    CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_WRITE), 0);
+    CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_READ), 0);
+    CHECK(memory[0] == 7 && memory[len - 1] == 7);
+    CHECK_IS(munmap(memory, len), 0);
+}
+
+static void reading_takes_no_memory(void)
+{
+    size_t len = 32 * page();
+    char *memory = map_apart(len);
+    CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_READ), 0);
+    CHECK_IS(smaps_kib(memory, "Rss:"), 0);
+    CHECK_IS(munmap(memory, len), 0);
+}
+
+static void rounds_out_and_takes_nothing(void)
+{
+    char *memory = map(4 * page());
+    CHECK_IS(tenure_populate(memory, 0, TENURE_POPULATE_WRITE), 0);
+    CHECK_IS(resident(memory, 4 * page()), 0);
+    CHECK_IS(tenure_populate(memory, page() + 1, TENURE_POPULATE_WRITE), 0);
+    CHECK_IS(resident(memory, 4 * page()), 2);
+    CHECK_IS(munmap(memory, 4 * page()), 0);
+}
+
+static void refuses(void)
+{
+    size_t len = 8 * page();
+    char *memory = map(len);
+
+    CHECK_IS(tenure_populate(memory + 1, page(), TENURE_POPULATE_READ), -EINVAL);
+    CHECK_IS(tenure_populate(memory + 1, 0, TENURE_POPULATE_READ), -EINVAL);
+    CHECK_IS(tenure_populate(memory, len, 0), -EINVAL);
+    CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_FORCE), -EINVAL);
+    CHECK_IS(tenure_populate(memory, len,
+                             TENURE_POPULATE_READ | TENURE_POPULATE_WRITE),
+             -EINVAL);
+    CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_READ | 0x80), -EINVAL);
+    CHECK_IS(tenure_populate(memory, SIZE_MAX, TENURE_POPULATE_READ), -EINVAL);
+
+    /* Holes: the kernel would have populated what lies before. */
+    CHECK_IS(munmap(memory + 4 * page(), page()), 0);
+    CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_WRITE), -ENOMEM);
+    CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_READ), -ENOMEM);
+    CHECK_IS(resident(memory, 4 * page()), 0);
+    CHECK_IS(tenure_populate(memory + 4 * page(), page(), TENURE_POPULATE_READ),
+             -ENOMEM);
+
+    CHECK_IS(mprotect(memory, page(), PROT_READ), 0);
+    CHECK_IS(tenure_populate(memory, 2 * page(), TENURE_POPULATE_WRITE), -EACCES);
+    CHECK_IS(tenure_populate(memory, 2 * page(), TENURE_POPULATE_READ), 0);
+    CHECK_IS(mprotect(memory, page(), PROT_NONE), 0);
+    CHECK_IS(tenure_populate(memory, 2 * page(), TENURE_POPULATE_READ), -EACCES);
+    CHECK_IS(munmap(memory, len), 0);
+}
+
+static void past_the_end_of_a_file(void)
+{
+    int fd = memfd_create("short", MFD_CLOEXEC);
+    CHECK(fd >= 0);
+    CHECK_IS(ftruncate(fd, (off_t)page()), 0);
+    void *memory = mmap(NULL, 4 * page(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(memory != MAP_FAILED);
+    CHECK_IS(tenure_populate(memory, page(), TENURE_POPULATE_WRITE), 0);
+    CHECK_IS(tenure_populate(memory, 4 * page(), TENURE_POPULATE_WRITE), -EFAULT);
+    CHECK_IS(tenure_populate(memory, 4 * page(), TENURE_POPULATE_READ), -EFAULT);
+    CHECK_IS(munmap(memory, 4 * page()), 0);
+    close(fd);
+}
+
+int main(void)
+{
+    brings_pages_in();
+    reading_takes_no_memory();
+    rounds_out_and_takes_nothing();
+    refuses();
+    past_the_end_of_a_file();
+    return 0;
+}
