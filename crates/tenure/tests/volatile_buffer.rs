@@ -381,6 +381,14 @@ fn an_arena_after_fork() {
         new.mark_volatile();
         new.purge().unwrap();
         assert!(new.mark_nonvolatile().unwrap() != Outcome::Intact);
+        // As a whole.
+        let before = mapping_count();
+        let mut more = [(); 40].map(|()| arena.buffer(page_size()).unwrap());
+        for buffer in more.iter_mut().step_by(2) {
+            fill(buffer.range());
+            buffer.mark_volatile();
+        }
+        assert!(mapping_count() < before + 10);
         used.as_mut_slice().unwrap().fill(1);
         0
     });
