@@ -301,6 +301,7 @@ fn volatility_ends() -> Completion {
     if !features.sigbus_on_missing() || features.madv_populate.is_err() {
         return skip("needs userfaultfd (Linux 5.11) and MADV_POPULATE_WRITE (Linux 5.14)");
     }
+    tenure::set_hand_over_delay(std::time::Duration::ZERO);
     let memory = anonymous(128);
     fill(memory.range());
     unsafe { memory.range().mark_volatile() }.unwrap();

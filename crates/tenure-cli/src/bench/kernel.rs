@@ -164,7 +164,7 @@ pub fn check_all_present(bytes: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::raw::RawMapping;
+    use crate::bench::{alone::alone, raw::RawMapping};
 
     #[test]
     fn fields_are_found_by_their_whole_name() {
@@ -189,21 +189,26 @@ mod tests {
 
     #[test]
     fn touched_pages_are_present_and_counted_as_faults() {
-        let page = page_size();
-        let mut mapping = RawMapping::base_pages(8 * page).unwrap();
-        let (start, len) = (mapping.start(), mapping.len());
-        assert_eq!(present_pages(start, len).unwrap(), 0);
-        let before = minor_faults();
-        // SAFETY: `base_pages` maps writable memory.
-        let bytes = unsafe { mapping.bytes_mut() };
-        bytes[0] = 1;
-        bytes[3 * page] = 1;
-        assert!(minor_faults() >= before + 2);
-        assert_eq!(present_pages(start, len).unwrap(), 2);
-        assert_eq!(own_pages(start, len).unwrap(), 2);
-        assert_eq!(mapping.bytes()[5 * page], 0);
-        assert_eq!(present_pages(start, len).unwrap(), 3, "the page of zeros");
-        assert_eq!(own_pages(start, len).unwrap(), 2);
-        assert!(check_all_present(mapping.bytes()).is_err());
+        alone(
+            "bench::kernel::tests::touched_pages_are_present_and_counted_as_faults",
+            || {
+                let page = page_size();
+                let mut mapping = RawMapping::base_pages(8 * page).unwrap();
+                let (start, len) = (mapping.start(), mapping.len());
+                assert_eq!(present_pages(start, len).unwrap(), 0);
+                let before = minor_faults();
+                // SAFETY: `base_pages` maps writable memory.
+                let bytes = unsafe { mapping.bytes_mut() };
+                bytes[0] = 1;
+                bytes[3 * page] = 1;
+                assert!(minor_faults() >= before + 2);
+                assert_eq!(present_pages(start, len).unwrap(), 2);
+                assert_eq!(own_pages(start, len).unwrap(), 2);
+                assert_eq!(mapping.bytes()[5 * page], 0);
+                assert_eq!(present_pages(start, len).unwrap(), 3, "the page of zeros");
+                assert_eq!(own_pages(start, len).unwrap(), 2);
+                assert!(check_all_present(mapping.bytes()).is_err());
+            },
+        );
     }
 }

@@ -1,5 +1,7 @@
 //! `tenure bench`: tenure beside the older ways, alternating in one run.
 
+#[cfg(test)]
+mod alone;
 mod choice;
 mod clock;
 mod environment;

@@ -16,6 +16,7 @@ use std::sync::LazyLock;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use tenure::{LockMode, Mapping, PageRange, page_size};
 
 /// A test that may find that it cannot run here.
@@ -370,13 +371,27 @@ pub fn settle() {
     tenure::drain(Some(std::time::Duration::from_secs(60))).unwrap();
 }
 
-/// Writes something of its own to every page; no byte is zero.
+/// Writes something of its own to every page; no byte is zero. The kernel can do
+/// with the pages what it likes: none waits in the batch of a CPU that the thread
+/// then leaves, where MADV_FREE would pass it over.
 pub fn fill(range: PageRange) {
-    for page in 0..range.pages() {
-        let at = pages(range, page, 1);
-        let bytes = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), page_size()) };
-        bytes.copy_from_slice(pattern(at));
-    }
+    on_one_cpu(|| {
+        for page in 0..range.pages() {
+            let at = pages(range, page, 1);
+            let bytes = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), page_size()) };
+            bytes.copy_from_slice(pattern(at));
+        }
+        finish_batches();
+    });
+}
+
+/// Puts the pages that this CPU has gathered in batches into the kernel's lists,
+/// as MADV_COLD does before it looks at any page: of one that is not there.
+fn finish_batches() {
+    static NOTHING: LazyLock<Mapping> = LazyLock::new(|| anonymous(1));
+    let range = NOTHING.range();
+    // Refused for what is locked, by a test that locks everything.
+    let _ = unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), Advice::LinuxCold) };
 }
 
 /// Whether every byte is what [`fill`] wrote.
@@ -444,10 +459,12 @@ pub fn page_out(range: PageRange) {
         .unwrap();
 }
 
-/// Has the kernel take every page of the range, which must be offered to it.
-/// Pages that are still in a batch of another CPU's take a few tries.
+/// Has the kernel take every page of the range, which must be offered to it. What
+/// waits in the batch of a CPU comes first: once the kernel has tried to take such
+/// a page elsewhere, the batch's CPU forgets that MADV_FREE was asked for it.
 pub fn page_out_all(range: PageRange) {
     for _ in 0..2000 {
+        on_each_cpu(finish_batches);
         page_out(range);
         if count_present(range) == 0 {
             return;
@@ -614,13 +631,26 @@ pub fn empty_batches() {
 
 /// Does something without being moved to another CPU.
 pub fn on_one_cpu(work: impl FnOnce()) {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
     let before = sched_getaffinity(None).unwrap();
-    let mut here = CpuSet::new();
-    here.set(sched_getcpu());
-    sched_setaffinity(None, &here).unwrap();
+    move_to(sched_getcpu());
     work();
     sched_setaffinity(None, &before).unwrap();
+}
+
+/// Does something once on each CPU that this thread may use.
+pub fn on_each_cpu(work: impl Fn()) {
+    let before = sched_getaffinity(None).unwrap();
+    for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| before.is_set(cpu)) {
+        move_to(cpu);
+        work();
+    }
+    sched_setaffinity(None, &before).unwrap();
+}
+
+fn move_to(cpu: usize) {
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    sched_setaffinity(None, &one).unwrap();
 }
 
 /// A line of smaps in bytes, such as `LazyFree`.

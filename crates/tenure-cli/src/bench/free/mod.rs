@@ -57,48 +57,37 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, process::Command};
-
     use super::*;
     use crate::bench::{
+        alone::alone,
         clock::MonotonicClock,
         runner::{self, Repeats},
         sizes::Room,
     };
 
-    /// Runs in a process of its own: what other tests have in memory meanwhile
-    /// would be taken for ours.
     #[test]
     fn every_way_gives_the_memory_back() {
-        const ALONE: &str = "TENURE_TEST_ALONE";
-        if env::var_os(ALONE).is_none() {
-            let name = "bench::free::tests::every_way_gives_the_memory_back";
-            let output = Command::new(env::current_exe().unwrap())
-                .args(["--exact", name])
-                .env(ALONE, "1")
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&output.stdout);
-            let passed = output.status.success() && text.contains("1 passed");
-            assert!(passed, "{text}");
-            return;
-        }
-        for (sizes, least) in [(Sizes::Quick, 2), (Sizes::Full, 8)] {
-            let settings = Settings {
-                seed: 1,
-                sizes,
-                room: Room::of_bytes(200 << 20),
-            };
-            let mut experiment = experiment(&settings).unwrap();
-            let clock = MonotonicClock::start();
-            let cases =
-                runner::measure(&mut experiment, Repeats::ONCE, &clock, &mut || ()).unwrap();
-            assert!(cases.len() >= least);
-            let text = (experiment.conclude)(&cases);
-            assert!(text.contains("the caller waits "), "{text}");
-            assert!(text.contains("another thread waits at most "), "{text}");
-            let is_killed = text.contains("with tear-down");
-            assert_eq!(is_killed, sizes != Sizes::Quick, "{text}");
-        }
+        alone(
+            "bench::free::tests::every_way_gives_the_memory_back",
+            || {
+                for (sizes, least) in [(Sizes::Quick, 2), (Sizes::Full, 8)] {
+                    let settings = Settings {
+                        seed: 1,
+                        sizes,
+                        room: Room::of_bytes(200 << 20),
+                    };
+                    let mut experiment = experiment(&settings).unwrap();
+                    let clock = MonotonicClock::start();
+                    let cases = runner::measure(&mut experiment, Repeats::ONCE, &clock, &mut || ())
+                        .unwrap();
+                    assert!(cases.len() >= least);
+                    let text = (experiment.conclude)(&cases);
+                    assert!(text.contains("the caller waits "), "{text}");
+                    assert!(text.contains("another thread waits at most "), "{text}");
+                    let is_killed = text.contains("with tear-down");
+                    assert_eq!(is_killed, sizes != Sizes::Quick, "{text}");
+                }
+            },
+        );
     }
 }

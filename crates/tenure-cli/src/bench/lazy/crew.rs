@@ -181,6 +181,7 @@ impl Drop for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::alone::alone;
 
     fn start(count: usize, work: &Work) -> Result<Crew> {
         Crew::start(count, None, work)
@@ -188,36 +189,48 @@ mod tests {
 
     #[test]
     fn what_all_have_done_is_added_up() {
-        let work = |number: usize, start: &mut Start| {
-            start.wait()?;
-            let (records, wrong) = (100 + number as u64, 1);
-            Ok(Done { records, wrong })
-        };
-        let done = start(3, &work).unwrap().run().unwrap();
-        let (records, wrong) = (303, 3);
-        assert_eq!(done, Done { records, wrong });
+        alone(
+            "bench::lazy::crew::tests::what_all_have_done_is_added_up",
+            || {
+                let work = |number: usize, start: &mut Start| {
+                    start.wait()?;
+                    let (records, wrong) = (100 + number as u64, 1);
+                    Ok(Done { records, wrong })
+                };
+                let done = start(3, &work).unwrap().run().unwrap();
+                let (records, wrong) = (303, 3);
+                assert_eq!(done, Done { records, wrong });
+            },
+        );
     }
 
     #[test]
     fn what_went_wrong_is_told() {
-        let at_first = start(2, &|_, _| bail!("no blocks")).err().unwrap();
-        assert!(at_first.to_string().contains("no blocks"), "{at_first}");
-        let later = |_: usize, start: &mut Start| {
-            start.wait()?;
-            bail!("no memory")
-        };
-        let error = start(2, &later).unwrap().run().unwrap_err();
-        assert!(error.to_string().contains("no memory"), "{error}");
+        alone("bench::lazy::crew::tests::what_went_wrong_is_told", || {
+            let at_first = start(2, &|_, _| bail!("no blocks")).err().unwrap();
+            assert!(at_first.to_string().contains("no blocks"), "{at_first}");
+            let later = |_: usize, start: &mut Start| {
+                start.wait()?;
+                bail!("no memory")
+            };
+            let error = start(2, &later).unwrap().run().unwrap_err();
+            assert!(error.to_string().contains("no memory"), "{error}");
+        });
     }
 
     #[test]
     fn a_killed_process_is_an_error() {
-        let work = |_: usize, start: &mut Start| {
-            start.wait()?;
-            kill_process(rustix::process::getpid(), Signal::KILL)?;
-            Ok(Done::default())
-        };
-        let error = start(1, &work).unwrap().run().unwrap_err();
-        assert!(error.to_string().contains("killed"), "{error}");
+        alone(
+            "bench::lazy::crew::tests::a_killed_process_is_an_error",
+            || {
+                let work = |_: usize, start: &mut Start| {
+                    start.wait()?;
+                    kill_process(rustix::process::getpid(), Signal::KILL)?;
+                    Ok(Done::default())
+                };
+                let error = start(1, &work).unwrap().run().unwrap_err();
+                assert!(error.to_string().contains("killed"), "{error}");
+            },
+        );
     }
 }

@@ -179,25 +179,29 @@ fn in_threads<T: Send, R: Send>(
 mod tests {
     use super::*;
     use crate::bench::{
+        alone::alone,
         clock::MonotonicClock,
         runner::{self, Repeats},
     };
 
     #[test]
     fn every_way_finds_every_word() {
-        let scale = Scale::tiny();
-        let group = Group::with_limit(scale.limit_bytes()).map(Rc::new);
-        let is_limited = group.is_ok();
-        let mut experiment = at_scale(scale, 1, group);
-        let clock = MonotonicClock::start();
-        let cases = runner::measure(&mut experiment, Repeats::ONCE, &clock, &mut || ()).unwrap();
-        let names: Vec<_> = cases.iter().map(|case| case.name.as_str()).collect();
-        assert_eq!(names, ["1.1", "2.3"]);
-        let text = (experiment.conclude)(&cases);
-        assert!(
-            text.starts_with("Without pressure (1.1) tenure makes "),
-            "{text}"
-        );
-        assert_eq!(text.contains("heaviest"), is_limited, "{text}");
+        alone("bench::lazy::tests::every_way_finds_every_word", || {
+            let scale = Scale::tiny();
+            let group = Group::with_limit(scale.limit_bytes()).map(Rc::new);
+            let is_limited = group.is_ok();
+            let mut experiment = at_scale(scale, 1, group);
+            let clock = MonotonicClock::start();
+            let cases =
+                runner::measure(&mut experiment, Repeats::ONCE, &clock, &mut || ()).unwrap();
+            let names: Vec<_> = cases.iter().map(|case| case.name.as_str()).collect();
+            assert_eq!(names, ["1.1", "2.3"]);
+            let text = (experiment.conclude)(&cases);
+            assert!(
+                text.starts_with("Without pressure (1.1) tenure makes "),
+                "{text}"
+            );
+            assert_eq!(text.contains("heaviest"), is_limited, "{text}");
+        });
     }
 }

@@ -97,6 +97,7 @@ mod tests {
     use fastrand::Rng;
 
     use super::{super::content::Content, *};
+    use crate::bench::alone::alone;
 
     const LEN: usize = 4 << 20;
 
@@ -106,65 +107,85 @@ mod tests {
 
     #[test]
     fn all_ways_pass_on_all_small_kinds() {
-        let mut rng = Rng::with_seed(1);
-        let file = Rc::new(Content::file(LEN, &mut rng).unwrap());
-        let holes = Rc::new(Content::file_with_holes(LEN, &mut rng).unwrap());
-        let memfd = |shared| Kind::Memfd { shared, pool: None };
-        let (read, write) = (Access::Read, Access::Write);
-        let works = [
-            Work::whole(Kind::PrivateBase, LEN, read),
-            Work::middle_half(LEN, write),
-            Work::whole(Kind::SharedAnonymous, LEN, write),
-            Work::whole(memfd(false), LEN, write),
-            Work::whole(memfd(true), LEN, read),
-            Work::whole(Kind::ColdFile(file.clone()), LEN, read),
-            Work::whole(Kind::WarmFile(file), LEN, read),
-            Work::whole(Kind::FileWithHoles(holes.clone()), LEN, read),
-            Work::whole(Kind::FileWithHoles(holes), LEN, write),
-        ];
-        for (index, work) in works.iter().enumerate() {
-            let ways = [work.older_ways(), work.strategies().unwrap()];
-            for (name, populate) in ways.into_iter().flatten() {
-                let blocks = work.kind.reset().unwrap();
-                let checked = check(&mut populate().unwrap(), work, blocks);
-                checked.unwrap_or_else(|error| panic!("{index}, {name}: {error}"));
-            }
-        }
+        alone(
+            "bench::populate::check::tests::all_ways_pass_on_all_small_kinds",
+            || {
+                let mut rng = Rng::with_seed(1);
+                let file = Rc::new(Content::file(LEN, &mut rng).unwrap());
+                let holes = Rc::new(Content::file_with_holes(LEN, &mut rng).unwrap());
+                let memfd = |shared| Kind::Memfd { shared, pool: None };
+                let (read, write) = (Access::Read, Access::Write);
+                let works = [
+                    Work::whole(Kind::PrivateBase, LEN, read),
+                    Work::middle_half(LEN, write),
+                    Work::whole(Kind::SharedAnonymous, LEN, write),
+                    Work::whole(memfd(false), LEN, write),
+                    Work::whole(memfd(true), LEN, read),
+                    Work::whole(Kind::ColdFile(file.clone()), LEN, read),
+                    Work::whole(Kind::WarmFile(file), LEN, read),
+                    Work::whole(Kind::FileWithHoles(holes.clone()), LEN, read),
+                    Work::whole(Kind::FileWithHoles(holes), LEN, write),
+                ];
+                for (index, work) in works.iter().enumerate() {
+                    let ways = [work.older_ways(), work.strategies().unwrap()];
+                    for (name, populate) in ways.into_iter().flatten() {
+                        let blocks = work.kind.reset().unwrap();
+                        let checked = check(&mut populate().unwrap(), work, blocks);
+                        checked.unwrap_or_else(|error| panic!("{index}, {name}: {error}"));
+                    }
+                }
+            },
+        );
     }
 
     #[test]
     fn what_is_missing_or_too_much_is_found() {
-        let all = Work::whole(Kind::PrivateBase, LEN, Access::Write);
-        let half = Work::middle_half(LEN, Access::Write);
-        let error = check_error(&mut half.auto()().unwrap(), &all, None);
-        let pages = LEN / page_size();
-        let expected = format!("{} of {pages} pages", pages / 2);
-        assert!(error.contains(&expected), "{error}");
-        let error = check_error(&mut all.auto()().unwrap(), &half, None);
-        let expected = format!("{} pages outside", pages / 4);
-        assert!(error.contains(&expected), "{error}");
+        alone(
+            "bench::populate::check::tests::what_is_missing_or_too_much_is_found",
+            || {
+                let all = Work::whole(Kind::PrivateBase, LEN, Access::Write);
+                let half = Work::middle_half(LEN, Access::Write);
+                let error = check_error(&mut half.auto()().unwrap(), &all, None);
+                let pages = LEN / page_size();
+                let expected = format!("{} of {pages} pages", pages / 2);
+                assert!(error.contains(&expected), "{error}");
+                let error = check_error(&mut all.auto()().unwrap(), &half, None);
+                let expected = format!("{} pages outside", pages / 4);
+                assert!(error.contains(&expected), "{error}");
+            },
+        );
     }
 
     #[test]
     fn what_reading_should_not_cost_is_found() {
-        let write = Work::whole(Kind::PrivateBase, LEN, Access::Write);
-        let read = Work::whole(Kind::PrivateBase, LEN, Access::Read);
-        let error = check_error(&mut write.auto()().unwrap(), &read, None);
-        assert!(error.contains("took memory"), "{error}");
+        alone(
+            "bench::populate::check::tests::what_reading_should_not_cost_is_found",
+            || {
+                let write = Work::whole(Kind::PrivateBase, LEN, Access::Write);
+                let read = Work::whole(Kind::PrivateBase, LEN, Access::Read);
+                let error = check_error(&mut write.auto()().unwrap(), &read, None);
+                assert!(error.contains("took memory"), "{error}");
 
-        let holes = Content::file_with_holes(LEN, &mut Rng::with_seed(1)).unwrap();
-        let read = Work::whole(Kind::FileWithHoles(Rc::new(holes)), LEN, Access::Read);
-        let error = check_error(&mut read.auto()().unwrap(), &read, Some(0));
-        assert!(error.contains("after reading"), "{error}");
+                let holes = Content::file_with_holes(LEN, &mut Rng::with_seed(1)).unwrap();
+                let read = Work::whole(Kind::FileWithHoles(Rc::new(holes)), LEN, Access::Read);
+                let error = check_error(&mut read.auto()().unwrap(), &read, Some(0));
+                assert!(error.contains("after reading"), "{error}");
+            },
+        );
     }
 
     #[test]
     fn changed_contents_are_found() {
-        let work = Work::whole(Kind::PrivateBase, LEN, Access::Write);
-        let mut populated = work.auto()().unwrap();
-        // SAFETY: private anonymous memory is writable.
-        unsafe { populated.bytes_mut() }.unwrap()[LEN - 1] = 1;
-        let error = check_error(&mut populated, &work, None);
-        assert!(error.contains("contents changed"), "{error}");
+        alone(
+            "bench::populate::check::tests::changed_contents_are_found",
+            || {
+                let work = Work::whole(Kind::PrivateBase, LEN, Access::Write);
+                let mut populated = work.auto()().unwrap();
+                // SAFETY: private anonymous memory is writable.
+                unsafe { populated.bytes_mut() }.unwrap()[LEN - 1] = 1;
+                let error = check_error(&mut populated, &work, None);
+                assert!(error.contains("contents changed"), "{error}");
+            },
+        );
     }
 }

@@ -3,12 +3,18 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
+
+use rustix::thread::CpuSet;
 
 use super::*;
 use crate::ground::mapping::{HugePages, Mapping};
+use crate::ground::sys::features::Features;
 use crate::ground::sys::map::{self, Backing};
-use crate::ground::sys::page_size;
+use crate::ground::sys::{numa, page_size};
+use crate::verbs::lazy_free::forget_freed;
 use crate::verbs::populate::Access;
+use crate::verbs::volatile::set_hand_over_delay;
 
 /// What is freed lazily is known to the whole process: one test at a time.
 pub(in crate::verbs::lazy_free) static ALONE: Mutex<()> = Mutex::new(());
@@ -37,6 +43,10 @@ fn count_zeros(memory: &Mapping) -> usize {
 #[test]
 fn takes_what_is_free_and_keeps_what_was_written_since() {
     let _alone = ALONE.lock();
+    // The kernel passes over what waits in the batch of another CPU.
+    let mut here = CpuSet::new();
+    here.set(rustix::thread::sched_getcpu());
+    numa::run_on(&here);
     let mut memory = filled(256);
     free_lazily(memory.range());
     let written = 10 * page_size()..30 * page_size();
@@ -53,9 +63,15 @@ fn leaves_alone_what_is_in_use_again() {
         |memory| memory.range().reuse(),
         |memory| memory.populate(.., Access::Write).unwrap(),
         |memory| {
-            // Also where it is refused for want of a userfaultfd.
+            let features = Features::get();
+            if !features.sigbus_on_missing() || features.madv_populate.is_err() {
+                // What is volatile is offered nowhere, and stays free.
+                return forget_freed(memory.range());
+            }
+            set_hand_over_delay(Duration::ZERO);
             // SAFETY: the test's own memory, which nobody reads meanwhile.
-            let _ = unsafe { memory.range().mark_volatile() };
+            unsafe { memory.range().mark_volatile() }.unwrap();
+            set_hand_over_delay(Duration::from_millis(100));
         },
     ];
     for use_again in uses {

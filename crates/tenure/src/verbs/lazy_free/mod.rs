@@ -95,7 +95,9 @@ impl PageRange {
     /// (all of a range of up to 30 pages) is neither counted nor can it be
     /// taken. A batch is finished by the next call on its CPU, so a second call
     /// is made, on a page of tenure's, which takes 0.2 to 0.7 µs more. A thread
-    /// that moves to another CPU between the two leaves up to 30 pages behind.
+    /// that moves to another CPU between the two leaves up to 30 pages behind,
+    /// as does one that brought pages in on another CPU a moment before: the
+    /// kernel has them in a batch of that CPU's, too, and passes them over.
     ///
     /// Pages that a child of a fork shares are `LazyFree`, too, but nothing is
     /// gained by them while the child has them.

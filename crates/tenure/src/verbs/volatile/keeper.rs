@@ -12,7 +12,7 @@ use super::wakefulness::Wakefulness;
 use super::word::State;
 use super::{Stamp, relief};
 use crate::ground::range::PageRange;
-use crate::ground::sys::process;
+use crate::ground::sys::{advise::finish_batch, process};
 use crate::observation::pressure::{self, Level};
 use crate::observation::stats;
 use crate::verbs::lazy_free;
@@ -237,6 +237,7 @@ impl Engine {
                 self.settle(due, offered);
             }
         }
+        finish_batch();
     }
 
     fn takes_in_hand(&self, due: &Due) -> bool {

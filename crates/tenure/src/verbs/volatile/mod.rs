@@ -27,7 +27,7 @@ use self::engine::{ENGINE, can_offer};
 use self::order::Stamp;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
-use crate::ground::sys::{Errno, vma};
+use crate::ground::sys::{Errno, advise::finish_batch, vma};
 use crate::observation::stats;
 use crate::verbs::lazy_free;
 
@@ -147,6 +147,7 @@ impl PageRange {
             // SAFETY: the caller lets the contents go.
             let offered = unsafe { engine.offer(self) }.is_ok();
             engine.marks.settle(self, offered);
+            finish_batch();
         }
         drop(engine);
         keeper::has_marked();
