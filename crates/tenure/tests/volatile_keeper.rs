@@ -65,7 +65,6 @@ fn wait_until_offered(range: PageRange) {
 fn buffer(page_count: usize) -> VolatileBuffer {
     let buffer = VolatileBuffer::from_mapping(anonymous(page_count)).unwrap();
     fill(buffer.range());
-    empty_batches();
     buffer
 }
 
@@ -340,7 +339,6 @@ fn lose_pages_under_pressure() {
     let mut whole = buffer(64);
     let plain = anonymous(64);
     fill(plain.range());
-    empty_batches();
     for buffer in [&mut damaged, &mut whole] {
         buffer.mark_volatile();
     }
