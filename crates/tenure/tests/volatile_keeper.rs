@@ -7,6 +7,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use common::cgroup::{Group, enter_group};
@@ -100,7 +101,14 @@ fn plain_ranges_are_handed_over_too() {
     // Marked again, what was written since is offered again.
     fill(pages(memory.range(), 0, 64));
     unsafe { memory.range().mark_volatile() }.unwrap();
+    let marked = Cell::new(Instant::now());
     wait_for("taken", || {
+        // What the kernel has passed over (the keeper was moved to another CPU) is
+        // offered again.
+        if marked.get().elapsed() > 20 * DELAY {
+            unsafe { memory.range().mark_volatile() }.unwrap();
+            marked.set(Instant::now());
+        }
         page_out(memory.range());
         absent(memory.range()).iter().all(|&is| is)
     });
