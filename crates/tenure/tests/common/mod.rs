@@ -612,21 +612,10 @@ pub fn close_userfaultfd() -> std::os::fd::RawFd {
     number
 }
 
-/// Has every CPU put the pages that wait in its batches on the kernel's lists.
-/// MADV_FREE passes over what waits in another CPU's, as it does for up to 31 new
-/// pages: that can be offered only again, and is not taken until then.
+/// Has every CPU put the pages that wait in its batches on the kernel's lists: for
+/// what was not written by [`fill`].
 pub fn empty_batches() {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    let all = sched_getaffinity(None).unwrap();
-    let page = anonymous(1);
-    for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)) {
-        let mut one = CpuSet::new();
-        one.set(cpu);
-        sched_setaffinity(None, &one).unwrap();
-        // Begins with that, whatever it is to be done to.
-        page_out(page.range());
-    }
-    sched_setaffinity(None, &all).unwrap();
+    on_each_cpu(finish_batches);
 }
 
 /// Does something without being moved to another CPU.
