@@ -9,6 +9,7 @@ mod keeper;
 mod marks;
 mod objects;
 mod order;
+mod patience;
 mod relief;
 mod runs;
 mod sync;
@@ -129,7 +130,7 @@ impl PageRange {
             return Ok(());
         }
         let stamp = Stamp::now();
-        let offers_now = keeper::delay_nanos() == 0 && can_offer();
+        let offers_now = keeper::delay().is_zero() && can_offer();
         if offers_now {
             // What is offered must not be given back as if it were free.
             lazy_free::forget_freed(self);
