@@ -194,6 +194,7 @@ fn free_before_severe_pressure() {
     enter_group();
     let idle = filled(32 * MIB / page_size());
     let idle = idle.free(FreePolicy::Adaptive).unwrap();
+    finish_all_batches();
     assert_eq!(pressure::level(), Level::None);
     assert_eq!(count_present(idle.range()), idle.range().pages());
     let memory = fill_up();
@@ -215,6 +216,7 @@ fn use_again_before_severe_pressure() {
     enter_group();
     let memory = filled(32 * MIB / page_size());
     unsafe { memory.range().free(FreePolicy::Adaptive) }.unwrap();
+    finish_all_batches();
     // Without a word, as an allocator does.
     let used = pages(memory.range(), 1000, 3000);
     fill(used);

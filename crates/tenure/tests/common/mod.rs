@@ -385,13 +385,21 @@ pub fn fill(range: PageRange) {
     });
 }
 
+/// The same on every CPU. After freeing lazily, before anything else may have the
+/// kernel take pages: the thread may have been moved between the two calls of it.
+pub fn finish_all_batches() {
+    on_each_cpu(finish_batches);
+}
+
 /// Puts the pages that this CPU has gathered in batches into the kernel's lists,
-/// as MADV_COLD does before it looks at any page: of one that is not there.
+/// as MADV_COLD does before it looks at any page: at one of ours that is always
+/// there.
 fn finish_batches() {
-    static NOTHING: LazyLock<Mapping> = LazyLock::new(|| anonymous(1));
-    let range = NOTHING.range();
+    static SOMETHING: u8 = 1;
+    let at = (&raw const SOMETHING).addr();
+    let page = PageRange::new(at / page_size() * page_size(), page_size()).unwrap();
     // Refused for what is locked, by a test that locks everything.
-    let _ = unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), Advice::LinuxCold) };
+    let _ = unsafe { rustix::mm::madvise(page.as_ptr().cast(), page.len(), Advice::LinuxCold) };
 }
 
 /// Whether every byte is what [`fill`] wrote.
@@ -464,7 +472,7 @@ pub fn page_out(range: PageRange) {
 /// a page elsewhere, the batch's CPU forgets that MADV_FREE was asked for it.
 pub fn page_out_all(range: PageRange) {
     for _ in 0..2000 {
-        on_each_cpu(finish_batches);
+        finish_all_batches();
         page_out(range);
         if count_present(range) == 0 {
             return;
@@ -627,7 +635,7 @@ pub fn on_one_cpu(work: impl FnOnce()) {
 }
 
 /// Does something once on each CPU that this thread may use.
-pub fn on_each_cpu(work: impl Fn()) {
+fn on_each_cpu(work: impl Fn()) {
     let before = sched_getaffinity(None).unwrap();
     for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| before.is_set(cpu)) {
         move_to(cpu);
