@@ -166,7 +166,7 @@ fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
         ExperimentName::Populate => 8,
         ExperimentName::Lock => 3,
         ExperimentName::Lazy => 4,
-        ExperimentName::Volatile => 10,
+        ExperimentName::Volatile => 6,
         ExperimentName::Free => 13,
     };
     Repeats {
