@@ -242,18 +242,7 @@ pub fn refuse(call: i64, errno: i32) {
         ),
         step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
     ];
-    let program = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
-    };
-    let mode = libc::SECCOMP_MODE_FILTER;
-    let (privs, filter) = unsafe {
-        (
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
-        )
-    };
-    assert_eq!((privs, filter), (0, 0));
+    install_filter(&mut program);
 }
 
 /// Has seccomp end this process at any system call of this thread, and of those
@@ -278,6 +267,10 @@ pub fn allow_only(calls: &[i64]) {
     for answer in [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW] {
         program.push(step(libc::BPF_RET | libc::BPF_K, 0, answer));
     }
+    install_filter(&mut program);
+}
+
+fn install_filter(program: &mut [libc::sock_filter]) {
     let program = libc::sock_fprog {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
