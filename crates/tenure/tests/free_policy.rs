@@ -26,10 +26,17 @@ tests!(
     what_is_done_is_counted,
     severe_pressure_takes_what_was_freed,
     nothing_in_use_is_lost_to_severe_pressure,
+    what_is_taken_soon_is_freed_eagerly,
+    so_it_is_where_memory_and_swap_have_one_limit,
+    what_fits_is_freed_lazily,
+    a_child_notices_by_itself,
     who_cannot_watch_pressure_frees_eagerly;
     children:
     free_before_severe_pressure,
     use_again_before_severe_pressure,
+    free_more_than_fits,
+    free_what_fits,
+    fork_and_free_more_than_fits,
     free_without_a_watcher,
 );
 
@@ -187,6 +194,7 @@ fn free_before_severe_pressure() {
     enter_group();
     let idle = filled(32 * MIB / page_size());
     let idle = idle.free(FreePolicy::Adaptive).unwrap();
+    finish_all_batches();
     assert_eq!(pressure::level(), Level::None);
     assert_eq!(count_present(idle.range()), idle.range().pages());
     let memory = fill_up();
@@ -208,6 +216,7 @@ fn use_again_before_severe_pressure() {
     enter_group();
     let memory = filled(32 * MIB / page_size());
     unsafe { memory.range().free(FreePolicy::Adaptive) }.unwrap();
+    finish_all_batches();
     // Without a word, as an allocator does.
     let used = pages(memory.range(), 1000, 3000);
     fill(used);
@@ -216,6 +225,79 @@ fn use_again_before_severe_pressure() {
         count_present(memory.range()) == used.pages()
     });
     assert!(is_filled(used));
+}
+
+/// Blocks of 256 KiB that are used and freed in turn.
+struct Blocks(Mapping);
+
+impl Blocks {
+    fn of(mib: usize) -> Self {
+        Self(anonymous(mib * MIB / page_size()))
+    }
+
+    /// Writes to each page of each and frees it. Says how many bytes were freed
+    /// lazily.
+    fn use_all(&self) -> u64 {
+        let before = tenure::stats().lazy_free.bytes;
+        let block = MIB / 4 / page_size();
+        for first in (0..self.0.range().pages()).step_by(block) {
+            let block = pages(self.0.range(), first, block);
+            let first_bytes = (0..block.len()).step_by(page_size());
+            first_bytes.for_each(|at| unsafe { block.as_ptr().add(at).write_volatile(7) });
+            unsafe { block.free(FreePolicy::Adaptive) }.unwrap();
+        }
+        tenure::stats().lazy_free.bytes - before
+    }
+}
+
+fn what_is_taken_soon_is_freed_eagerly() -> Completion {
+    in_a_group(128 * MIB, "free_more_than_fits")
+}
+
+fn free_more_than_fits() {
+    enter_group();
+    let blocks = Blocks::of(256);
+    let lazily = blocks.use_all();
+    // Without waiting for stalls: the watcher would let all of it go by.
+    assert!(lazily < 200 << 20, "{lazily} bytes were freed lazily");
+    assert_ne!(pressure::level(), Level::None);
+    assert_eq!(blocks.use_all(), 0);
+}
+
+/// Hits of such a limit are not counted by every kernel.
+fn so_it_is_where_memory_and_swap_have_one_limit() -> Completion {
+    match Group::with_limit(128 * MIB).and_then(Group::without_swap) {
+        Ok(group) => group.run("free_more_than_fits"),
+        Err(why) => return skip(&why),
+    }
+    Completion::Completed
+}
+
+fn what_fits_is_freed_lazily() -> Completion {
+    in_a_group(128 * MIB, "free_what_fits")
+}
+
+fn free_what_fits() {
+    enter_group();
+    let blocks = Blocks::of(64);
+    for _ in 0..16 {
+        assert_eq!(blocks.use_all(), 64 << 20);
+    }
+}
+
+fn a_child_notices_by_itself() -> Completion {
+    in_a_group(128 * MIB, "fork_and_free_more_than_fits")
+}
+
+fn fork_and_free_more_than_fits() {
+    free_more_than_fits();
+    let status = fork(|| {
+        assert_eq!(pressure::level(), Level::None);
+        assert_eq!(Blocks::of(64).use_all(), 64 << 20);
+        free_more_than_fits();
+        0
+    });
+    assert_eq!(status, 0);
 }
 
 fn who_cannot_watch_pressure_frees_eagerly() {

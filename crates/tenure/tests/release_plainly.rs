@@ -183,11 +183,14 @@ fn meminfo_bytes(name: &str) -> usize {
 fn release_under_strict_overcommit() {
     let memory = large();
     let range = memory.range();
-    // The rest of what may be promised, but for less than the memory has.
+    // The rest of what may be promised, but for less than the memory has. Others
+    // may give up some meanwhile, or take the little there is left.
     let left = meminfo_bytes("CommitLimit").saturating_sub(meminfo_bytes("Committed_AS"));
-    let held = Mapping::anonymous(left.saturating_sub(32 * MIB).max(1)).map();
-    let charged = Mapping::anonymous(range.len()).map();
-    assert!(charged.is_err(), "there is room for as much once more");
+    let most = Mapping::anonymous(left.saturating_sub(32 * MIB).max(1)).map();
+    let mut held: Vec<_> = most.into_iter().collect();
+    held.extend(std::iter::from_fn(|| {
+        Mapping::anonymous(range.len()).map().ok()
+    }));
     release_plainly(memory);
     drop(held);
 }
@@ -198,7 +201,9 @@ fn under_strict_overcommit_the_plain_way_serves() -> Completion {
     if mode.is_none() {
         return skip("needs root, to set vm.overcommit_memory for a moment");
     }
-    in_child_ok("release_under_strict_overcommit");
+    // A backtrace takes memory that may not be had; then a panic waits for ever.
+    let ended = in_child_with("RUST_BACKTRACE", "0", "release_under_strict_overcommit");
+    assert!(ended.status.success(), "{ended:?}");
     Completion::Completed
 }
 

@@ -73,7 +73,6 @@ tests!(
 fn filled(page_count: usize) -> Mapping {
     let memory = anonymous(page_count);
     fill(memory.range());
-    empty_batches();
     memory
 }
 
@@ -299,7 +298,6 @@ fn untouched_pages_are_not_lost() {
     let memory = anonymous(512);
     let range = memory.range();
     fill(pages(range, 100, 100));
-    empty_batches();
     unsafe { range.mark_volatile() }.unwrap();
     take(pages(range, 100, 100));
     for part in [pages(range, 0, 100), pages(range, 200, 312)] {
@@ -712,7 +710,6 @@ fn close_the_descriptor() {
 
     // Marking works again, with a descriptor of its own.
     fill(range);
-    empty_batches();
     unsafe { range.mark_volatile() }.unwrap();
     page_out_all(pages(range, 0, 10));
     assert_eq!(readable(range.start()), Err(libc::EFAULT));
@@ -725,7 +722,6 @@ fn close_the_descriptor() {
 
     // Marked again while the protection was gone: the loss is not forgotten.
     fill(range);
-    empty_batches();
     unsafe { range.mark_volatile() }.unwrap();
     close_userfaultfd();
     unsafe { range.mark_volatile() }.unwrap();

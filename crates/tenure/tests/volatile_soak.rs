@@ -308,7 +308,7 @@ impl Owner {
         if index >= Self::PLAIN + Self::LARGE {
             return Memory::in_arena(&self.arena, random.usize(1..40), self.hand_over);
         }
-        if index % 2 == 0 {
+        if index.is_multiple_of(2) {
             let page_count = self.plan.large_bytes / page_size();
             return Memory::buffer(anonymous(page_count), self.hand_over);
         }

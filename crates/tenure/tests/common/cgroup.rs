@@ -85,6 +85,22 @@ impl Group {
         Ok(group)
     }
 
+    /// Has the limit hold for memory and swap together, as in containers without
+    /// swap, where the kernel can limit that.
+    pub fn without_swap(self) -> Result<Self, String> {
+        let (file, limit) = match self.limit_file {
+            "memory.max" => ("memory.swap.max", "0".to_owned()),
+            limit_file => {
+                let limit = fs::read_to_string(self.path.join(limit_file));
+                let limit = limit.map_err(|error| format!("reading {limit_file}: {error}"))?;
+                ("memory.memsw.limit_in_bytes", limit)
+            }
+        };
+        fs::write(self.path.join(file), limit)
+            .map_err(|error| format!("writing {file}: {error}"))?;
+        Ok(self)
+    }
+
     /// Has a child be in a group of its own in the unified hierarchy, which tells
     /// its own stalls: a second group, where version 1 controls memory.
     pub fn with_unified(mut self) -> Result<Self, String> {

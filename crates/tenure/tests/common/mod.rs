@@ -242,18 +242,7 @@ pub fn refuse(call: i64, errno: i32) {
         ),
         step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
     ];
-    let program = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
-    };
-    let mode = libc::SECCOMP_MODE_FILTER;
-    let (privs, filter) = unsafe {
-        (
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
-        )
-    };
-    assert_eq!((privs, filter), (0, 0));
+    install_filter(&mut program);
 }
 
 /// Has seccomp end this process at any system call of this thread, and of those
@@ -278,6 +267,10 @@ pub fn allow_only(calls: &[i64]) {
     for answer in [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW] {
         program.push(step(libc::BPF_RET | libc::BPF_K, 0, answer));
     }
+    install_filter(&mut program);
+}
+
+fn install_filter(program: &mut [libc::sock_filter]) {
     let program = libc::sock_fprog {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
@@ -385,13 +378,21 @@ pub fn fill(range: PageRange) {
     });
 }
 
+/// The same on every CPU. After freeing lazily, before anything else may have the
+/// kernel take pages: the thread may have been moved between the two calls of it.
+pub fn finish_all_batches() {
+    on_each_cpu(finish_batches);
+}
+
 /// Puts the pages that this CPU has gathered in batches into the kernel's lists,
-/// as MADV_COLD does before it looks at any page: of one that is not there.
+/// as MADV_COLD does before it looks at any page: at one of ours that is always
+/// there.
 fn finish_batches() {
-    static NOTHING: LazyLock<Mapping> = LazyLock::new(|| anonymous(1));
-    let range = NOTHING.range();
+    static SOMETHING: u8 = 1;
+    let at = (&raw const SOMETHING).addr();
+    let page = PageRange::new(at / page_size() * page_size(), page_size()).unwrap();
     // Refused for what is locked, by a test that locks everything.
-    let _ = unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), Advice::LinuxCold) };
+    let _ = unsafe { rustix::mm::madvise(page.as_ptr().cast(), page.len(), Advice::LinuxCold) };
 }
 
 /// Whether every byte is what [`fill`] wrote.
@@ -464,7 +465,7 @@ pub fn page_out(range: PageRange) {
 /// a page elsewhere, the batch's CPU forgets that MADV_FREE was asked for it.
 pub fn page_out_all(range: PageRange) {
     for _ in 0..2000 {
-        on_each_cpu(finish_batches);
+        finish_all_batches();
         page_out(range);
         if count_present(range) == 0 {
             return;
@@ -612,21 +613,10 @@ pub fn close_userfaultfd() -> std::os::fd::RawFd {
     number
 }
 
-/// Has every CPU put the pages that wait in its batches on the kernel's lists.
-/// MADV_FREE passes over what waits in another CPU's, as it does for up to 31 new
-/// pages: that can be offered only again, and is not taken until then.
+/// Has every CPU put the pages that wait in its batches on the kernel's lists: for
+/// what was not written by [`fill`].
 pub fn empty_batches() {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    let all = sched_getaffinity(None).unwrap();
-    let page = anonymous(1);
-    for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)) {
-        let mut one = CpuSet::new();
-        one.set(cpu);
-        sched_setaffinity(None, &one).unwrap();
-        // Begins with that, whatever it is to be done to.
-        page_out(page.range());
-    }
-    sched_setaffinity(None, &all).unwrap();
+    on_each_cpu(finish_batches);
 }
 
 /// Does something without being moved to another CPU.
@@ -638,7 +628,7 @@ pub fn on_one_cpu(work: impl FnOnce()) {
 }
 
 /// Does something once on each CPU that this thread may use.
-pub fn on_each_cpu(work: impl Fn()) {
+fn on_each_cpu(work: impl Fn()) {
     let before = sched_getaffinity(None).unwrap();
     for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| before.is_set(cpu)) {
         move_to(cpu);

@@ -60,8 +60,8 @@ impl Scale {
     pub fn of(settings: &Settings, is_limited: bool) -> Result<Self> {
         let (steps, before_ms, counted_ms) = match settings.sizes {
             Sizes::Quick => (4, 100, 200),
-            Sizes::Middle => (16, 2500, 1000),
-            Sizes::Full => (64, 2000, 2000),
+            Sizes::Middle => (16, 1000, 2500),
+            Sizes::Full => (64, 1000, 3000),
         };
         let at = |steps| Self {
             steps,

@@ -80,13 +80,36 @@ impl MachineMemory {
     }
 }
 
-/// How often a program of this machine had to take pages back itself, because
-/// the machine had no free ones (not a cgroup: `allocstall` in `/proc/vmstat`).
-pub(crate) fn direct_reclaims() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/vmstat").ok()?;
-    let counters = text.lines().filter(|line| line.starts_with("allocstall"));
-    let counts = counters.filter_map(|line| line.split(' ').nth(1)?.parse::<u64>().ok());
-    Some(counts.sum())
+/// How often pages were taken back on this machine, since it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reclaims {
+    /// By a program itself, because the machine had no free ones (not a cgroup:
+    /// `allocstall`).
+    pub(crate) direct: u64,
+    /// Pages that were lazily free, for whatever reason (`pglazyfreed`, Linux
+    /// 4.12).
+    pub(crate) lazily_free_pages: u64,
+}
+
+impl Reclaims {
+    /// Reads `/proc/vmstat`, in some ten microseconds; `None` where it cannot be
+    /// read.
+    pub(crate) fn now() -> Option<Self> {
+        let text = std::fs::read_to_string("/proc/vmstat").ok()?;
+        Some(Self::parse(&text))
+    }
+
+    fn parse(text: &str) -> Self {
+        let sum = |name| {
+            let counters = text.lines().filter(|line| line.starts_with(name));
+            let counts = counters.filter_map(|line| line.split(' ').nth(1)?.parse::<u64>().ok());
+            counts.sum()
+        };
+        Self {
+            direct: sum("allocstall"),
+            lazily_free_pages: sum("pglazyfreed "),
+        }
+    }
 }
 
 /// Starts a thread for work in the background: no signal of the program is
@@ -165,7 +188,21 @@ mod tests {
         assert_eq!(Some(memory.total_bytes), mem_total_bytes());
         assert!(memory.available_bytes < memory.total_bytes);
         assert!(memory.free_bytes + memory.page_cache_bytes < memory.total_bytes);
-        assert!(direct_reclaims().unwrap() <= direct_reclaims().unwrap());
+        let (before, after) = (Reclaims::now().unwrap(), Reclaims::now().unwrap());
+        assert!(before.direct <= after.direct);
+        assert!(before.lazily_free_pages <= after.lazily_free_pages);
+    }
+
+    #[test]
+    fn reclaims_are_summed_over_zones() {
+        let text = "pglazyfree 9\npglazyfreed 1234\nallocstall_dma 1\nallocstall_normal 20\n\
+                    allocstall_movable 300\nallocstall_device x\n";
+        let expected = Reclaims {
+            direct: 321,
+            lazily_free_pages: 1234,
+        };
+        assert_eq!(Reclaims::parse(text), expected);
+        assert_eq!(Reclaims::parse(""), Reclaims::default());
     }
 
     #[test]

@@ -52,7 +52,6 @@ pub(super) const CALM: Duration = Duration::from_secs(10);
 
 /// Judges one reading after the other. The level rises at once, and falls step
 /// by step.
-#[derive(Default)]
 pub(super) struct Judge {
     level: Level,
     reason: Reason,
@@ -75,6 +74,28 @@ pub(super) struct Verdict {
 }
 
 impl Judge {
+    pub(super) const fn new() -> Self {
+        Self {
+            level: Level::None,
+            reason: Reason::Calm,
+            less_since: None,
+            previous: None,
+            stalls: VecDeque::new(),
+        }
+    }
+
+    /// What the last look, or [`Judge::note`] since, has led to.
+    pub(super) fn level(&self) -> (Level, Reason) {
+        (self.level, self.reason)
+    }
+
+    /// Takes note of some pressure between two readings.
+    pub(super) fn note(&mut self, at: Instant, reason: Reason) {
+        if self.level <= Level::Some {
+            self.follow(at, Level::Some, reason);
+        }
+    }
+
     pub(super) fn take(&mut self, at: Instant, reading: Reading) -> Verdict {
         let shares = self.shares(at, &reading);
         let (level, reason) = self.at_once(at, &reading, shares);
@@ -180,12 +201,13 @@ impl Judge {
     }
 
     /// Whether something met the bound since the previous look; without one,
-    /// whether it may have.
+    /// or where the kernel does not count, whether it may have.
     fn is_reclaimed(&self, bound: &Bound) -> bool {
         match self.before(bound) {
-            Some(before) => bound.events.hits > before.events.hits,
-            None if bound.group.is_some() => bound.unused_bytes < bound.size_bytes / FULL,
-            None => bound.left_bytes < bound.size_bytes / TIGHT,
+            Some(before) if bound.events.hits > before.events.hits => true,
+            Some(_) if bound.group.is_none() || bound.events.hits > 0 => false,
+            _ if bound.group.is_some() => is_full(bound.size_bytes, bound.unused_bytes),
+            _ => bound.left_bytes < bound.size_bytes / TIGHT,
         }
     }
 
@@ -233,6 +255,11 @@ impl Judge {
             0.0,
         ))
     }
+}
+
+/// Whether a cgroup may have been reclaimed from.
+pub(super) fn is_full(size_bytes: usize, unused_bytes: usize) -> bool {
+    unused_bytes < size_bytes / FULL
 }
 
 pub(super) fn level_by_room(size_bytes: usize, left_bytes: usize) -> Level {

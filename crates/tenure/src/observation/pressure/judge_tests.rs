@@ -29,7 +29,7 @@ fn calm() -> Scene {
         groups: Vec::new(),
     };
     Scene {
-        judge: Judge::default(),
+        judge: Judge::new(),
         now: Instant::now(),
         reading,
     }
@@ -45,7 +45,10 @@ fn at_the_limit(page_cache_bytes: usize) -> Scene {
         perhaps_free_bytes: 0,
         unused_bytes: 0,
         page_cache_bytes,
-        events: Events::default(),
+        events: Events {
+            hits: 1,
+            ..Events::default()
+        },
     });
     scene
 }
@@ -143,6 +146,23 @@ fn a_neighbours_stalls_are_not_ours() {
     scene.reading.system.as_mut().unwrap().some.total += Duration::from_millis(900);
     scene.reading.machine.events.hits += 1;
     assert_eq!(scene.look(), Level::Severe);
+}
+
+#[test]
+fn a_full_group_whose_hits_are_not_counted_may_have_been_met() {
+    let stalling = |hits, unused_bytes| {
+        let mut scene = at_the_limit(0);
+        scene.reading.own = None;
+        let group = scene.group();
+        (group.events.hits, group.unused_bytes) = (hits, unused_bytes);
+        scene.look();
+        scene.reading.system.as_mut().unwrap().some.total += Duration::from_millis(900);
+        scene.look()
+    };
+    assert_eq!(stalling(0, 0), Level::Severe);
+    assert_eq!(stalling(0, 17 * MIB), Level::None);
+    // Counted: none since.
+    assert_eq!(stalling(1, 0), Level::None);
 }
 
 #[test]
@@ -264,6 +284,24 @@ fn it_rises_at_once_and_falls_step_by_step() {
         assert_eq!(scene.look_after(second), (Level::Some, Reason::CalmingDown));
     }
     assert_eq!(scene.look_after(second), (Level::None, Reason::Calm));
+}
+
+#[test]
+fn what_is_noted_between_two_looks_is_some_pressure_for_a_while() {
+    let mut scene = at_the_limit(0);
+    assert_eq!(scene.look(), Level::None);
+    scene.judge.note(scene.now, Reason::TakenSoon);
+    assert_eq!(scene.judge.level(), (Level::Some, Reason::TakenSoon));
+    let second = Duration::from_secs(1);
+    for _ in 0..CALM.as_secs() {
+        assert_eq!(scene.look_after(second), (Level::Some, Reason::CalmingDown));
+    }
+    assert_eq!(scene.look_after(second), (Level::None, Reason::Calm));
+    // More pressure than that stays.
+    scene.group().left_bytes = 0;
+    assert_eq!(scene.look(), Level::Severe);
+    scene.judge.note(scene.now, Reason::TakenSoon);
+    assert_eq!(scene.judge.level(), (Level::Severe, Reason::LittleRoom));
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub enum Reason {
     Stalls,
     /// A limit is met often, on a kernel that does not tell about stalls.
     LimitHits,
+    /// Memory that was freed lazily is taken before it is used again.
+    TakenSoon,
     /// There is little left before the kernel must kill.
     LittleRoom,
     /// The kernel has killed for want of memory, or could not get any.
@@ -95,7 +97,7 @@ impl Look {
             StallSource::OwnCgroup(file) => psi::arm(file),
             _ => psi::arm(psi::SYSTEM.as_ref()),
         };
-        let by_this_look = Judge::default().take(Instant::now(), reading);
+        let by_this_look = Judge::new().take(Instant::now(), reading);
         let (level, reason) =
             watcher::last_verdict().unwrap_or((by_this_look.level, by_this_look.reason));
         Ok(Self {
@@ -126,6 +128,7 @@ impl fmt::Display for Reason {
             Self::Calm => "there is enough",
             Self::Stalls => "tasks wait for memory",
             Self::LimitHits => "a memory limit is met often",
+            Self::TakenSoon => "memory that was freed lazily is taken soon",
             Self::LittleRoom => "there is little room left",
             Self::OutOfMemory => "memory ran out",
             Self::CalmingDown => "there was more pressure a few seconds ago",

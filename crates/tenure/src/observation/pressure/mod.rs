@@ -13,6 +13,7 @@
 //! | room: what is left of a bound before the kernel must kill (or swap), page cache included | less than a tenth of it, and than 4 GiB | less than 1/32, and than 1 GiB |
 //! | stalls, with little page cache: under a quarter of the bound that is reclaimed from | some tasks stall 5 % of the time | 20 %, or all tasks 10 % |
 //! | stalls, with more page cache | 5 % | 60 %, or all tasks 40 % |
+//! | what was freed lazily is taken: while a process frees with [`FreePolicy::Adaptive`](crate::FreePolicy::Adaptive), the kernel takes, at a bound that is met, an eighth of as much | noticed by that process, after each 16 MiB | |
 //! | out of memory: the kernel found nothing to reclaim in a bound, or killed | | since the last look |
 //!
 //! Room is a part of the bound, for a small container lives in a few MiB, and no
@@ -32,6 +33,19 @@
 //! while a limit of this process's is being met (otherwise a neighbour has met his),
 //! and in any case while programs reclaim because the machine has no free memory
 //! (`allocstall` in `/proc/vmstat`). They are measured over one to two seconds.
+//!
+//! Whoever keeps freeing more lazily than fits has the kernel take the pages one by
+//! one, which costs more than giving them back, while it takes stalls up to three
+//! seconds to show, in one process later than in another. So the one who frees
+//! counts (`pglazyfreed` in `/proc/vmstat`): with a tenth more than fits a tenth was
+//! taken, and lazily was still faster; with half more four tenths, and it was not.
+//! It raises the level at once; who has subscribed is told at the watcher's next
+//! look.
+//!
+//! Whether a limit is met, `memory.events` tells, or `memory.failcnt` and
+//! `memory.memsw.failcnt`. A version 1 group in which neither ever counted is taken
+//! to be met while it is nearly full: Linux 6.18 does not count where memory and
+//! swap have one limit, as in containers without swap.
 //!
 //! Without PSI (before Linux 4.20, or switched off) each time that a limit is met
 //! counts for 3 µs of stall.
@@ -59,10 +73,12 @@ mod look;
 mod pause;
 mod reading;
 mod subscription;
+mod taken;
 mod watcher;
 
 pub use look::{Look, Reason, StallSource};
 pub use subscription::{Subscription, subscribe};
+pub(crate) use taken::freed_lazily;
 
 use std::time::Instant;
 
@@ -100,7 +116,7 @@ pub enum Level {
 pub fn level() -> Level {
     watcher::last_level().unwrap_or_else(|| {
         reading::Reading::now(&mut LazilyFree::default()).map_or(Level::None, |(reading, ..)| {
-            judge::Judge::default().take(Instant::now(), reading).level
+            judge::Judge::new().take(Instant::now(), reading).level
         })
     })
 }

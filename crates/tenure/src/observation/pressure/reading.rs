@@ -6,8 +6,8 @@ use std::time::Instant;
 use super::judge;
 
 use crate::ground::error::Result;
-use crate::ground::sys::cgroup::{Events, Groups, LimitedGroup};
-use crate::ground::sys::process::{self, MachineMemory};
+use crate::ground::sys::cgroup::{Events, Groups, Limit, LimitedGroup};
+use crate::ground::sys::process::{self, MachineMemory, Reclaims};
 use crate::ground::sys::psi::{self, Stalls};
 use crate::observation::room::{self, Bounds};
 
@@ -46,6 +46,7 @@ pub(super) struct Bound {
 pub(super) struct Sources {
     pub(super) pressure_file: Option<PathBuf>,
     pub(super) event_files: Vec<PathBuf>,
+    pub(super) limits: Vec<Limit>,
 }
 
 impl Reading {
@@ -59,7 +60,7 @@ impl Reading {
         let mut reading = Self {
             own: pressure_file.as_deref().and_then(Stalls::read),
             system: Stalls::read(psi::SYSTEM.as_ref()),
-            machine: Bound::of_machine(bounds.machine, process::direct_reclaims().unwrap_or(0)),
+            machine: Bound::of_machine(bounds.machine, Reclaims::now().unwrap_or_default()),
             groups: groups
                 .map(|group| Bound::of_group(group, found.events(group)))
                 .collect(),
@@ -68,6 +69,7 @@ impl Reading {
         let sources = Sources {
             pressure_file: pressure_file.filter(|_| reading.own.is_some()),
             event_files: found.event_files(&bounds.groups),
+            limits: found.limits(&bounds.groups),
         };
         Ok((reading, sources, bounds))
     }
@@ -118,7 +120,7 @@ impl LazilyFree {
 }
 
 impl Bound {
-    fn of_machine(memory: MachineMemory, direct_reclaims: u64) -> Self {
+    fn of_machine(memory: MachineMemory, reclaims: Reclaims) -> Self {
         Self {
             group: None,
             size_bytes: memory.total_bytes,
@@ -127,7 +129,7 @@ impl Bound {
             unused_bytes: memory.free_bytes,
             page_cache_bytes: memory.page_cache_bytes,
             events: Events {
-                hits: direct_reclaims,
+                hits: reclaims.direct,
                 ..Events::default()
             },
         }
@@ -199,7 +201,7 @@ mod tests {
         let mut reading = Reading {
             own: None,
             system: None,
-            machine: Bound::of_machine(machine, 0),
+            machine: Bound::of_machine(machine, Reclaims::default()),
             groups,
         };
         reading.settle(|| lazily_free.expect("not to be asked") * MIB);

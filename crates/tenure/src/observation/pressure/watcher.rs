@@ -6,10 +6,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::judge::{Judge, Verdict};
+use super::judge::Judge;
 use super::pause::pause;
 use super::reading::{LazilyFree, Reading, Sources};
 use super::subscription::Subscriber;
+use super::taken::Meter;
 use super::{Level, Reason};
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::fork::{self, ForkMutex, at_fork};
@@ -30,15 +31,17 @@ const NOBODY_LOOKS: u8 = 0;
 static STATE: ForkMutex<State> = ForkMutex::new(State {
     entries: Vec::new(),
     has_thread: false,
-    reason: Reason::Calm,
+    judge: Judge::new(),
+    meter: Meter::new(),
     alarms: None,
 });
 
 struct State {
     entries: Vec<Entry>,
     has_thread: bool,
-    /// Of the last look.
-    reason: Reason,
+    judge: Judge,
+    /// What who frees lazily sees of the limits.
+    meter: Meter,
     /// What the thread listens to, for a child to close its copies.
     alarms: Option<Arc<Vec<Watched>>>,
 }
@@ -60,7 +63,30 @@ pub(super) fn last_level() -> Option<Level> {
 
 pub(super) fn last_verdict() -> Option<(Level, Reason)> {
     let state = STATE.lock();
-    Some((last_level()?, state.reason))
+    last_level().map(|_| state.judge.level())
+}
+
+/// Takes note that so much was freed lazily, and has the level rise at once if
+/// it is taken. Whoever is to be told is told at the watcher's next look.
+pub(super) fn note_freed(bytes: usize) {
+    let due = STATE.lock().meter.due(Instant::now(), bytes);
+    let Some(due) = due else { return };
+    // Without the lock, for it takes a while.
+    let Some(counts) = due.look() else { return };
+    let mut state = STATE.lock();
+    if state.meter.take(&due, counts) && !state.entries.is_empty() {
+        state.judge.note(Instant::now(), Reason::TakenSoon);
+        state.publish();
+    }
+}
+
+impl State {
+    /// Lets everybody see the level, and returns it.
+    fn publish(&self) -> Level {
+        let (level, _) = self.judge.level();
+        LAST.store(level as u8 + 1, Ordering::Relaxed);
+        level
+    }
 }
 
 /// Has the subscriber told of changes; starts the thread if there is none.
@@ -98,16 +124,19 @@ pub(super) fn remove(subscriber: &Arc<Subscriber>) -> Option<Entry> {
 }
 
 fn watch(generation: usize) {
-    let mut judge = Judge::default();
     let mut alarms = Alarms::default();
     let mut lazily_free = LazilyFree::default();
     loop {
         let at = Instant::now();
         let mut rest = NOTHING_TO_READ;
-        if let Ok((reading, sources, _)) = Reading::now(&mut lazily_free) {
+        if let Ok((reading, mut sources, _)) = Reading::now(&mut lazily_free) {
+            let limits = std::mem::take(&mut sources.limits);
             alarms.follow(sources);
-            let verdict = judge.take(at, reading);
-            if !tell(&verdict, generation) {
+            let mut state = STATE.lock();
+            state.meter.follow(limits);
+            let verdict = state.judge.take(at, reading);
+            drop(state);
+            if !tell(generation) {
                 return;
             }
             rest = pause(&verdict, alarms.reports_stalls);
@@ -119,7 +148,7 @@ fn watch(generation: usize) {
 
 /// Tells all who have not been told. Returns whether there is anybody: if not,
 /// the thread is gone for everybody else.
-fn tell(verdict: &Verdict, generation: usize) -> bool {
+fn tell(generation: usize) -> bool {
     loop {
         let mut state = STATE.lock();
         // `notify` may fork, and return in the child.
@@ -129,18 +158,19 @@ fn tell(verdict: &Verdict, generation: usize) -> bool {
         if state.entries.is_empty() {
             state.has_thread = false;
             state.alarms = None;
+            state.judge = Judge::new();
+            state.meter = Meter::new();
             return false;
         }
-        LAST.store(verdict.level as u8 + 1, Ordering::Relaxed);
-        state.reason = verdict.reason;
+        let level = state.publish();
         let mut entries = state.entries.iter_mut();
-        let Some(entry) = entries.find(|entry| entry.told != verdict.level) else {
+        let Some(entry) = entries.find(|entry| entry.told != level) else {
             return true;
         };
-        entry.told = verdict.level;
+        entry.told = level;
         let subscriber = Arc::clone(&entry.subscriber);
         drop(state);
-        if !subscriber.tell(verdict.level) {
+        if !subscriber.tell(level) {
             drop(remove(&subscriber));
         }
     }
@@ -198,6 +228,8 @@ fn keep_out_of_children() -> std::result::Result<(), Errno> {
                 // Forgotten, for to drop them is the allocator's business, and
                 // anything that a subscriber holds.
                 std::mem::forget(std::mem::take(&mut state.entries));
+                std::mem::forget(std::mem::replace(&mut state.judge, Judge::new()));
+                std::mem::forget(std::mem::replace(&mut state.meter, Meter::new()));
                 if let Some(alarms) = state.alarms.take() {
                     alarms.iter().for_each(Watched::close);
                     std::mem::forget(alarms);

@@ -30,6 +30,9 @@ pub(super) unsafe fn free(range: PageRange) -> Result<()> {
         // SAFETY: handed on to the caller.
         unsafe { free_checked(range, noted) }?;
     }
+    if noted.is_lazy {
+        pressure::freed_lazily(range.len());
+    }
     if noted.is_lazy && pressure::level() == Level::Severe {
         // It became so after the look above, and was perhaps acted on before
         // the pages could be taken.

@@ -29,6 +29,10 @@ pub enum FreePolicy {
     /// lazy`, 0.68 times the records of `MADV_DONTNEED` under the heaviest
     /// pressure instead of 1.04 (Linux 6.18, 2 CPUs).
     ///
+    /// Each process notices by itself, after freeing 16 MiB or so, that the kernel
+    /// takes much of what is lazily free because a limit of its is met, and raises
+    /// the level; after ten seconds without it frees lazily again.
+    ///
     /// The first call starts the thread that watches pressure; where it cannot
     /// be watched, memory is freed eagerly.
     #[default]

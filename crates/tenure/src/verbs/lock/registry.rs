@@ -37,7 +37,7 @@ pub(super) fn registry() -> std::sync::MutexGuard<'static, Registry> {
 
 /// Forgets the locks on a range that is being unmapped.
 pub(in crate::verbs) fn forget(range: PageRange) {
-    let mut registry = REGISTRY.lock();
+    let mut registry = registry();
     if !registry.locked.is_empty() {
         registry.remove(range);
     }

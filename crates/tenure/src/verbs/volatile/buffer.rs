@@ -184,7 +184,7 @@ impl VolatileBuffer {
     pub fn mark_volatile_with(&mut self, priority: Priority) {
         self.word().mark(priority, Stamp::now());
         self.listed.0.tally.marked();
-        if keeper::delay_nanos() == 0 {
+        if keeper::delay().is_zero() {
             keeper::offer_now(&self.listed.0);
         }
         keeper::has_marked();
@@ -203,8 +203,11 @@ impl VolatileBuffer {
             Unmarked::Intact => Outcome::Intact,
             Unmarked::Ask => {
                 let mut engine = ENGINE.lock();
+                let age = Stamp::now().since(self.word().read().stamp());
                 let outcome = engine.withdraw(self.range())?;
-                self.word().settle(State::Nonvolatile);
+                let object = &self.listed.0;
+                object.patience.learn(age, keeper::delay(), &outcome);
+                object.word.settle(State::Nonvolatile);
                 outcome
             }
         };

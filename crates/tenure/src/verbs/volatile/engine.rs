@@ -52,6 +52,10 @@ pub(super) struct Engine {
 /// the hands of the holder.
 pub(super) static ENGINE: LazyLock<ForkMutex<Engine>> = LazyLock::new(|| {
     stats::before_reading(|| ENGINE.lock().count());
+    // Before anybody can hold it: also who only unmaps memory does, and a child that
+    // is forked in that moment could not go on. Who puts something in asks again
+    // whether that has worked.
+    let _ = protect_children();
     ForkMutex::new(Engine {
         uffd: None,
         marks: Marks::new(),

@@ -42,6 +42,13 @@ static DELAY_NANOS: AtomicU64 = AtomicU64::new(DEFAULT_DELAY.as_nanos() as u64);
 /// whole process: 100 ms unless set. What is marked and unmarked again within
 /// that costs no system call. Zero offers inside the call that marks.
 ///
+/// A [`VolatileBuffer`] that is taken back soon after it was offered, with nothing
+/// lost, is offered later the next time: after up to 8 times as long. Under memory
+/// pressure ([`Level::Some`] and above) all is offered at once.
+///
+/// [`VolatileBuffer`]: crate::VolatileBuffer
+/// [`Level::Some`]: crate::pressure::Level::Some
+///
 /// ```
 /// use std::time::Duration;
 ///
@@ -53,8 +60,9 @@ pub fn set_hand_over_delay(delay: Duration) {
     DELAY_NANOS.store(nanos, Ordering::Relaxed);
 }
 
-pub(super) fn delay_nanos() -> u64 {
-    DELAY_NANOS.load(Ordering::Relaxed)
+#[inline]
+pub(super) fn delay() -> Duration {
+    Duration::from_nanos(DELAY_NANOS.load(Ordering::Relaxed))
 }
 
 /// Has the keeper know that something has been marked. Not with the engine held.
@@ -89,7 +97,7 @@ fn keep() {
     loop {
         let level = pressure::level();
         let delay = match level {
-            Level::None => Duration::from_nanos(delay_nanos()),
+            Level::None => delay(),
             Level::Some | Level::Severe => Duration::ZERO,
         };
         hand_over(delay);
@@ -162,11 +170,7 @@ fn hand_over(delay: Duration) {
     if !can_offer() {
         return;
     }
-    let now = Stamp::now().as_nanos();
-    let delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
-    let mut due = ENGINE
-        .lock()
-        .due(Stamp::from_nanos(now.saturating_sub(delay)));
+    let mut due = ENGINE.lock().due(delay);
     due.sort_unstable_by_key(|due| due.range().start());
     let mut rest = &due[..];
     while !rest.is_empty() {
@@ -200,20 +204,23 @@ fn first_batch(due: &[Due]) -> usize {
 }
 
 impl Engine {
-    /// What was marked before `since` and is not offered, or not since then.
-    fn due(&self, since: Stamp) -> Vec<Due> {
+    /// What has been volatile for longer than `delay` and is not offered, or not
+    /// since it was marked again. Objects may have to wait for longer.
+    fn due(&self, delay: Duration) -> Vec<Due> {
+        let now = Stamp::now();
         let plain = self
             .marks
             .volatile()
             .filter_map(|(range, mark)| match mark {
                 Mark::Volatile {
                     due: true, stamp, ..
-                } if stamp <= since => Some(Due::Plain(range)),
+                } if now.since(stamp) >= delay => Some(Due::Plain(range)),
                 _ => None,
             });
         let objects = self.objects.volatile().filter(|object| {
             let reading = object.word.read();
-            reading.state() == State::Marked && reading.stamp() <= since
+            reading.state() == State::Marked
+                && now.since(reading.stamp()) >= object.patience.prolong(delay)
         });
         plain.chain(objects.cloned().map(Due::Object)).collect()
     }

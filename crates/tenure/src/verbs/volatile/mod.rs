@@ -9,6 +9,7 @@ mod keeper;
 mod marks;
 mod objects;
 mod order;
+mod patience;
 mod relief;
 mod runs;
 mod sync;
@@ -126,7 +127,7 @@ impl PageRange {
     /// As for [`mark_volatile`](PageRange::mark_volatile).
     pub unsafe fn mark_volatile_with(self, priority: Priority) -> Result<()> {
         // SAFETY: handed on to the caller.
-        unsafe { mark(self, priority, keeper::delay_nanos() == 0) }
+        unsafe { mark(self, priority, keeper::delay().is_zero()) }
     }
 
     /// The same, and offers the range to the kernel before it returns, whatever

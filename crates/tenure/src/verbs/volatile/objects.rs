@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::patience::Patience;
 use super::tally::Tally;
 use super::word::{State, Word};
 use crate::ground::range::PageRange;
@@ -14,6 +15,7 @@ pub(super) struct Object {
     pub(super) range: PageRange,
     pub(super) word: Word,
     pub(super) tally: Tally,
+    pub(super) patience: Patience,
     /// Where it stands in the list; changed by who holds the engine.
     place: AtomicUsize,
 }
@@ -44,6 +46,7 @@ impl Objects {
             range,
             word: Word::nonvolatile(),
             tally: Tally::new(),
+            patience: Patience::none(),
             place: AtomicUsize::new(self.0.len()),
         });
         self.0.push(object.clone());

@@ -1,5 +1,7 @@
 //! Who goes first.
 
+use std::time::Duration;
+
 use crate::ground::sys::process;
 
 /// How soon a volatile range is purged under memory pressure: lower priorities
@@ -47,5 +49,10 @@ impl Stamp {
 
     pub(super) fn as_nanos(self) -> u64 {
         self.0
+    }
+
+    /// How much later this is than another; nothing if it is not.
+    pub(super) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }

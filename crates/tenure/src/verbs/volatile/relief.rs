@@ -153,7 +153,44 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::ground::mapping::Mapping;
+    use crate::ground::sys::advise::{Losing, advise_losing};
     use crate::ground::sys::page_size;
+    use crate::verbs::volatile::Outcome;
+    use crate::verbs::volatile::engine::can_offer;
+
+    #[test]
+    fn what_has_lost_a_page_loses_the_rest_and_nothing_else_does() {
+        if !can_offer() {
+            return;
+        }
+        let mut engine = ENGINE.lock();
+        let [damaged, whole] = [(); 2].map(|()| {
+            let mut memory = Mapping::anonymous(4 * page_size()).map().unwrap();
+            memory.as_mut_slice().unwrap().fill(7);
+            let object = engine.objects.add(memory.range());
+            object.word.mark(Priority::Normal, Stamp::now());
+            engine.offer_batch(&[Due::Object(object.clone())]);
+            (memory, object)
+        });
+        let start = damaged.1.range.start();
+        let second = PageRange::between(start + page_size(), start + 2 * page_size());
+        // SAFETY: nothing borrows from it. The kernel takes a page so.
+        unsafe { advise_losing(second, Losing::DontNeed) }.unwrap();
+        for (_, object) in [&damaged, &whole] {
+            engine.finish(object).unwrap();
+        }
+        assert!(!engine.has_lost(whole.1.range));
+        let [damaged, whole] = [damaged, whole].map(|(memory, object)| {
+            let outcome = engine.withdraw(object.range).unwrap();
+            object.word.settle(State::Nonvolatile);
+            engine.objects.remove(&object);
+            (memory, outcome)
+        });
+        drop(engine);
+        assert_eq!(damaged.1, Outcome::Purged(vec![damaged.0.range()]));
+        // (Unless the kernel has taken some, which it may at any time.)
+        assert!(whole.1 != Outcome::Intact || whole.0.as_slice().iter().all(|&byte| byte == 7));
+    }
 
     #[test]
     fn what_could_not_be_offered_is_not_taken_for_begun() {

@@ -8,7 +8,10 @@ use super::{MemoryCgroup, read};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Events {
     /// How often something met the limit, so that the kernel had to take pages
-    /// back first: `max` and `high` in `memory.events`, `memory.failcnt`.
+    /// back first: `max` and `high` in `memory.events`; `memory.failcnt` and
+    /// `memory.memsw.failcnt`. Of version 1 it may be 0 however often that was:
+    /// where the limit on memory and swap is the same one, it alone is met, and
+    /// Linux 6.18 does not count that.
     pub(crate) hits: u64,
     /// How often nothing could be taken back, or a process was killed for it.
     pub(crate) ooms: u64,
@@ -22,20 +25,32 @@ impl Events {
             let text = read(&file(folder));
             let count = |name| number(&text, name);
             return Self {
-                hits: count("max ") + count("high "),
+                hits: hits_of_version_2(&text),
                 ooms: count("oom ") + count("oom_kill "),
                 is_out_of_memory: false,
             };
         }
-        let hits = read(&folder.join("memory.failcnt"));
         let control = read(&folder.join("memory.oom_control"));
         Self {
-            hits: hits.trim().parse().unwrap_or(0),
+            hits: hits(folder, version),
             // Linux 4.13.
             ooms: number(&control, "oom_kill "),
             is_out_of_memory: number(&control, "under_oom ") != 0,
         }
     }
+}
+
+/// The hits alone, for those who look often.
+pub(super) fn hits(folder: &Path, version: MemoryCgroup) -> u64 {
+    if version == MemoryCgroup::V2 {
+        return hits_of_version_2(&read(&file(folder)));
+    }
+    let count = |name| read(&folder.join(name)).trim().parse().unwrap_or(0);
+    count("memory.failcnt") + count("memory.memsw.failcnt")
+}
+
+fn hits_of_version_2(text: &str) -> u64 {
+    number(text, "max ") + number(text, "high ")
 }
 
 /// The file of a group of version 2: its own events where the kernel tells them

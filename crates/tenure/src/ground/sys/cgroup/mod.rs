@@ -49,6 +49,33 @@ pub(crate) struct LimitedGroup {
     pub(crate) page_cache_bytes: usize,
 }
 
+/// A limit that is looked at often: some ten microseconds. Its files are opened
+/// each time, for a program may close descriptors that it did not open, and the
+/// numbers be other files' then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Limit {
+    folder: PathBuf,
+    limit_bytes: usize,
+    version: &'static Version,
+}
+
+impl Limit {
+    /// How often it was met ([`Events::hits`]).
+    pub(crate) fn hits(&self) -> u64 {
+        events::hits(&self.folder, self.version.name)
+    }
+
+    /// Its size, and what of it is unused, in bytes; `None` where the kernel
+    /// does not tell.
+    pub(crate) fn unused(&self) -> Option<(usize, usize)> {
+        let usage: usize = read(&self.folder.join(self.version.usage))
+            .trim()
+            .parse()
+            .ok()?;
+        Some((self.limit_bytes, self.limit_bytes.saturating_sub(usage)))
+    }
+}
+
 /// The groups that limit this process: its own and those around it, innermost
 /// first, as far up as the mounts show them.
 pub(crate) fn limited_groups() -> Vec<LimitedGroup> {
@@ -106,6 +133,19 @@ impl Groups {
         })
     }
 
+    /// These limits, to be looked at often.
+    pub(crate) fn limits(&self, groups: &[LimitedGroup]) -> Vec<Limit> {
+        let Some((version, _)) = &self.memory else {
+            return Vec::new();
+        };
+        let limit = |group: &LimitedGroup| Limit {
+            folder: group.path.clone(),
+            limit_bytes: group.limit_bytes,
+            version,
+        };
+        groups.iter().map(limit).collect()
+    }
+
     /// The files of these groups on which `poll` reports such events (version 2).
     pub(crate) fn event_files(&self, groups: &[LimitedGroup]) -> Vec<PathBuf> {
         match &self.memory {
@@ -130,6 +170,7 @@ impl Groups {
 }
 
 /// How a version of cgroups tells about memory.
+#[derive(Debug, PartialEq, Eq)]
 struct Version {
     name: MemoryCgroup,
     limit: &'static str,

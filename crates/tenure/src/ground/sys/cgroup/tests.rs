@@ -307,6 +307,46 @@ fn events_of_version_1_are_in_several_files() {
 }
 
 #[test]
+fn limits_are_looked_at_again_and_again() {
+    let looks = |tree: &Tree| {
+        let groups = Groups::find_below(tree.0.path());
+        let limits = groups.limits(&groups.limited()).into_iter();
+        let look = |limit: Limit| (limit.hits(), limit.unused());
+        limits.map(look).collect::<Vec<_>>()
+    };
+    let (folder, outer) = ("sys/fs/cgroup/a/b", "sys/fs/cgroup/a");
+    let tree = Tree::new("0::/a/b\n", V2_ONLY)
+        .v2(folder, "900\n", 300, 0)
+        .v2(outer, "1000\n", 1100, 0);
+    tree.write(
+        &format!("{folder}/memory.events"),
+        "low 9\nhigh 2\nmax 30\n",
+    );
+    tree.write(&format!("{outer}/memory.events"), "max 31\n");
+    tree.write(&format!("{outer}/memory.events.local"), "high 0\nmax 1\n");
+    assert_eq!(looks(&tree), [(32, Some((900, 600))), (1, Some((1000, 0)))]);
+
+    let (folder, outer) = ("sys/fs/cgroup/memory/a/b", "sys/fs/cgroup/memory/a");
+    let tree = Tree::new("4:memory:/a/b\n", HYBRID)
+        .v1(folder, "900\n", 300, 0)
+        .v1(outer, "1000\n", 400, 0);
+    tree.write(&format!("{folder}/memory.failcnt"), "0\n");
+    // The limit on memory and swap is the one that is met.
+    tree.write(&format!("{folder}/memory.memsw.failcnt"), "12\n");
+    tree.write(&format!("{outer}/memory.failcnt"), "5\n");
+    assert_eq!(
+        looks(&tree),
+        [(12, Some((900, 600))), (5, Some((1000, 600)))]
+    );
+    assert_eq!(events(&tree)[0].hits, 12);
+    // Looked at as they were, where they may be gone.
+    let groups = Groups::find_below(tree.0.path());
+    let limits = groups.limits(&groups.limited());
+    fs::remove_dir_all(tree.0.path().join(folder)).unwrap();
+    assert_eq!((limits[0].hits(), limits[0].unused()), (0, None));
+}
+
+#[test]
 fn events_that_cannot_be_read_have_not_happened() {
     let tree = Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 0);
     assert_eq!(events(&tree), [Events::default()]);
