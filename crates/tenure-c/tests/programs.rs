@@ -12,17 +12,12 @@ use common::*;
 use libtest_mimic::{Completion, Trial};
 
 /// What valgrind cannot follow, and why.
-const NOT_UNDER_VALGRIND: [(&str, &str); 7] = [
+const NOT_UNDER_VALGRIND: [(&str, &str); 5] = [
     ("forks", NO_MLOCK2),
     ("lock_limit", NO_MLOCK2),
     ("mlock_onfault", NO_MLOCK2),
-    ("mlockall", "valgrind's own memory would be locked"),
     ("mmap", NO_MLOCK2),
     ("munlock", NO_MLOCK2),
-    (
-        "volatile_sigbus",
-        "valgrind shows no SIGBUS on pages that userfaultfd guards",
-    ),
 ];
 const NO_MLOCK2: &str = "valgrind does not know mlock2";
 
@@ -110,6 +105,8 @@ fn under_valgrind(installed: &Installed, source: &Path) -> Verdict {
     let program = installed.compile(source, &format!("{}-valgrind", stem(source)), &["-g"]);
     let mut command = installed.command(&valgrind);
     command.args(["--quiet", "--error-exitcode=99"]);
+    let suppressions = project("tests/c/valgrind.supp");
+    command.arg(format!("--suppressions={}", suppressions.display()));
     command.arg(program);
     verdict(&mut command)
 }
