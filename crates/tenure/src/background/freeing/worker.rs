@@ -9,6 +9,7 @@ use super::queue::{ARRIVED, FREED, Load, QUEUE};
 use crate::background::pace::{Pace, Wish};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Losing, advise_losing};
+use crate::ground::sys::thread::Thread;
 use crate::ground::sys::{map, process};
 use crate::observation::pressure::{self, Level};
 use crate::observation::room::Room;
@@ -49,7 +50,7 @@ pub(super) fn start_first() {
 }
 
 fn start() -> bool {
-    let is_started = process::spawn_quiet("tenure-free", work).is_ok();
+    let is_started = Thread::start_quiet(c"tenure-free", work).is_ok();
     stats::WORKERS_STARTED.add(usize::from(is_started));
     is_started
 }

@@ -24,6 +24,7 @@ pub(crate) mod psi;
 mod raw;
 pub(crate) mod smaps;
 pub(crate) mod split;
+pub(crate) mod thread;
 pub(crate) mod touch;
 pub(crate) mod userfaultfd;
 pub(crate) mod vma;

@@ -1,7 +1,6 @@
-//! What the process may use, and threads that leave its signals alone.
+//! What the process may use, and what its threads do.
 
 use std::mem::MaybeUninit;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use procfs::Current;
@@ -112,37 +111,6 @@ impl Reclaims {
     }
 }
 
-/// Starts a thread for work in the background: no signal of the program is
-/// delivered to it, and it steps behind other threads.
-pub(crate) fn spawn_quiet(
-    name: &str,
-    body: impl FnOnce() + Send + 'static,
-) -> std::io::Result<JoinHandle<()>> {
-    let builder = thread::Builder::new().name(name.to_owned());
-    let body = move || {
-        step_behind(true);
-        body();
-    };
-    with_signals_blocked(|| builder.spawn(body))
-}
-
-/// Does what `start` does, with all signals blocked: a thread that it starts
-/// inherits that, and the program's signals go to the program's own threads.
-pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset writes the set that pthread_sigmask then reads; the
-    // old mask goes to storage of our own.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
-    let started = start();
-    // SAFETY: the call above has written `before`.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    started
-}
-
 /// The time of the monotonic clock, in nanoseconds.
 pub(crate) fn monotonic_nanos() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -208,29 +176,8 @@ mod tests {
     #[test]
     fn sleeping_is_not_running() {
         let before = thread_time();
-        thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
         assert!(thread_time() - before < Duration::from_millis(50));
         while thread_time() - before < Duration::from_millis(5) {}
-    }
-
-    #[test]
-    fn a_quiet_thread_blocks_every_signal() {
-        let (send, receive) = std::sync::mpsc::channel();
-        spawn_quiet("tenure-test", move || {
-            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-            send.send((thread::current().name().map(str::to_owned), status))
-                .unwrap();
-        })
-        .unwrap();
-        let (name, status) = receive.recv().unwrap();
-        assert_eq!(name.as_deref(), Some("tenure-test"));
-        let blocked = status
-            .lines()
-            .find_map(|line| line.strip_prefix("SigBlk:\t"))
-            .unwrap();
-        let blocked = u64::from_str_radix(blocked, 16).unwrap();
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGALRM, libc::SIGCHLD] {
-            assert_ne!(blocked & (1 << (signal - 1)), 0, "signal {signal}");
-        }
     }
 }

@@ -1,6 +1,5 @@
 //! The thread that looks, and whom it tells.
 
-use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -14,8 +13,9 @@ use super::taken::Meter;
 use super::{Level, Reason};
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::fork::{self, ForkMutex, at_fork};
+use crate::ground::sys::thread::Thread;
 use crate::ground::sys::watch::{self, Met, Watched};
-use crate::ground::sys::{Errno, process, psi};
+use crate::ground::sys::{Errno, psi};
 
 /// Reports of the kernel are listened to after this time only: at its limit a
 /// cgroup may have a hundred events a second.
@@ -98,9 +98,8 @@ pub(super) fn add(subscriber: Arc<Subscriber>) -> Result<()> {
     let generation = fork::generation().map_err(system("pthread_atfork"))?;
     let mut state = STATE.lock();
     if !state.has_thread {
-        let started = process::spawn_quiet("tenure-pressure", move || watch(generation));
-        let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-        started.map_err(errno).map_err(system("clone"))?;
+        let started = Thread::start_quiet(c"tenure-pressure", move || watch(generation));
+        started.map_err(system("clone"))?;
         state.has_thread = true;
     }
     state.entries.push(Entry {

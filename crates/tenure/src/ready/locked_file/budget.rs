@@ -1,8 +1,6 @@
 //! The thread that keeps a locked file within its budget.
 
-use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::chunks::Chunks;
@@ -10,6 +8,7 @@ use super::queue::Queue;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
+use crate::ground::sys::thread::Thread;
 use crate::ground::sys::{Errno, fork, lock, process};
 
 /// The time between two looks: the shortest while pages come in, twice as long
@@ -24,7 +23,7 @@ const REST: u32 = 30;
 /// Keeps what is locked of a range within a budget; stops when it is dropped.
 pub(super) struct Keeper {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread<()>>,
     /// The process that the thread and the locks are in.
     generation: usize,
 }
@@ -82,11 +81,8 @@ impl Keeper {
         // thread, which could only go on.
         shared.look(Scope::All)?;
         let of_thread = Arc::clone(&shared);
-        let thread = process::spawn_quiet("tenure-budget", move || of_thread.keep()).map_err(
-            |error: io::Error| {
-                system("clone")(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
-            },
-        )?;
+        let thread = Thread::start_quiet(c"tenure-budget", move || of_thread.keep())
+            .map_err(system("clone"))?;
         Ok(Self {
             shared,
             thread: Some(thread),

@@ -1,10 +1,8 @@
 //! Populating behind the caller's back.
 
-use std::thread::JoinHandle;
-
 use super::options::CancelToken;
 use crate::ground::error::{Error, Result};
-use crate::ground::sys::{Errno, process};
+use crate::ground::sys::thread::Thread;
 
 /// Populating that goes on in another thread.
 ///
@@ -14,7 +12,7 @@ use crate::ground::sys::{Errno, process};
 #[must_use = "dropping it cancels the populating"]
 pub struct BackgroundPopulate {
     cancel: CancelToken,
-    thread: Option<JoinHandle<Result<()>>>,
+    thread: Option<Thread<Result<()>>>,
 }
 
 impl BackgroundPopulate {
@@ -22,13 +20,11 @@ impl BackgroundPopulate {
         cancel: &CancelToken,
         work: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<Self> {
-        let builder = std::thread::Builder::new().name("tenure-populate".to_owned());
-        let thread = process::with_signals_blocked(|| builder.spawn(work)).map_err(|error| {
-            Error::System {
-                call: "clone",
-                errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
-            }
-        })?;
+        let failed = |errno| Error::System {
+            call: "clone",
+            errno,
+        };
+        let thread = Thread::start(c"tenure-populate", work).map_err(failed)?;
         Ok(Self {
             cancel: cancel.clone(),
             thread: Some(thread),
@@ -43,7 +39,7 @@ impl BackgroundPopulate {
 
     /// Whether [`wait`](BackgroundPopulate::wait) would return at once.
     pub fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.thread.as_ref().is_none_or(Thread::is_finished)
     }
 
     /// Waits for the end and tells how it was.
@@ -56,7 +52,7 @@ impl BackgroundPopulate {
     ///
     /// When the progress callback has panicked.
     pub fn wait(mut self) -> Result<()> {
-        match self.thread.take().map(JoinHandle::join) {
+        match self.thread.take().map(Thread::join) {
             None => Ok(()),
             Some(Ok(answer)) => answer,
             Some(Err(panic)) => std::panic::resume_unwind(panic),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::faster::FasterWay;
@@ -13,8 +13,9 @@ use super::ways::bring_in;
 use crate::background::pace::{Pace, Wish};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
+use crate::ground::sys::thread::beside;
 use crate::ground::sys::touch::Toucher;
-use crate::ground::sys::{numa, pmd_bytes, process};
+use crate::ground::sys::{numa, pmd_bytes};
 use rustix::thread::CpuSet;
 
 /// Another thread's `mmap` waits for the chunks that are under way, and for its
@@ -93,27 +94,22 @@ impl<'a> Crew<'a> {
     /// Does all of the work; the calling thread does its share of it.
     pub(super) fn run(&self) -> Result<()> {
         let gate = &RwLock::new(());
-        thread::scope(|scope| {
-            // Starting a thread maps a stack, for which it would have to wait
-            // if others were populating already.
-            let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
-            let spawn = |index| {
-                let body = move || {
-                    if let Some(cpus) = &self.cpus {
-                        numa::run_on(cpus);
-                    }
-                    drop(gate.read());
-                    self.work(index, &mut || ());
-                };
-                let builder = thread::Builder::new().name("tenure-populate".to_owned());
-                process::with_signals_blocked(|| builder.spawn_scoped(scope, body)).ok()
-            };
-            // What has no thread of its own is taken over by the others.
-            let others: Vec<_> = (1..self.spans.len()).filter_map(spawn).collect();
+        // Starting a thread maps a stack, for which it would have to wait if others
+        // were populating already.
+        let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
+        let work = |index| {
+            if let Some(cpus) = &self.cpus {
+                numa::run_on(cpus);
+            }
+            drop(gate.read());
+            self.work(index, &mut || ());
+        };
+        // What has no thread of its own is taken over by the others.
+        beside(c"tenure-populate", 1..self.spans.len(), &work, |others| {
             drop(closed);
             let mut reporter = Reporter::new(self);
             self.work(0, &mut || reporter.now_and_then());
-            while !others.iter().all(ScopedJoinHandle::is_finished) {
+            while !others.are_finished() {
                 thread::park_timeout(Duration::from_millis(1));
                 reporter.now_and_then();
             }

@@ -12,7 +12,8 @@ use super::wakefulness::Wakefulness;
 use super::word::State;
 use super::{Stamp, relief};
 use crate::ground::range::PageRange;
-use crate::ground::sys::{advise::finish_batch, process};
+use crate::ground::sys::advise::finish_batch;
+use crate::ground::sys::thread::Thread;
 use crate::observation::pressure::{self, Level};
 use crate::observation::stats;
 use crate::verbs::lazy_free;
@@ -80,7 +81,7 @@ fn wake() {
     drop(engine);
     MARKED.notify_all();
     // Without a thread to be had, memory stays until the next mark finds one.
-    if was_gone && process::spawn_quiet("tenure-keeper", keep).is_err() {
+    if was_gone && Thread::start_quiet(c"tenure-keeper", keep).is_err() {
         KEEPER.forget();
     }
 }

@@ -41,7 +41,7 @@ use rustix::thread::futex;
 use self::confine::Step;
 use self::shares::Shares;
 use super::advise::{Harmless, advise};
-use super::process::with_signals_blocked;
+use super::thread::with_signals_blocked;
 use super::userfaultfd::identity;
 use super::{map, page_size, raw};
 use crate::PageRange;
