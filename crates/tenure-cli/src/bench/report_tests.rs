@@ -39,6 +39,7 @@ fn case(name: &str, figures: impl Fn(f64) -> Vec<FigureResult>) -> CaseResult {
         table: String::new(),
         name: name.to_owned(),
         rounds: 3,
+        compared: "time",
         choice: choice::of(&ways),
         ways,
     }
