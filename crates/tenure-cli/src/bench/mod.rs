@@ -184,6 +184,7 @@ fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
                 ExperimentName::Free => 270,
                 ExperimentName::Volatile => 240,
                 ExperimentName::Heap if is_full => 600,
+                ExperimentName::Heap => 45,
                 _ if is_full => 100,
                 _ => 60,
             }),
@@ -202,7 +203,7 @@ fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
         // To fill 4 GiB takes long, and there is little doubt about the ratio; 64
         // threads take long to get ready.
         at_least: match name {
-            ExperimentName::Free | ExperimentName::Lazy => 2,
+            ExperimentName::Free | ExperimentName::Lazy | ExperimentName::Heap => 2,
             _ => 3,
         },
         of_long: 1,

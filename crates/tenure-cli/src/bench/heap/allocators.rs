@@ -106,59 +106,92 @@ pub struct Allocators {
 impl Allocators {
     /// Looks for all.
     pub fn find() -> Result<Self> {
-        let (mut all, mut versions, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-        let plain = Allocator::libc();
-        versions.extend(
-            plain
-                .served()?
-                .and_then(|served| named(plain.name, &served)),
-        );
-        let mmap_always = Allocator {
-            name: MMAP_ALWAYS,
-            ..Allocator::libc().with(MMAP_FROM)
-        };
-        all.extend([plain, mmap_always]);
+        let mut search = Search::default();
+        search.c_library()?;
         for (name, libraries) in OTHERS {
-            let found = libraries.iter().find_map(|library| {
-                let allocator = Allocator::preloaded(name, library);
-                let served = allocator.served().transpose()?;
-                Some(served.map(|served| (allocator, served)))
-            });
-            match found.transpose()? {
-                Some((allocator, served)) => {
-                    versions.extend(named(name, &served));
-                    all.push(allocator);
-                }
-                None => missing.push(format!("{name} ({})", libraries[0])),
-            }
+            search.other(name, libraries)?;
         }
-        let tenure = tenure_library()?.map(|file| Allocator::preloaded(TENURE, file));
-        let tenure = match tenure {
-            Some(tenure) if tenure.served()?.is_some() => Some(tenure),
-            _ => None,
-        };
-        if tenure.is_none() {
-            missing.push(format!(
-                "{TENURE} ({PRELOAD}, beside the command or in ../lib)"
-            ));
-        }
-        let background_exit = tenure.clone().map(|tenure| Rc::new(tenure.with(EXIT)));
-        all.extend(tenure.map(|tenure| tenure.with(HEAP)));
+        let background_exit = search.tenure()?;
+        let Search {
+            all,
+            versions,
+            missing,
+        } = search;
         let mut notes = vec![format!("{}.", versions.join(", "))];
         if !missing.is_empty() {
-            notes.push(format!("Not installed: {}.", missing.join(", ")));
+            notes.push(format!("Not there: {}.", missing.join(", ")));
         }
         Ok(Self {
             all: all.into_iter().map(Rc::new).collect(),
-            background_exit,
+            background_exit: background_exit.map(Rc::new),
             notes,
         })
     }
 }
 
-fn named(name: &str, served: &Served) -> Option<String> {
-    let version = served.version.as_ref()?;
-    Some(format!("{name} {version}"))
+/// What has been found so far.
+#[derive(Default)]
+struct Search {
+    all: Vec<Allocator>,
+    versions: Vec<String>,
+    missing: Vec<String>,
+}
+
+impl Search {
+    fn c_library(&mut self) -> Result<()> {
+        let plain = Allocator::libc();
+        if let Some(served) = plain.served()? {
+            self.add(plain, &served);
+        }
+        self.all.push(Allocator {
+            name: MMAP_ALWAYS,
+            ..Allocator::libc().with(MMAP_FROM)
+        });
+        Ok(())
+    }
+
+    fn other(&mut self, name: &'static str, libraries: &[&str]) -> Result<()> {
+        for library in libraries {
+            let allocator = Allocator::preloaded(name, library);
+            if let Some(served) = allocator.served()? {
+                self.add(allocator, &served);
+                return Ok(());
+            }
+        }
+        self.miss(name, libraries[0]);
+        Ok(())
+    }
+
+    /// Looks for tenure's heap, and returns the C library's malloc with tenure's
+    /// tear-down.
+    fn tenure(&mut self) -> Result<Option<Allocator>> {
+        let Some(file) = tenure_library()? else {
+            let why = format!("{PRELOAD}, beside the command or in ../lib");
+            self.miss(TENURE, &why);
+            return Ok(None);
+        };
+        let tenure = Allocator::preloaded(TENURE, file);
+        let heap = tenure.clone().with(HEAP);
+        match heap.served()? {
+            Some(served) if served.begins_with_page => self.all.push(heap),
+            Some(_) => self.miss(TENURE, "its heap does not start here"),
+            None => {
+                self.miss(TENURE, "its library cannot be loaded");
+                return Ok(None);
+            }
+        }
+        Ok(Some(tenure.with(EXIT)))
+    }
+
+    fn add(&mut self, allocator: Allocator, served: &Served) {
+        let version = served.version.as_deref().unwrap_or("of unknown version");
+        self.versions.push(format!("{} {version}", allocator.name));
+        self.all.push(allocator);
+    }
+
+    fn miss(&mut self, name: &str, why: &str) {
+        self.missing.push(format!("{name} ({why})"));
+    }
 }
 
 /// Looks for tenure's library where it is built and where it is installed.

@@ -47,6 +47,7 @@ pub fn cases(scale: &Scale, allocators: &Allocators) -> Vec<Case> {
         Case::new(name, ways.collect())
             .in_table(TABLE)
             .comparing(TIME, Better::Less)
+            .long()
     };
     sums.chain([sparse, grow]).map(case).collect()
 }

@@ -102,6 +102,9 @@ pub struct Served {
     pub library: Option<PathBuf>,
     /// What the allocator says of itself.
     pub version: Option<String>,
+    /// Whether a large block begins where a page does. Tenure's heap puts nothing
+    /// before it, as the C library does.
+    pub begins_with_page: bool,
 }
 
 /// What a worker has done.

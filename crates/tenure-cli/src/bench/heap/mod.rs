@@ -34,8 +34,8 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
         seconds_text(scale.counted.as_secs_f64())
     ));
     notes.push(
-        "held: what is charged to the process's cgroup and is not lazily free. The burst came \
-         twice; what stays is scattered in it."
+        "held: what is charged to the process's cgroup, or is in memory where it can have none, \
+         and is not lazily free. The burst came twice; what stays is scattered in it."
             .to_owned(),
     );
     notes.extend(scale.notes.clone());

@@ -9,13 +9,18 @@ use std::{
 
 use anyhow::Result;
 use procfs::process::{MMapPath, Process};
+use tenure::page_size;
 
-use super::super::job::Served;
+use super::{super::job::Served, block::Block};
+
+/// What every allocator takes for large.
+const LARGE: usize = 8 << 20;
 
 /// Looks for a library among what is mapped, and asks the allocator what it is.
 pub fn tell(library: Option<&str>) -> Result<Served> {
     Ok(Served {
         library: library.map(mapped).transpose()?.flatten(),
+        begins_with_page: Block::zeroed(LARGE)?.bytes().as_ptr().addr() % page_size() == 0,
         version: mimalloc()
             .or_else(tcmalloc)
             .or_else(jemalloc)
