@@ -168,3 +168,12 @@ fn cases_in_tables_make_a_grid_for_each() {
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["cases"][2]["table"], "2 MiB, Write");
 }
+
+#[test]
+fn memory_is_not_fast() {
+    let memory = |factor: f64| vec![figure("time", Unit::Bytes, &[factor * 4096.0; 3])];
+    let text = findings(vec![case("only", memory)]).text();
+    assert!(text.contains("times as good as"), "{text}");
+    let text = findings(vec![case("only", time)]).text();
+    assert!(text.contains("times as fast as"), "{text}");
+}
