@@ -87,7 +87,7 @@ pub fn cases(scale: &Scale, seed: u64, allocators: &Allocators) -> Vec<Case> {
 fn record(done: &Done, maps_always: bool, recorder: &mut Recorder<'_>) -> Result<()> {
     ensure!(
         !maps_always || done.faults >= done.all_records,
-        "not each block was mapped anew"
+        "not each block had new pages"
     );
     recorder.record(RECORDS, Unit::PerSecond, done.rate);
     let faults = done.faults as f64 / done.all_records as f64;
