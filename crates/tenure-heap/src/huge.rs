@@ -11,7 +11,7 @@ use crate::classes::{HUGE_BYTES, bytes_of};
 use crate::options::HeapOptions;
 use crate::slot::Slot;
 use crate::space::{Place, SPACE};
-use crate::sys;
+use crate::{seams, sys};
 
 /// Places that are cut, at most: a process may have 65,530 mappings by default.
 const MOST_CUT: usize = 8 << 10;
@@ -44,16 +44,14 @@ pub(crate) fn fit(place: Place, slot: &Slot, pages: usize) {
     }
 }
 
-/// Has huge pages anywhere in the place: for blocks that grow or move.
-pub(crate) fn uncut(place: Place, slot: &Slot) {
-    set(place, slot, None);
-}
-
 /// Has huge pages behind where base pages began, for a block that grows past that.
+/// What was filled separately stays two mappings.
 pub(crate) fn grow(place: Place, slot: &Slot, pages: usize) {
-    let huge_pages = HUGE_BYTES / SPACE.page_bytes();
-    if slot.base_from.get() > 0 && pages >= slot.base_from.get() - 1 + huge_pages {
-        uncut(place, slot);
+    let Some(cut) = slot.base_from.get().checked_sub(1) else {
+        return;
+    };
+    if pages >= cut + HUGE_BYTES / SPACE.page_bytes() && seams::add(slot, cut) {
+        set(place, slot, None);
     }
 }
 

@@ -74,26 +74,31 @@ pub(crate) fn all() -> &'static [Shard] {
     unsafe { std::slice::from_raw_parts(at, COUNT.load(Relaxed)) }
 }
 
-/// The shards, that of this CPU first.
+/// Which shard is this CPU's.
 #[inline]
-fn from_here() -> impl Iterator<Item = &'static Shard> {
-    let all = all();
+fn here(all: &[Shard]) -> usize {
     let cpu = sys::cpu();
-    let first = if cpu < all.len() {
+    if cpu < all.len() {
         cpu
     } else {
         cpu % all.len()
-    };
+    }
+}
+
+/// The shards, that of this CPU first.
+fn from_here() -> impl Iterator<Item = &'static Shard> {
+    let all = all();
+    let first = here(all);
     all[first..].iter().chain(&all[..first])
 }
 
-/// Takes a warm block of the class: from the first shard that is to be had, else from
-/// wherever there seems to be one.
+/// Takes a warm block of the class: from this CPU's shard, else from wherever there
+/// seems to be one.
 #[inline]
 pub(crate) fn take(class: &'static Class, pages: usize) -> Option<Place> {
-    let mut shards = from_here();
-    let unlocked = shards.find_map(|shard| Some((shard, shard.lock.try_lock()?)));
-    if let Some((shard, held)) = unlocked
+    let all = all();
+    let shard = &all[here(all)];
+    if let Some(held) = shard.lock.try_lock()
         && let Some(index) = shard.take(&held, class, pages)
     {
         return Some(Place { class, index });
@@ -132,9 +137,19 @@ pub(crate) fn put_again(place: Place) {
     shard.put(&held, place, place.slot());
 }
 
-/// The first shard that is to be had.
+/// This CPU's shard, or another one.
 #[inline]
 fn any() -> (&'static Shard, Held<'static>) {
+    let all = all();
+    let shard = &all[here(all)];
+    match shard.lock.try_lock() {
+        Some(held) => (shard, held),
+        None => any_other(),
+    }
+}
+
+#[cold]
+fn any_other() -> (&'static Shard, Held<'static>) {
     loop {
         let unlocked = from_here().find_map(|shard| Some((shard, shard.lock.try_lock()?)));
         if let Some(unlocked) = unlocked {
