@@ -19,9 +19,6 @@ use crate::space::{Place, SPACE};
 use crate::stats::Count;
 use crate::sys;
 
-/// All are told of changes of so many bytes; smaller ones a shard keeps to itself.
-const TOLD_BYTES: usize = 1 << 20;
-
 #[repr(align(128))]
 pub(crate) struct Shard {
     lock: Lock,
@@ -186,7 +183,7 @@ impl Shard {
     #[inline]
     fn tell(&self) -> bool {
         let (now, told) = (self.tally.warm_bytes.get(), self.tally.told_bytes.get());
-        let is_worth_it = now.abs_diff(told) >= TOLD_BYTES;
+        let is_worth_it = now.abs_diff(told) >= limits::told_bytes();
         if is_worth_it {
             limits::warm_changed(now.wrapping_sub(told));
             self.tally.told_bytes.set(now);
