@@ -7,7 +7,7 @@ use crate::class::Class;
 use crate::shard::{self, Shard};
 use crate::space::{Place, SPACE};
 use crate::stats::GIVEN_BACK;
-use crate::{limits, moved, sys};
+use crate::{limits, seams, sys};
 
 /// What a warm block is to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,8 +111,8 @@ fn free_lazily(place: Place) -> usize {
 pub(crate) fn give_back(place: Place) -> usize {
     let slot = place.slot();
     let bytes = slot.touched.get() * SPACE.page_bytes();
-    if moved::is_apart(slot) {
-        moved::make_anew(place);
+    if seams::has_any(slot) {
+        seams::make_anew(place);
     }
     if slot.touched.get() > 0 {
         // SAFETY: nobody else has the place.

@@ -26,6 +26,8 @@ pub(crate) struct Class {
     slots: AtomicUsize,
     places: AtomicUsize,
     pitch: AtomicUsize,
+    /// As of [`huge::usual_cut`].
+    usual_cut: AtomicUsize,
     /// 2^64 divided by the units of a pitch.
     reciprocal: AtomicU64,
     capacity: AtomicU32,
@@ -71,6 +73,7 @@ impl Class {
             slots: AtomicUsize::new(0),
             places: AtomicUsize::new(0),
             pitch: AtomicUsize::new(0),
+            usual_cut: AtomicUsize::new(0),
             reciprocal: AtomicU64::new(0),
             capacity: AtomicU32::new(0),
             frontier: AtomicU32::new(0),
@@ -98,10 +101,13 @@ impl Class {
         self.slots.store(at, Relaxed);
         self.places.store(at + PLACES_AT, Relaxed);
         self.pitch.store(pitch, Relaxed);
+        self.usual_cut
+            .store(huge::usual_cut(number, page_bytes), Relaxed);
         self.reciprocal.store(u64::MAX / units + 1, Relaxed);
         self.capacity.store(capacity, Relaxed);
     }
 
+    #[inline]
     pub(crate) fn number(&self) -> usize {
         self.number.load(Relaxed)
     }
@@ -109,6 +115,11 @@ impl Class {
     #[inline]
     pub(crate) fn pitch(&self) -> usize {
         self.pitch.load(Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn usual_cut(&self) -> usize {
+        self.usual_cut.load(Relaxed)
     }
 
     /// Whether huge pages may be put into its blocks.

@@ -13,10 +13,12 @@ pub(crate) struct List {
 }
 
 /// A place's number and one; none is 0.
+#[inline]
 fn link(index: Option<u32>) -> u32 {
     index.map_or(0, |index| index + 1)
 }
 
+#[inline]
 fn index(link: u32) -> Option<u32> {
     link.checked_sub(1)
 }
