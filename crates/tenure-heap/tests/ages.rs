@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use heap::*;
+use libtest_mimic::Completion;
 use tenure::page_size;
 use tenure_heap::{HeapOptions, stats};
 
@@ -24,6 +25,7 @@ tests!(
     more_than_may_be_warm_is_given_back_at_once,
     freeing_a_huge_block_takes_no_time_and_gives_memory_back,
     locked_blocks_are_right_and_given_back,
+    a_process_that_is_locked_whole_gets_its_memory_back,
     without_a_thread_little_is_warm,
     the_keeper_sleeps_when_all_is_done;
     children:
@@ -33,6 +35,7 @@ tests!(
     too_much,
     huge_block,
     locked,
+    all_locked,
     no_thread,
     sleeps,
 );
@@ -193,6 +196,36 @@ fn locked() {
     unsafe { rustix::mm::mlock(block.at.cast(), page_size()) }.unwrap();
     block.resize(30 * MIB);
     assert!(block.is_filled_up_to(3 * MIB));
+}
+
+fn a_process_that_is_locked_whole_gets_its_memory_back() -> Completion {
+    without_limit_in_child("all_locked")
+}
+
+fn all_locked() {
+    let mut options = HeapOptions::default();
+    options.warm_for = Duration::ZERO;
+    options.lazy_for = Duration::ZERO;
+    tenure_heap::start(options).unwrap();
+    let kept = Block::filled(MIB, 77);
+    assert_eq!(
+        unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) },
+        0
+    );
+    let before = Held::now();
+    for _ in 0..3 {
+        let mut blocks: Vec<_> = (0..40).map(|seed| Block::filled(MIB, seed)).collect();
+        for block in &mut blocks {
+            block.resize(3 * MIB);
+            assert!(block.is_filled_up_to(MIB));
+        }
+        drop(blocks);
+        assert!(comes_true(|| stats().warm_bytes + stats().lazy_bytes == 0));
+    }
+    // Places that were made usable ahead are filled.
+    let is_small = || Held::now().anonymous < before.anonymous + 120 * MIB;
+    assert!(comes_true(is_small), "{before:?} {:?}", Held::now());
+    assert!(Block::zeroed(MIB).is_zero() && kept.is_filled());
 }
 
 fn without_a_thread_little_is_warm() {
