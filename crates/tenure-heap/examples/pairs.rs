@@ -7,7 +7,6 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::thread;
-use std::time::Instant;
 
 use tenure_heap::Large;
 
@@ -33,22 +32,29 @@ fn main() {
 /// The nanoseconds of processor time that a pair takes.
 fn time(allocator: &(impl GlobalAlloc + Sync), threads: usize, size: usize, pairs: usize) -> f64 {
     let layout = Layout::from_size_align(size, 16).expect("a valid layout");
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let before = Instant::now();
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                for _ in 0..pairs {
-                    // SAFETY: the block is as large as it says, and freed once.
-                    unsafe {
-                        let block = allocator.alloc(layout);
-                        block.write_volatile(1);
-                        allocator.dealloc(block, layout);
-                    }
-                }
-            });
+    let work = || {
+        let before = thread_nanos();
+        for _ in 0..pairs {
+            // SAFETY: the block is as large as it says, and freed once.
+            unsafe {
+                let block = allocator.alloc(layout);
+                block.write_volatile(1);
+                allocator.dealloc(block, layout);
+            }
         }
+        thread_nanos() - before
+    };
+    let nanos: f64 = thread::scope(|scope| {
+        let started: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let nanos = started.into_iter().map(|thread| thread.join());
+        nanos.map(|nanos| nanos.expect("no panic")).sum()
     });
-    let nanos = before.elapsed().as_nanos() as f64;
-    nanos * threads.min(cpus) as f64 / (threads * pairs) as f64
+    nanos / (threads * pairs) as f64
+}
+
+/// How long this thread has run for.
+fn thread_nanos() -> f64 {
+    let clock = rustix::time::ClockId::ThreadCPUTime;
+    let time = rustix::time::clock_gettime(clock);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }

@@ -7,7 +7,7 @@ use crate::class::Class;
 use crate::shard::{self, Shard};
 use crate::space::{Place, SPACE};
 use crate::stats::GIVEN_BACK;
-use crate::{limits, moved, sys};
+use crate::{limits, seams, sys};
 
 /// What a warm block is to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +21,15 @@ pub(crate) fn age_warm(ticks: u32, fate: Fate) -> usize {
     let mut bytes = 0;
     for_each_list(|shard, class| {
         while let Some(place) = shard.take_oldest(class, |stamp| age(stamp) >= ticks) {
-            bytes += match fate {
+            let more = match fate {
                 Fate::Lazy => free_lazily(place),
                 Fate::GivenBack => give_back(place),
             };
+            // What cannot be given back is there again.
+            if more == 0 {
+                break;
+            }
+            bytes += more;
         }
         true
     });
@@ -40,7 +45,6 @@ pub(crate) fn give_back_oldest(wanted_bytes: usize) -> usize {
             while bytes < wanted_bytes {
                 let place = shard.take_oldest(class, |stamp| age(stamp) >= ticks);
                 match place.map(give_back) {
-                    // What cannot be given back comes back.
                     None | Some(0) => return true,
                     Some(more) => bytes += more,
                 }
@@ -111,8 +115,8 @@ fn free_lazily(place: Place) -> usize {
 pub(crate) fn give_back(place: Place) -> usize {
     let slot = place.slot();
     let bytes = slot.touched.get() * SPACE.page_bytes();
-    if moved::is_apart(slot) {
-        moved::make_anew(place);
+    if seams::has_any(slot) {
+        seams::make_anew(place);
     }
     if slot.touched.get() > 0 {
         // SAFETY: nobody else has the place.

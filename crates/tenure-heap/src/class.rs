@@ -26,6 +26,8 @@ pub(crate) struct Class {
     slots: AtomicUsize,
     places: AtomicUsize,
     pitch: AtomicUsize,
+    /// As of [`huge::usual_cut`].
+    usual_cut: AtomicUsize,
     /// 2^64 divided by the units of a pitch.
     reciprocal: AtomicU64,
     capacity: AtomicU32,
@@ -71,6 +73,7 @@ impl Class {
             slots: AtomicUsize::new(0),
             places: AtomicUsize::new(0),
             pitch: AtomicUsize::new(0),
+            usual_cut: AtomicUsize::new(0),
             reciprocal: AtomicU64::new(0),
             capacity: AtomicU32::new(0),
             frontier: AtomicU32::new(0),
@@ -98,10 +101,13 @@ impl Class {
         self.slots.store(at, Relaxed);
         self.places.store(at + PLACES_AT, Relaxed);
         self.pitch.store(pitch, Relaxed);
+        self.usual_cut
+            .store(huge::usual_cut(number, page_bytes), Relaxed);
         self.reciprocal.store(u64::MAX / units + 1, Relaxed);
         self.capacity.store(capacity, Relaxed);
     }
 
+    #[inline]
     pub(crate) fn number(&self) -> usize {
         self.number.load(Relaxed)
     }
@@ -109,6 +115,11 @@ impl Class {
     #[inline]
     pub(crate) fn pitch(&self) -> usize {
         self.pitch.load(Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn usual_cut(&self) -> usize {
+        self.usual_cut.load(Relaxed)
     }
 
     /// Whether huge pages may be put into its blocks.
@@ -190,7 +201,7 @@ impl Class {
         if index == usable {
             if index == 0 {
                 let size = capacity as usize * self.pitch();
-                self.choose_pages((self.address(0), size));
+                huge::choose(self, (self.address(0), size));
             }
             let most = (STEP_BYTES / self.pitch()) as u32;
             let count = (usable / 2).min(most).max(1).min(capacity - usable);
@@ -200,17 +211,6 @@ impl Class {
             self.usable_places.store(usable + count, Relaxed);
         }
         Ok(())
-    }
-
-    /// Says for a part of its places whether huge pages are wanted. Small blocks must
-    /// have none: a huge page would be several blocks.
-    pub(crate) fn choose_pages(&self, part: sys::Part) {
-        let wanted = self.is_huge() && huge::are_wanted();
-        if wanted || sys::puts_huge_pages_everywhere() {
-            // SAFETY: places of this class that no block is in. If it is refused, there
-            // are no huge pages at all.
-            let _ = unsafe { sys::want_huge_pages(part, wanted) };
-        }
     }
 
     /// In the child of a fork, finds what is free: nobody was waited for.

@@ -14,6 +14,7 @@ pub(crate) const MOST_CLASSES: usize = 176;
 const BEFORE_FIRST: usize = 15 * 8 + 7;
 
 /// The class of the smallest blocks that hold so many bytes.
+#[inline]
 pub(crate) const fn class_of(bytes: usize) -> usize {
     let last = if bytes < SMALLEST_BYTES {
         SMALLEST_BYTES - 1
@@ -26,6 +27,7 @@ pub(crate) const fn class_of(bytes: usize) -> usize {
 }
 
 /// The largest block of a class, in bytes.
+#[inline]
 pub(crate) const fn bytes_of(class: usize) -> usize {
     let at = class + BEFORE_FIRST;
     (at % 8 + 9) << (at / 8 - 3)

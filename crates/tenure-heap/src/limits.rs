@@ -23,8 +23,25 @@ const AT_FIRST_BYTES: usize = 8 << 20;
 /// The keeper's clock.
 static TICK: AtomicU32 = AtomicU32::new(0);
 
-/// The memory of all warm blocks, but for what shards have not told yet.
-static WARM: AtomicUsize = AtomicUsize::new(0);
+/// The memory of all warm blocks, but for what shards have not told yet. Away from what
+/// is read often and seldom changes.
+static WARM: Apart = Apart(AtomicUsize::new(0));
+
+#[repr(align(128))]
+struct Apart(AtomicUsize);
+
+impl std::ops::Deref for Apart {
+    type Target = AtomicUsize;
+
+    fn deref(&self) -> &AtomicUsize {
+        &self.0
+    }
+}
+
+/// A shard tells of changes of so many bytes: all that is not told is half of what may
+/// be warm, at most.
+static TOLD: AtomicUsize = AtomicUsize::new(0);
+const MOST_TOLD_BYTES: usize = 8 << 20;
 
 /// The memory of all places that are lazily free.
 static LAZY: AtomicUsize = AtomicUsize::new(0);
@@ -47,8 +64,20 @@ static MARGIN: AtomicIsize = AtomicIsize::new(0);
 /// Sets the limits as far as they can be known without a file to be read.
 pub(crate) fn start(options: &HeapOptions) {
     MOST_WARM.store(options.warm_bytes, Relaxed);
-    SOFT.store(AT_FIRST_BYTES.min(options.warm_bytes), Relaxed);
+    set_soft(AT_FIRST_BYTES.min(options.warm_bytes));
     HARD.store(sys::unused_bytes() / 4, Relaxed);
+}
+
+fn set_soft(bytes: usize) {
+    SOFT.store(bytes, Relaxed);
+    let told_bytes = bytes / (2 * sys::cpus());
+    TOLD.store(told_bytes.min(MOST_TOLD_BYTES), Relaxed);
+}
+
+/// Of what changes a shard has to tell.
+#[inline]
+pub(crate) fn told_bytes() -> usize {
+    TOLD.load(Relaxed)
 }
 
 #[inline]
@@ -56,8 +85,13 @@ pub(crate) fn tick() -> u32 {
     TICK.load(Relaxed)
 }
 
-pub(crate) fn advance(ticks: u32) {
-    TICK.fetch_add(ticks, Relaxed);
+pub(crate) fn advance() {
+    TICK.fetch_add(1, Relaxed);
+}
+
+/// What may be warm, in bytes, before some is given back at once.
+pub(crate) fn most_warm_bytes() -> usize {
+    SOFT.load(Relaxed)
 }
 
 /// Notes that so many bytes more (or, wrapping, less) are warm.
@@ -127,7 +161,7 @@ pub(crate) fn read_room() {
         _ => room.bytes,
     };
     let soft = MOST_WARM.load(Relaxed).min(room.bytes / 8);
-    SOFT.store(soft, Relaxed);
+    set_soft(soft);
     HARD.store(soft + whole / 4, Relaxed);
     MARGIN.store((whole / 8).min(512 << 20) as isize, Relaxed);
     ROOM.store(isize::try_from(room.bytes).unwrap_or(isize::MAX), Relaxed);

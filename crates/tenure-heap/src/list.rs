@@ -13,10 +13,12 @@ pub(crate) struct List {
 }
 
 /// A place's number and one; none is 0.
+#[inline]
 fn link(index: Option<u32>) -> u32 {
     index.map_or(0, |index| index + 1)
 }
 
+#[inline]
 fn index(link: u32) -> Option<u32> {
     link.checked_sub(1)
 }
@@ -84,7 +86,11 @@ impl List {
 
     /// Forgets all, in the child of a fork.
     pub(crate) fn reset(&self) {
-        self.newest.store(0, Relaxed);
-        self.oldest.store(0, Relaxed);
+        // One is changed after the other.
+        for end in [&self.newest, &self.oldest] {
+            if end.load(Relaxed) != 0 {
+                end.store(0, Relaxed);
+            }
+        }
     }
 }

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::allocate::empty;
 use crate::blunder::{expect_live, place_of};
-use crate::moved::bytes;
+use crate::seams::{Parts, bytes};
 use crate::slot::{LIVE, Slot, free_in};
 use crate::space::{Place, SPACE};
 use crate::stats::RESIZED;
-use crate::{aging, fork, huge, limits, moved, start, sys};
+use crate::{aging, fork, huge, limits, seams, start, sys};
 
 /// What costs less to be copied than to be moved.
 const COPIED_BYTES: usize = 1 << 20;
@@ -86,34 +86,34 @@ fn in_place(place: Place, slot: &Slot, pages: usize) {
 #[cold]
 fn elsewhere(from: Place, slot: &Slot, size: usize, pages: usize) -> Option<*mut u8> {
     let (before, touched) = (slot.pages.get(), slot.touched.get());
-    if bytes(touched) < COPIED_BYTES || !moved::has_room() {
+    if bytes(touched) < COPIED_BYTES || !seams::has_room() {
         return None;
     }
-    // Where huge pages end the kernel begins another mapping.
-    huge::uncut(from, slot);
-    let parts = moved::parts(slot)?;
+    let parts = Parts::of(slot)?;
     let at = |place: Place, (from, to): (usize, usize)| {
         (place.address() + bytes(from), bytes(to - from))
     };
-    if !parts.clone().all(|part| sys::can_move(at(from, part))) {
+    if !parts.iter().all(|part| sys::can_move(at(from, part))) {
         return None;
     }
     limits::make_room(bytes(pages - before));
     let to = place_for(size, pages)?;
     let new = to.slot();
-    huge::uncut(to, new);
+    if new.base_from.get() > 0 {
+        seams::make_anew(to);
+    }
     // Before anything is moved: the child of a fork must not take it for zeros.
     new.touched.set(touched);
-    for (number, part) in parts.clone().enumerate() {
+    for (number, part) in parts.iter().enumerate() {
         let target = at(to, part).0;
         // SAFETY: the block and the new place are both in this thread's hands.
         if unsafe { sys::move_pages(at(from, part), target) }.is_err() {
-            take_back(from, to, parts.take(number), at(to, part));
+            take_back(from, to, parts.iter().take(number), at(to, part));
             return None;
         }
     }
-    moved::note(new, parts);
-    if to.class.is_huge() && !from.class.is_huge() {
+    parts.note(new);
+    if to.class.is_huge() {
         huge::want(to, touched);
     }
     new.pages.set(pages);

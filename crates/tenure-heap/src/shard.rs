@@ -19,9 +19,6 @@ use crate::space::{Place, SPACE};
 use crate::stats::Count;
 use crate::sys;
 
-/// All are told of changes of so many bytes; smaller ones a shard keeps to itself.
-const TOLD_BYTES: usize = 1 << 20;
-
 #[repr(align(128))]
 pub(crate) struct Shard {
     lock: Lock,
@@ -74,26 +71,31 @@ pub(crate) fn all() -> &'static [Shard] {
     unsafe { std::slice::from_raw_parts(at, COUNT.load(Relaxed)) }
 }
 
-/// The shards, that of this CPU first.
+/// Which shard is this CPU's.
 #[inline]
-fn from_here() -> impl Iterator<Item = &'static Shard> {
-    let all = all();
+fn here(all: &[Shard]) -> usize {
     let cpu = sys::cpu();
-    let first = if cpu < all.len() {
+    if cpu < all.len() {
         cpu
     } else {
         cpu % all.len()
-    };
+    }
+}
+
+/// The shards, that of this CPU first.
+fn from_here() -> impl Iterator<Item = &'static Shard> {
+    let all = all();
+    let first = here(all);
     all[first..].iter().chain(&all[..first])
 }
 
-/// Takes a warm block of the class: from the first shard that is to be had, else from
-/// wherever there seems to be one.
+/// Takes a warm block of the class: from this CPU's shard, else from wherever there
+/// seems to be one.
 #[inline]
 pub(crate) fn take(class: &'static Class, pages: usize) -> Option<Place> {
-    let mut shards = from_here();
-    let unlocked = shards.find_map(|shard| Some((shard, shard.lock.try_lock()?)));
-    if let Some((shard, held)) = unlocked
+    let all = all();
+    let shard = &all[here(all)];
+    if let Some(held) = shard.lock.try_lock()
         && let Some(index) = shard.take(&held, class, pages)
     {
         return Some(Place { class, index });
@@ -132,9 +134,19 @@ pub(crate) fn put_again(place: Place) {
     shard.put(&held, place, place.slot());
 }
 
-/// The first shard that is to be had.
+/// This CPU's shard, or another one.
 #[inline]
 fn any() -> (&'static Shard, Held<'static>) {
+    let all = all();
+    let shard = &all[here(all)];
+    match shard.lock.try_lock() {
+        Some(held) => (shard, held),
+        None => any_other(),
+    }
+}
+
+#[cold]
+fn any_other() -> (&'static Shard, Held<'static>) {
     loop {
         let unlocked = from_here().find_map(|shard| Some((shard, shard.lock.try_lock()?)));
         if let Some(unlocked) = unlocked {
@@ -171,7 +183,7 @@ impl Shard {
     #[inline]
     fn tell(&self) -> bool {
         let (now, told) = (self.tally.warm_bytes.get(), self.tally.told_bytes.get());
-        let is_worth_it = now.abs_diff(told) >= TOLD_BYTES;
+        let is_worth_it = now.abs_diff(told) >= limits::told_bytes();
         if is_worth_it {
             limits::warm_changed(now.wrapping_sub(told));
             self.tally.told_bytes.set(now);
@@ -200,11 +212,16 @@ impl Shard {
     }
 
     /// In the child of a fork: whoever held the lock is not there, and the list may be
-    /// half changed. The places are found again by their states.
+    /// half changed. The places are found again by their states. What is zero is not
+    /// written: the child would need a page of its own for it.
     pub(crate) fn reset(&self) {
         self.lock.reset();
         self.warm.iter().for_each(List::reset);
-        self.tally.warm_bytes.set(0);
-        self.tally.told_bytes.set(0);
+        if self.tally.warm_bytes.get() > 0 {
+            self.tally.warm_bytes.set(0);
+        }
+        if self.tally.told_bytes.get() > 0 {
+            self.tally.told_bytes.set(0);
+        }
     }
 }

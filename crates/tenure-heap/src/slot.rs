@@ -25,9 +25,9 @@ pub(crate) struct Slot {
     pub(crate) touched: Pages,
     /// From here on the kernel puts no huge pages; 0 if it may anywhere.
     pub(crate) base_from: Pages,
-    /// Where parts end that were moved here with their page tables, which the kernel
-    /// keeps apart for good; 0 from the last one on.
-    pub(crate) moved: [Pages; MOST_MOVED],
+    /// Where the kernel has one mapping end and another one begin, for good, in
+    /// ascending order; 0 from the last one on. (Not where huge pages end.)
+    pub(crate) seams: [Pages; MOST_SEAMS],
 }
 
 /// A number of pages.
@@ -47,8 +47,8 @@ impl Pages {
     }
 }
 
-/// With more parts than this, contents are copied into one.
-pub(crate) const MOST_MOVED: usize = 6;
+/// With more, contents are copied instead of moved.
+pub(crate) const MOST_SEAMS: usize = 6;
 
 /// There is a block. (0: nobody has had the place.)
 pub(crate) const LIVE: u32 = 1;
