@@ -21,10 +21,15 @@ pub(crate) fn age_warm(ticks: u32, fate: Fate) -> usize {
     let mut bytes = 0;
     for_each_list(|shard, class| {
         while let Some(place) = shard.take_oldest(class, |stamp| age(stamp) >= ticks) {
-            bytes += match fate {
+            let more = match fate {
                 Fate::Lazy => free_lazily(place),
                 Fate::GivenBack => give_back(place),
             };
+            // What cannot be given back is there again.
+            if more == 0 {
+                break;
+            }
+            bytes += more;
         }
         true
     });
@@ -40,7 +45,6 @@ pub(crate) fn give_back_oldest(wanted_bytes: usize) -> usize {
             while bytes < wanted_bytes {
                 let place = shard.take_oldest(class, |stamp| age(stamp) >= ticks);
                 match place.map(give_back) {
-                    // What cannot be given back comes back.
                     None | Some(0) => return true,
                     Some(more) => bytes += more,
                 }

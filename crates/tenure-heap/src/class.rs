@@ -201,7 +201,7 @@ impl Class {
         if index == usable {
             if index == 0 {
                 let size = capacity as usize * self.pitch();
-                self.choose_pages((self.address(0), size));
+                huge::choose(self, (self.address(0), size));
             }
             let most = (STEP_BYTES / self.pitch()) as u32;
             let count = (usable / 2).min(most).max(1).min(capacity - usable);
@@ -211,17 +211,6 @@ impl Class {
             self.usable_places.store(usable + count, Relaxed);
         }
         Ok(())
-    }
-
-    /// Says for a part of its places whether huge pages are wanted. Small blocks must
-    /// have none: a huge page would be several blocks.
-    pub(crate) fn choose_pages(&self, part: sys::Part) {
-        let wanted = self.is_huge() && huge::are_wanted();
-        if wanted || sys::puts_huge_pages_everywhere() {
-            // SAFETY: places of this class that no block is in. If it is refused, there
-            // are no huge pages at all.
-            let _ = unsafe { sys::want_huge_pages(part, wanted) };
-        }
     }
 
     /// In the child of a fork, finds what is free: nobody was waited for.

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
+use crate::class::Class;
 use crate::classes::{HUGE_BYTES, bytes_of};
 use crate::options::HeapOptions;
 use crate::slot::Slot;
@@ -19,16 +20,31 @@ static CUT: AtomicUsize = AtomicUsize::new(0);
 
 static WANTED: AtomicBool = AtomicBool::new(false);
 
+/// Whether the kernel puts huge pages also where nobody asks for them.
+static ANYWHERE: AtomicBool = AtomicBool::new(false);
+
 /// Does as the options say.
 pub(crate) fn start(options: &HeapOptions) {
     // Where pages are larger, huge ones are too large for the blocks there are.
     let is_usual = sys::page_bytes() == 4 << 10;
     WANTED.store(options.huge_pages && is_usual, Relaxed);
+    ANYWHERE.store(sys::puts_huge_pages_anywhere(), Relaxed);
 }
 
 /// Whether blocks are to have huge pages.
-pub(crate) fn are_wanted() -> bool {
+fn are_wanted() -> bool {
     WANTED.load(Relaxed)
+}
+
+/// Says of a part of a class's places, which no block is in, whether huge pages are
+/// wanted there. Small blocks must have none: a huge page would be several blocks.
+pub(crate) fn choose(class: &Class, part: sys::Part) {
+    let wanted = class.is_huge() && are_wanted();
+    if wanted || ANYWHERE.load(Relaxed) {
+        // SAFETY: the caller says what it is. If it is refused, there are no huge pages
+        // at all.
+        let _ = unsafe { sys::want_huge_pages(part, wanted) };
+    }
 }
 
 /// Sees to it that the place has huge pages where the block fills them.
@@ -81,9 +97,7 @@ pub(crate) fn made_anew(place: Place, slot: &Slot) {
         slot.base_from.set(0);
         CUT.fetch_sub(1, Relaxed);
     }
-    place
-        .class
-        .choose_pages((place.address(), place.class.pitch()));
+    choose(place.class, (place.address(), place.class.pitch()));
 }
 
 /// One more than the page from which a block has base pages; 0 if it has none.

@@ -85,8 +85,13 @@ pub(crate) fn tick() -> u32 {
     TICK.load(Relaxed)
 }
 
-pub(crate) fn advance(ticks: u32) {
-    TICK.fetch_add(ticks, Relaxed);
+pub(crate) fn advance() {
+    TICK.fetch_add(1, Relaxed);
+}
+
+/// What may be warm, in bytes, before some is given back at once.
+pub(crate) fn most_warm_bytes() -> usize {
+    SOFT.load(Relaxed)
 }
 
 /// Notes that so many bytes more (or, wrapping, less) are warm.

@@ -86,7 +86,11 @@ impl List {
 
     /// Forgets all, in the child of a fork.
     pub(crate) fn reset(&self) {
-        self.newest.store(0, Relaxed);
-        self.oldest.store(0, Relaxed);
+        // One is changed after the other.
+        for end in [&self.newest, &self.oldest] {
+            if end.load(Relaxed) != 0 {
+                end.store(0, Relaxed);
+            }
+        }
     }
 }

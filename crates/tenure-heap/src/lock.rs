@@ -61,7 +61,9 @@ impl Lock {
 
     /// Sets it free in the child of a fork, where nobody holds it.
     pub(crate) fn reset(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        if self.0.load(Ordering::Relaxed) != 0 {
+            self.0.store(0, Ordering::Relaxed);
+        }
     }
 }
 

@@ -9,13 +9,13 @@ use crate::classes::SMALLEST_BYTES;
 /// ```
 /// use tenure_heap::HeapOptions;
 ///
-/// let mut options = HeapOptions::default();
-/// options.threshold_bytes = 128 << 10;
-/// tenure_heap::start(options)?;
+/// tenure_heap::start(HeapOptions {
+///     threshold_bytes: 128 << 10,
+///     ..HeapOptions::default()
+/// })?;
 /// # Ok::<(), tenure::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct HeapOptions {
     /// The smallest block that the heap serves, in bytes: 64 KiB at least, 256 KiB by
     /// default. Lower where many blocks are just smaller and come and go; higher

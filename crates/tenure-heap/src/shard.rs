@@ -212,11 +212,16 @@ impl Shard {
     }
 
     /// In the child of a fork: whoever held the lock is not there, and the list may be
-    /// half changed. The places are found again by their states.
+    /// half changed. The places are found again by their states. What is zero is not
+    /// written: the child would need a page of its own for it.
     pub(crate) fn reset(&self) {
         self.lock.reset();
         self.warm.iter().for_each(List::reset);
-        self.tally.warm_bytes.set(0);
-        self.tally.told_bytes.set(0);
+        if self.tally.warm_bytes.get() > 0 {
+            self.tally.warm_bytes.set(0);
+        }
+        if self.tally.told_bytes.get() > 0 {
+            self.tally.told_bytes.set(0);
+        }
     }
 }

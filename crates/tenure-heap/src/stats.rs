@@ -61,6 +61,8 @@ pub struct HeapStats {
     pub live_bytes: usize,
     /// Memory of freed blocks that is kept for the next ones.
     pub warm_bytes: usize,
+    /// How much of that there may be, as things are now.
+    pub most_warm_bytes: usize,
     /// Memory of freed blocks that the kernel may take.
     pub lazy_bytes: usize,
     /// Requests served with a warm block: without a system call.
@@ -89,7 +91,11 @@ pub struct HeapStats {
 /// ```
 #[must_use]
 pub fn stats() -> HeapStats {
+    if SPACE.classes().is_empty() {
+        return HeapStats::default();
+    }
     let mut stats = HeapStats {
+        most_warm_bytes: limits::most_warm_bytes(),
         lazy_bytes: limits::lazy_bytes(),
         resized_in_place: RESIZED.in_place.load(Relaxed),
         moved: RESIZED.moved.load(Relaxed),

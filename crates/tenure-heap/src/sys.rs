@@ -157,8 +157,8 @@ pub(crate) fn charges_addresses() -> bool {
     first_byte(c"/proc/sys/vm/overcommit_memory") == Some(b'2')
 }
 
-/// Whether the kernel puts huge pages wherever it can: `[always]`.
-pub(crate) fn puts_huge_pages_everywhere() -> bool {
+/// Whether the kernel puts huge pages wherever there is room for one: `[always]`.
+pub(crate) fn puts_huge_pages_anywhere() -> bool {
     first_byte(c"/sys/kernel/mm/transparent_hugepage/enabled") == Some(b'[')
 }
 

@@ -79,10 +79,12 @@ fn what_is_lazily_free_is_given_back() {
 
 fn lazy_then_given() {
     let before = Held::now();
-    let mut options = HeapOptions::default();
-    options.warm_for = Duration::from_millis(50);
-    options.lazy_for = Duration::from_millis(100);
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        warm_for: Duration::from_millis(50),
+        lazy_for: Duration::from_millis(100),
+        ..HeapOptions::default()
+    })
+    .unwrap();
     drop(
         (0..100)
             .map(|seed| Block::filled(MIB + seed, seed as u64))
@@ -102,9 +104,11 @@ fn what_is_in_use_stays_warm() {
 }
 
 fn in_use() {
-    let mut options = HeapOptions::default();
-    options.warm_for = Duration::from_secs(2);
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        warm_for: Duration::from_secs(2),
+        ..HeapOptions::default()
+    })
+    .unwrap();
     drop(
         (0..20)
             .map(|seed| Block::filled(MIB, seed))
@@ -129,10 +133,12 @@ fn more_than_may_be_warm_is_given_back_at_once() {
 
 fn too_much() {
     let before = Held::now();
-    let mut options = HeapOptions::default();
-    options.warm_bytes = 32 * MIB;
-    options.warm_for = Duration::from_secs(1000);
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        warm_bytes: 32 * MIB,
+        warm_for: Duration::from_secs(1000),
+        ..HeapOptions::default()
+    })
+    .unwrap();
     drop(
         (0..200)
             .map(|seed| Block::filled(MIB, seed))
@@ -149,10 +155,12 @@ fn freeing_a_huge_block_takes_no_time_and_gives_memory_back() {
 
 fn huge_block() {
     let before = Held::now();
-    let mut options = HeapOptions::default();
-    options.warm_bytes = 64 * MIB;
-    options.huge_pages = false;
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        warm_bytes: 64 * MIB,
+        huge_pages: false,
+        ..HeapOptions::default()
+    })
+    .unwrap();
     for _ in 0..2 {
         let block = Block::filled(600 * MIB, 1);
         let given_back = stats().given_back_bytes;
@@ -169,10 +177,12 @@ fn locked_blocks_are_right_and_given_back() {
 }
 
 fn locked() {
-    let mut options = HeapOptions::default();
-    options.warm_for = Duration::ZERO;
-    options.lazy_for = Duration::ZERO;
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        warm_for: Duration::ZERO,
+        lazy_for: Duration::ZERO,
+        ..HeapOptions::default()
+    })
+    .unwrap();
     let before = Held::now();
     let blocks: Vec<_> = (0..12).map(|seed| Block::filled(400 * KIB, seed)).collect();
     for block in &blocks {
@@ -203,10 +213,12 @@ fn a_process_that_is_locked_whole_gets_its_memory_back() -> Completion {
 }
 
 fn all_locked() {
-    let mut options = HeapOptions::default();
-    options.warm_for = Duration::ZERO;
-    options.lazy_for = Duration::ZERO;
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        warm_for: Duration::ZERO,
+        lazy_for: Duration::ZERO,
+        ..HeapOptions::default()
+    })
+    .unwrap();
     let kept = Block::filled(MIB, 77);
     assert_eq!(
         unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) },
@@ -251,10 +263,12 @@ fn the_keeper_sleeps_when_all_is_done() {
 }
 
 fn sleeps() {
-    let mut options = HeapOptions::default();
-    options.warm_for = Duration::ZERO;
-    options.lazy_for = Duration::ZERO;
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        warm_for: Duration::ZERO,
+        lazy_for: Duration::ZERO,
+        ..HeapOptions::default()
+    })
+    .unwrap();
     assert_eq!(threads(), 1);
     drop(Block::filled(MIB, 1));
     assert_eq!(threads(), 1, "for so little there is no thread");

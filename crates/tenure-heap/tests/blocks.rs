@@ -239,10 +239,12 @@ fn the_threshold_can_be_chosen() {
 
 fn choose_the_threshold() {
     assert_eq!(tenure_heap::threshold_bytes(), 256 * KIB);
-    let mut options = HeapOptions::default();
-    // The least there is.
-    options.threshold_bytes = 1;
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        // The least there is.
+        threshold_bytes: 1,
+        ..HeapOptions::default()
+    })
+    .unwrap();
     assert_eq!(tenure_heap::threshold_bytes(), 64 * KIB);
     assert!(tenure_heap::allocate(64 * KIB - 1, 16).is_null());
     let blocks: Vec<_> = (64..200)

@@ -111,9 +111,11 @@ fn unwanted() {
     if mode.contains("[always]") {
         return;
     }
-    let mut options = HeapOptions::default();
-    options.huge_pages = false;
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        huge_pages: false,
+        ..HeapOptions::default()
+    })
+    .unwrap();
     let before = Held::now().huge;
     let mut block = Block::filled(16 * MIB, 1);
     assert!(block.resize(90 * MIB));

@@ -14,7 +14,7 @@ use heap::*;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tenure::page_size;
-use tenure_heap::stats;
+use tenure_heap::{HeapOptions, stats};
 
 tests!(any_row_of_calls; children: rows);
 
@@ -66,10 +66,12 @@ fn any_row_of_calls() {
 }
 
 fn rows() {
-    let mut options = tenure_heap::HeapOptions::default();
-    options.warm_for = std::time::Duration::from_millis(50);
-    options.lazy_for = std::time::Duration::from_millis(50);
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        warm_for: std::time::Duration::from_millis(50),
+        lazy_for: std::time::Duration::from_millis(50),
+        ..HeapOptions::default()
+    })
+    .unwrap();
     let config = Config {
         cases: 60,
         failure_persistence: None,

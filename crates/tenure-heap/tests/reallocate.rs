@@ -183,10 +183,12 @@ fn places_are_whole_again_when_they_are_given_back() {
 }
 
 fn make_whole() {
-    let mut options = HeapOptions::default();
-    options.warm_for = std::time::Duration::ZERO;
-    options.lazy_for = std::time::Duration::ZERO;
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        warm_for: std::time::Duration::ZERO,
+        lazy_for: std::time::Duration::ZERO,
+        ..HeapOptions::default()
+    })
+    .unwrap();
     // What every class takes the first time.
     let work = || {
         let sizes = [MIB, 2 * MIB + 100 * KIB, 5 * MIB];

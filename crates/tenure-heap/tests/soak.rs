@@ -61,10 +61,12 @@ fn soak_at_a_limit() {
 
 /// Each thread has blocks of so many bytes at most, and gives some to the next one.
 fn soak(bytes_each: usize) {
-    let mut options = HeapOptions::default();
-    options.warm_for = Duration::from_millis(50);
-    options.lazy_for = Duration::from_millis(100);
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        warm_for: Duration::from_millis(50),
+        lazy_for: Duration::from_millis(100),
+        ..HeapOptions::default()
+    })
+    .unwrap();
     let until = Instant::now() + Duration::from_secs_f64(seconds());
     let (give, mut take): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::sync_channel(1)).unzip();
     take.rotate_left(1);

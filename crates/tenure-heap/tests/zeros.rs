@@ -92,10 +92,12 @@ fn what_was_lazily_free_is_cleared() {
 }
 
 fn zeros_after_lazily_free() {
-    let mut options = HeapOptions::default();
-    options.warm_for = Duration::ZERO;
-    options.lazy_for = Duration::from_secs(1000);
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        warm_for: Duration::ZERO,
+        lazy_for: Duration::from_secs(1000),
+        ..HeapOptions::default()
+    })
+    .unwrap();
     let blocks: Vec<_> = (0..20).map(|seed| Block::filled(MIB, seed)).collect();
     drop(blocks);
     assert!(
@@ -113,11 +115,13 @@ fn what_was_given_back_is_not_touched() {
 }
 
 fn zeros_after_given_back() {
-    let mut options = HeapOptions::default();
-    options.warm_for = Duration::ZERO;
-    options.lazy_for = Duration::ZERO;
-    options.huge_pages = false;
-    tenure_heap::start(options).unwrap();
+    tenure_heap::start(HeapOptions {
+        warm_for: Duration::ZERO,
+        lazy_for: Duration::ZERO,
+        huge_pages: false,
+        ..HeapOptions::default()
+    })
+    .unwrap();
     let before = Held::now().anonymous;
     let blocks: Vec<_> = (0..40).map(|seed| Block::filled(MIB, seed)).collect();
     drop(blocks);
