@@ -61,7 +61,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__bench)
-            opts="-h --quick --full --rounds --json --seed --help populate lock lazy volatile free"
+            opts="-h --quick --full --rounds --json --seed --help populate lock lazy volatile free heap"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

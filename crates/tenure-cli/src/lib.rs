@@ -26,6 +26,12 @@ pub fn command() -> clap::Command {
 /// 0 done, 1 something failed, 2 the command line was wrong; others are the
 /// command's own.
 pub fn run() -> ExitCode {
+    if bench::is_worker() {
+        return match bench::work() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
     // This itself ends the process: status 2 on a wrong command line, status 0
     // after --help and --version.
     let cli = cli::Cli::parse();

@@ -30,7 +30,8 @@
 //! there is work, blocks all signals, and ends when there is none. After `fork`
 //! the child has its volatile ranges protected anew, no locks, and nothing
 //! pending; a child made by a bare `clone` has not. Tear-down, where enabled,
-//! makes a process, and no child inherits it.
+//! makes a process, and no child inherits it. A program that forks while other
+//! threads may be at their first call of a verb calls [`prepare`] beforehand.
 //!
 //! # Features
 //!
@@ -69,5 +70,5 @@ pub use verbs::teardown;
 pub use verbs::{
     Access, BackgroundPopulate, CancelToken, FreePolicy, LazilyFreed, LockAll, LockMode, LockModes,
     MmapRequest, Outcome, PopulateOptions, Priority, Progress, Strategy, VolatileArena,
-    VolatileBuffer, drain, lock_all, purge_all, set_hand_over_delay, unlock_all,
+    VolatileBuffer, drain, lock_all, prepare, purge_all, set_hand_over_delay, unlock_all,
 };

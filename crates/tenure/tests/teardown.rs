@@ -9,6 +9,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -36,6 +37,7 @@ tests! {
     the_enabling_thread_may_end,
     enabled_once_by_many,
     disable_leaves_nothing,
+    the_next_descriptor_is_what_it_would_have_been,
     a_child_has_no_helper,
     a_child_can_have_its_own,
     a_killed_helper_can_be_replaced,
@@ -645,6 +647,32 @@ fn disable_leaves_nothing() {
         teardown::disable();
         assert_eq!((mappings(), descriptors()), before);
         assert_no_child_left();
+        0
+    });
+    assert_eq!(status, 0);
+}
+
+fn the_next_descriptor_is_what_it_would_have_been() {
+    let next = || {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        file.as_raw_fd()
+    };
+    let status = fork(move || {
+        let without = next();
+        teardown::enable().unwrap();
+        assert_eq!(next(), without);
+        teardown::disable();
+        // Where there are no such high numbers.
+        setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: Some(100),
+                maximum: Some(100),
+            },
+        )
+        .unwrap();
+        teardown::enable().unwrap();
+        assert!(teardown::is_enabled());
         0
     });
     assert_eq!(status, 0);

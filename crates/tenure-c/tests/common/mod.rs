@@ -3,16 +3,18 @@
 // Each test file uses its own part of this.
 #![allow(dead_code)]
 
+#[path = "../../../../tests/support/mod.rs"]
+mod support;
+
+pub use support::*;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode};
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 use tempfile::TempDir;
-
-/// What a test answers: done, skipped, or what is wrong.
-pub type Verdict = Result<Completion, Failed>;
 
 /// A test and its name.
 pub type Test = (&'static str, fn(&Installed) -> Verdict);
@@ -23,10 +25,6 @@ pub fn trials(installed: &'static Installed, tests: &[Test]) -> Vec<Trial> {
     tests.iter().map(trial).collect()
 }
 
-/// Warnings are errors in all that is compiled here.
-pub const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
-/// With what POSIX and Linux have besides.
-pub const C11: &str = "-std=gnu11";
 pub const CXX17: &str = "-std=gnu++17";
 
 /// The folder of tenure-c.
@@ -69,13 +67,6 @@ fn missing() -> Option<String> {
     let tools = ["cc", "c++", "make", "pkg-config", "nm"];
     let absent = tools.iter().find(|tool| find(tool).is_none())?;
     Some(format!("there is no {absent} here"))
-}
-
-/// Looks a program up in PATH.
-pub fn find(tool: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    let found = std::env::split_paths(&path).map(|folder| folder.join(tool));
-    found.into_iter().find(|file| file.is_file())
 }
 
 /// The C library, installed below a temporary folder as `make install` does it.
@@ -172,47 +163,4 @@ fn archive() -> PathBuf {
     archives
         .max_by_key(|path| fs::metadata(path).unwrap().modified().unwrap())
         .expect("cargo makes the static library")
-}
-
-/// Runs a command that has to succeed.
-pub fn ok(command: &mut Command) -> Output {
-    let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
-}
-
-/// Runs a test program: 77 is a skip, and its last line says why.
-pub fn verdict(command: &mut Command) -> Verdict {
-    let output = command.output()?;
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    match output.status.code() {
-        Some(0) => Ok(Completion::Completed),
-        Some(77) => {
-            let last = stdout.lines().last().unwrap_or("no reason given");
-            let reason = last.strip_prefix("skipped: ").unwrap_or(last);
-            Ok(Completion::ignored_with(reason))
-        }
-        _ => Err(format!("{command:?}: {}\n{stdout}{stderr}", output.status).into()),
-    }
-}
-
-/// The files of a folder with such an ending, sorted.
-pub fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap();
-    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    files.retain(|path| path.extension() == Some(OsStr::new(ending)));
-    files.sort();
-    files
-}
-
-/// A file's name without its ending.
-pub fn stem(path: &Path) -> String {
-    path.file_stem().unwrap().to_string_lossy().into_owned()
 }

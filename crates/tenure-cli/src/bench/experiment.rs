@@ -166,6 +166,9 @@ pub struct Case {
     pub ways: Vec<Way>,
     /// How long a round takes.
     pub pace: Pace,
+    /// The figure that is compared, and which direction of it is better, where
+    /// that is not what the experiment compares.
+    pub compared: Option<(&'static str, Better)>,
 }
 
 impl Case {
@@ -176,12 +179,20 @@ impl Case {
             name: name.into(),
             ways,
             pace: Pace::Usual,
+            compared: None,
         }
     }
 
     /// Puts the case into the table of that title, with the cases beside it.
     pub fn in_table(mut self, title: &str) -> Self {
         self.table = title.to_owned();
+        self
+    }
+
+    /// Says which figure is compared, and which direction of it is better, where
+    /// that is not what the experiment compares.
+    pub fn comparing(mut self, figure: &'static str, better: Better) -> Self {
+        self.compared = Some((figure, better));
         self
     }
 
@@ -266,6 +277,8 @@ pub struct CaseResult {
     pub name: String,
     /// How many rounds were measured.
     pub rounds: u32,
+    /// The figure whose ratio to the baseline is `times_as_good`.
+    pub compared: &'static str,
     /// The ways, in the order in which they took turns.
     pub ways: Vec<WayResult>,
     /// What tenure could have chosen; absent where it had no choice.

@@ -135,6 +135,7 @@ mod tests {
             table: "table".to_owned(),
             name: name.to_owned(),
             rounds: 3,
+            compared: "time",
             choice: choice::of(&ways),
             ways,
         }

@@ -64,14 +64,28 @@ pub fn is_mapped(start: usize) -> Result<bool> {
 
 /// Returns the minor faults that the calling thread has taken so far.
 pub fn minor_faults() -> u64 {
+    minor_faults_of(libc::RUSAGE_THREAD)
+}
+
+/// Returns the minor faults of all threads of this process.
+pub fn minor_faults_of_all() -> u64 {
+    minor_faults_of(libc::RUSAGE_SELF)
+}
+
+fn minor_faults_of(who: libc::c_int) -> u64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is a whole rusage, and zeroes are a valid one should the
     // call fail, which it only does for a bad pointer or constant.
     let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        libc::getrusage(who, usage.as_mut_ptr());
         usage.assume_init()
     };
     usage.ru_minflt as u64
+}
+
+/// Returns the most that this process ever had in memory.
+pub fn peak_bytes() -> Result<u64> {
+    field_bytes("/proc/self/status", "VmHWM:")
 }
 
 /// Returns how many bytes of this process are locked and in memory. (VmLck in

@@ -10,6 +10,8 @@ mod fault_handler;
 mod files;
 mod free;
 mod grid;
+mod group;
+mod heap;
 mod kernel;
 mod lazy;
 mod lock;
@@ -23,8 +25,11 @@ mod sizes;
 mod spread;
 mod statistics;
 mod tables;
+mod threads;
 mod touch;
+mod trace;
 mod volatile;
+mod words;
 
 use std::{io::Write, time::Duration};
 
@@ -40,6 +45,22 @@ use self::{
     sizes::{Room, Sizes},
 };
 use crate::cli::{BenchArguments, ExperimentName};
+
+/// Says whether this process was started as a worker of an experiment.
+pub fn is_worker() -> bool {
+    std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == heap::ARGUMENT)
+}
+
+/// Does a worker's work.
+///
+/// # Errors
+///
+/// Fails when nobody listens.
+pub fn work() -> Result<()> {
+    heap::work()
+}
 
 /// What an experiment is prepared from.
 struct Settings {
@@ -132,10 +153,11 @@ fn prepare(name: ExperimentName, settings: &Settings) -> Result<Experiment> {
         ExperimentName::Lazy => lazy::experiment(settings),
         ExperimentName::Volatile => volatile::experiment(settings),
         ExperimentName::Free => free::experiment(settings),
+        ExperimentName::Heap => heap::experiment(settings),
     }
 }
 
-/// Divides the minute that all five may take; a slow machine gets fewer rounds.
+/// Divides the minute that all six may take; a slow machine gets fewer rounds.
 /// Larger sizes have a time of their own, and long cases, which take most of it.
 fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
     if let Some(rounds) = rounds {
@@ -152,11 +174,17 @@ fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
         return Repeats {
             rounds: 11,
             at_least: 3,
-            of_long: if is_full { 3 } else { 1 },
+            of_long: match name {
+                _ if is_full => 3,
+                ExperimentName::Heap => 2,
+                _ => 1,
+            },
             of_short: 41,
             within: Duration::from_secs(match name {
                 ExperimentName::Free => 270,
                 ExperimentName::Volatile => 240,
+                ExperimentName::Heap if is_full => 600,
+                ExperimentName::Heap => 45,
                 _ if is_full => 100,
                 _ => 60,
             }),
@@ -168,13 +196,14 @@ fn repeats(name: ExperimentName, sizes: Sizes, rounds: Option<u32>) -> Repeats {
         ExperimentName::Lazy => 4,
         ExperimentName::Volatile => 6,
         ExperimentName::Free => 13,
+        ExperimentName::Heap => 2,
     };
     Repeats {
         rounds: 5,
         // To fill 4 GiB takes long, and there is little doubt about the ratio; 64
         // threads take long to get ready.
         at_least: match name {
-            ExperimentName::Free | ExperimentName::Lazy => 2,
+            ExperimentName::Free | ExperimentName::Lazy | ExperimentName::Heap => 2,
             _ => 3,
         },
         of_long: 1,

@@ -49,7 +49,8 @@ pub struct Findings {
     pub title: String,
     /// What a reader must know to judge the figures.
     pub notes: Vec<String>,
-    /// The figure whose ratio to the baseline is `times_as_good`.
+    /// The figure whose ratio to the baseline is `times_as_good`, where the case
+    /// names no other.
     pub compared: &'static str,
     /// The cases with their ways and figures.
     pub cases: Vec<CaseResult>,

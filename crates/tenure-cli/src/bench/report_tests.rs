@@ -39,6 +39,7 @@ fn case(name: &str, figures: impl Fn(f64) -> Vec<FigureResult>) -> CaseResult {
         table: String::new(),
         name: name.to_owned(),
         rounds: 3,
+        compared: "time",
         choice: choice::of(&ways),
         ways,
     }
@@ -166,4 +167,13 @@ fn cases_in_tables_make_a_grid_for_each() {
     assert!(text.contains("*600 ms ±33%"), "{text}");
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["cases"][2]["table"], "2 MiB, Write");
+}
+
+#[test]
+fn memory_is_not_fast() {
+    let memory = |factor: f64| vec![figure("time", Unit::Bytes, &[factor * 4096.0; 3])];
+    let text = findings(vec![case("only", memory)]).text();
+    assert!(text.contains("times as good as"), "{text}");
+    let text = findings(vec![case("only", time)]).text();
+    assert!(text.contains("times as fast as"), "{text}");
 }

@@ -90,12 +90,8 @@ pub fn measure(
         if case.pace == Pace::Long {
             end += clock.now() - before;
         }
-        results.push(summarise(
-            case,
-            &rounds,
-            experiment.compared,
-            experiment.better,
-        )?);
+        let of_all = (experiment.compared, experiment.better);
+        results.push(summarise(case, &rounds, case.compared.unwrap_or(of_all))?);
     }
     Ok(results)
 }
@@ -143,7 +139,11 @@ fn take_round(case: &mut Case, clock: &dyn Clock, after_sample: &mut dyn FnMut()
     Ok(round)
 }
 
-fn summarise(case: &Case, rounds: &[Round], compared: &str, better: Better) -> Result<CaseResult> {
+fn summarise(
+    case: &Case,
+    rounds: &[Round],
+    (name, better): (&'static str, Better),
+) -> Result<CaseResult> {
     let mut ways = Vec::new();
     for (index, way) in case.ways.iter().enumerate() {
         let samples: Vec<&[Figure]> = rounds.iter().map(|round| &round[index][..]).collect();
@@ -158,7 +158,7 @@ fn summarise(case: &Case, rounds: &[Round], compared: &str, better: Better) -> R
             tenure_times_as_good: None,
         });
     }
-    let compared = |way: &WayResult| way.figure(compared).map(|figure| figure.series.clone());
+    let compared = |way: &WayResult| way.figure(name).map(|figure| figure.series.clone());
     let baseline = ways.iter().find(|way| way.is_baseline).and_then(compared);
     if let Some(baseline) = baseline {
         for way in ways.iter_mut().filter(|way| !way.is_baseline) {
@@ -177,6 +177,7 @@ fn summarise(case: &Case, rounds: &[Round], compared: &str, better: Better) -> R
         table: case.table.clone(),
         name: case.name.clone(),
         rounds: rounds.len() as u32,
+        compared: name,
         choice: choice::of(&ways),
         ways,
     })

@@ -105,6 +105,19 @@ fn the_ratio_is_to_the_baseline() {
 }
 
 #[test]
+fn a_case_may_compare_another_figure() {
+    let (clock, log) = (Arc::new(MockClock::default()), Log::default());
+    let mut experiment = old_and_new(&clock, &log);
+    let case = experiment.cases.pop().unwrap();
+    experiment
+        .cases
+        .push(case.comparing("things", Better::More));
+    let measured = measure(&mut experiment, FIVE, &*clock, &mut || ()).unwrap();
+    assert_eq!(measured[0].compared, "things");
+    assert_eq!(measured[0].tenure().unwrap().median, 1.0);
+}
+
+#[test]
 fn rounds_stop_when_the_time_is_used_up_but_not_too_early() {
     let (clock, log) = (Arc::new(MockClock::default()), Log::default());
     // A round takes 440 ms: the warm-up and four rounds take 2.2 s.

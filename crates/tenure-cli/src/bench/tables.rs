@@ -95,13 +95,25 @@ fn ratio_name(cases: &[CaseResult]) -> String {
         let way = case.ways.iter().find(|way| way.is_baseline)?;
         Some(way.name)
     };
+    let good = if cases.iter().all(is_about_time) {
+        "fast"
+    } else {
+        "good"
+    };
     let mut baselines = cases.iter().map(baseline);
     match baselines.next().flatten() {
         Some(name) if baselines.all(|other| other == Some(name)) => {
-            format!("times as fast as {name}")
+            format!("times as {good} as {name}")
         }
-        _ => "times as fast as the baseline".to_owned(),
+        _ => format!("times as {good} as the baseline"),
     }
+}
+
+/// Says whether times or rates are compared.
+fn is_about_time(case: &CaseResult) -> bool {
+    let compared = case.ways.iter().filter_map(|way| way.figure(case.compared));
+    let mut units = compared.map(|figure| figure.unit);
+    units.all(|unit| matches!(unit, Unit::Seconds | Unit::PerSecond | Unit::BytesPerSecond))
 }
 
 fn figure_text(figure: &FigureResult) -> String {

@@ -15,8 +15,8 @@ use super::EXIT_STATUS;
 ///
 /// Sizes shrink to the memory that is available, to RLIMIT_MEMLOCK and to the
 /// cgroup's room, and the output says so. As root, populate enlarges the pool of
-/// huge pages where it must, lock raises vm.max_map_count, and lazy makes a memory
-/// cgroup with a limit; all is put back.
+/// huge pages where it must, lock raises vm.max_map_count, and lazy and heap make memory
+/// cgroups; all is put back.
 /// Files are made under TMPDIR (/tmp when it is not set), have no name and are
 /// gone when the command ends.
 ///
@@ -25,17 +25,18 @@ use super::EXIT_STATUS;
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_STATUS)]
 pub struct BenchArguments {
-    /// Experiments to run, in this order [default: all five]
+    /// Experiments to run, in this order [default: all six]
     #[arg(value_enum, value_name = "EXPERIMENT")]
     pub experiments: Vec<ExperimentName>,
 
-    /// Use sizes that let all five experiments end within a minute on 2 CPUs
+    /// Use sizes that let all six experiments end within a minute on 2 CPUs
     /// and 24 GiB. This is so without the option, too, but for experiments asked
     /// for by name: populate uses its full sizes; lock makes more reads in more
     /// rounds, in about a minute and a half; lazy measures all numbers of processes
     /// and threads, in about 9 minutes; volatile adds threads, sizes up to 1 GiB and
     /// 100,000 others beside a page, in about 5; free adds sizes up to 8 GiB, huge
-    /// pages, ways and a process that is killed, in about 5
+    /// pages, ways and a process that is killed, in about 5; heap adds threads, large
+    /// arrays and a limit, in about 2
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
 
@@ -44,7 +45,7 @@ pub struct BenchArguments {
     /// 15,000,000 reads in 5 GiB, in about 10; lazy has 512 chunks in each process
     /// and a limit of 2 GiB, in about 15; volatile refills its memory 100 times, in
     /// about 12; free goes up to three quarters of the memory there is, with up to
-    /// 32 threads, in about 15 on 24 GiB. The largest have one to three rounds,
+    /// 32 threads, in about 15 on 24 GiB; heap counts for longer, in about 15. The largest have one to three rounds,
     /// unless --rounds says more
     #[arg(long)]
     pub full: bool,
@@ -77,6 +78,8 @@ pub enum ExperimentName {
     Volatile,
     /// Give up memory: how long does the caller wait, and everybody else?
     Free,
+    /// Make and free large blocks with one malloc and another
+    Heap,
 }
 
 impl ExperimentName {
@@ -88,13 +91,14 @@ impl ExperimentName {
             Self::Lazy => "lazy",
             Self::Volatile => "volatile",
             Self::Free => "free",
+            Self::Heap => "heap",
         }
     }
 }
 
 impl BenchArguments {
     /// Returns the experiments asked for, each once, in the order asked for;
-    /// all five when none is named.
+    /// all six when none is named.
     pub fn chosen(&self) -> Vec<ExperimentName> {
         if self.experiments.is_empty() {
             return ExperimentName::value_variants().to_vec();
@@ -125,13 +129,16 @@ mod tests {
     }
 
     #[test]
-    fn no_name_means_all_five_in_order() {
+    fn no_name_means_all_six_in_order() {
         let names: Vec<_> = bench(&[])
             .chosen()
             .iter()
             .map(|name| name.as_str())
             .collect();
-        assert_eq!(names, ["populate", "lock", "lazy", "volatile", "free"]);
+        assert_eq!(
+            names,
+            ["populate", "lock", "lazy", "volatile", "free", "heap"]
+        );
     }
 
     #[test]

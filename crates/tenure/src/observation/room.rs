@@ -44,6 +44,23 @@ impl Room {
         Ok(Bounds::now()?.tightest())
     }
 
+    /// The same, but what this process has freed lazily counts only as far as the
+    /// kernel counts it in `MemAvailable`: in a cgroup there may be more room. It
+    /// never has the kernel look at pages, so it can be asked often.
+    ///
+    /// # Errors
+    ///
+    /// As for [`now`](Room::now).
+    ///
+    /// ```
+    /// let room = tenure::Room::at_least()?;
+    /// println!("{} bytes or more may be taken", room.bytes);
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    pub fn at_least() -> Result<Self> {
+        Ok(Bounds::now()?.tightest_but_for(|| 0))
+    }
+
     fn least(available_bytes: usize, in_groups: impl Iterator<Item = Self>) -> Self {
         let machine = Self {
             bytes: available_bytes,
@@ -115,8 +132,12 @@ impl Bounds {
     /// The room that the tightest of them leaves.
     pub(crate) fn tightest(&self) -> Room {
         let lazily_free = LazyCell::new(lazily_free_bytes);
+        self.tightest_but_for(|| *lazily_free)
+    }
+
+    fn tightest_but_for(&self, lazily_free_bytes: impl Fn() -> usize) -> Room {
         let groups = self.groups.iter().cloned();
-        let rooms = groups.map(|group| Room::in_group(group, || *lazily_free));
+        let rooms = groups.map(|group| Room::in_group(group, &lazily_free_bytes));
         Room::least(self.machine.available_bytes, rooms)
     }
 }

@@ -5,6 +5,7 @@ mod lazy_free;
 mod lock;
 mod mmap;
 mod populate;
+mod prepare;
 mod release;
 pub mod teardown;
 mod volatile;
@@ -13,6 +14,7 @@ pub use lazy_free::{FreePolicy, LazilyFreed};
 pub use lock::{LockAll, LockMode, LockModes, lock_all, unlock_all};
 pub use mmap::MmapRequest;
 pub use populate::{Access, BackgroundPopulate, CancelToken, PopulateOptions, Progress, Strategy};
+pub use prepare::prepare;
 pub use release::drain;
 pub use volatile::{
     Outcome, Priority, VolatileArena, VolatileBuffer, purge_all, set_hand_over_delay,

@@ -111,6 +111,7 @@ mod tests {
             table: String::new(),
             name: name.to_owned(),
             rounds: 3,
+            compared: "time",
             ways,
             choice: None,
         }

@@ -1,21 +1,10 @@
 //! Killing a process that has much memory: how long does its parent wait?
 
-use std::{
-    fs::File,
-    io::{self, PipeReader, PipeWriter, Read as _, Write as _},
-    os::fd::AsFd as _,
-    thread,
-    time::{Duration, Instant},
-};
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::{
-    fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create},
-    io::Errno,
-    mm::{MapFlags, ProtFlags},
-    process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid},
-};
-use tenure::{page_size, teardown};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
+use tenure::teardown;
 
 use super::{
     super::{
@@ -23,6 +12,7 @@ use super::{
         kernel,
         raw::RawMapping,
         touch,
+        trace::Trace,
     },
     ways::{CALLER, FREED},
 };
@@ -33,10 +23,6 @@ pub const TEAR_DOWN: &str = "with tear-down";
 
 /// What the child says when all its memory is there.
 const READY: u8 = b'r';
-/// How long the memory of a killed process may take to be back.
-const DEADLINE: Duration = Duration::from_secs(60);
-/// How often to look whether it is.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Makes the baseline.
 pub fn plain(len: usize) -> Way {
@@ -69,40 +55,6 @@ fn way(name: &'static str, len: usize, tear_down: bool) -> Way {
             Ok(())
         },
     )
-}
-
-/// Shows, also when a process has been waited for, whether its memory is there.
-struct Trace(File);
-
-impl Trace {
-    fn new() -> Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = File::from(memfd_create("tenure-bench", flags).context("memfd_create")?);
-        file.set_len(page_size() as u64).context("ftruncate")?;
-        Ok(Self(file))
-    }
-
-    /// Makes it part of the calling process's memory.
-    fn map(&self) -> Result<RawMapping> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the file has a page, and nobody writes to it.
-        unsafe { RawMapping::of_file(self.0.as_fd(), page_size(), protection, MapFlags::SHARED) }
-    }
-
-    /// Waits until no memory has it any more. The kernel unmaps files at the very
-    /// end, when the pages of all memory are free, and refuses to seal a file
-    /// against writing for as long as it is mapped for that. MemAvailable would
-    /// tell of all other processes, too.
-    fn wait_until_gone(&self) -> Result<()> {
-        let start = Instant::now();
-        loop {
-            match fcntl_add_seals(&self.0, SealFlags::WRITE) {
-                Err(Errno::BUSY) if start.elapsed() < DEADLINE => thread::sleep(LOOK_EVERY),
-                Err(Errno::BUSY) => bail!("the child's memory is not freed after {DEADLINE:?}"),
-                answer => return answer.context("F_SEAL_WRITE"),
-            }
-        }
-    }
 }
 
 /// A copy of this process with memory of its own, killed when this is dropped.
@@ -205,21 +157,4 @@ fn fill(len: usize, tear_down: bool) -> Result<RawMapping> {
     // SAFETY: `base_pages` maps writable memory.
     touch::bring_in(unsafe { memory.bytes_mut() })?;
     Ok(memory)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_trace_is_gone_when_it_is_unmapped() {
-        let trace = Trace::new().unwrap();
-        let mapping = trace.map().unwrap();
-        assert_eq!(
-            fcntl_add_seals(&trace.0, SealFlags::WRITE),
-            Err(Errno::BUSY)
-        );
-        drop(mapping);
-        trace.wait_until_gone().unwrap();
-    }
 }

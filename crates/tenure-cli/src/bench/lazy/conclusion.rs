@@ -102,6 +102,7 @@ mod tests {
             table: String::new(),
             name: name.to_owned(),
             rounds: 3,
+            compared: "time",
             ways: vec![
                 way(DONT_NEED, dont_need),
                 way(FREE, free),

@@ -5,26 +5,26 @@
 mod blocks;
 mod conclusion;
 mod crew;
-mod group;
 mod scale;
 mod work;
 
-use std::{rc::Rc, thread};
+use std::rc::Rc;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use fastrand::Rng;
 
 use self::{
     blocks::{Blocks, DontNeed, Free, MapEachTime, Tenure},
     crew::{Crew, Start},
-    group::Group,
     scale::{Cell, Scale},
     work::{CHUNK_BYTES, Done, Loop},
 };
 use super::{
     Settings,
     experiment::{Case, Experiment, Recorder, Unit, Way},
+    group::Group,
     statistics::Better,
+    threads::in_threads,
 };
 use crate::text::{bytes_text, seconds_text};
 
@@ -153,26 +153,6 @@ impl Sample {
         };
         Crew::start(cell.processes, group, &work)
     }
-}
-
-/// Does something with each, in a thread of its own.
-fn in_threads<T: Send, R: Send>(
-    all: Vec<T>,
-    work: impl Fn(T) -> Result<R> + Sync,
-) -> Result<Vec<R>> {
-    thread::scope(|scope| {
-        let spawn = |one| {
-            let work = &work;
-            let thread = thread::Builder::new().spawn_scoped(scope, move || work(one));
-            thread.context("starting a thread")
-        };
-        let threads: Vec<_> = all.into_iter().map(spawn).collect::<Result<_>>()?;
-        let joined = threads.into_iter().map(|thread| {
-            let joined = thread.join();
-            joined.expect("the loop does not panic")
-        });
-        joined.collect()
-    })
 }
 
 #[cfg(test)]

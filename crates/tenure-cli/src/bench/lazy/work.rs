@@ -5,11 +5,16 @@ use std::time::Duration;
 use anyhow::Result;
 use fastrand::Rng;
 
-use super::{super::clock::Clock, blocks::Blocks};
+use super::{
+    super::{
+        clock::Clock,
+        words::{self, WORD_BYTES},
+    },
+    blocks::Blocks,
+};
 
 /// The length of a chunk and of a block.
 pub const CHUNK_BYTES: usize = 256 << 10;
-const WORD_BYTES: usize = size_of::<u64>();
 
 /// How long the loop runs before its records count, and while they do.
 #[derive(Clone, Copy, Debug)]
@@ -36,20 +41,14 @@ impl std::iter::Sum for Done {
     }
 }
 
-/// Makes the chunks of a process: random words in ascending order, at least 2
-/// apart.
+/// Makes the chunks of a process, of ascending words.
 pub fn chunks(count: usize, rng: &mut Rng) -> Vec<Vec<u8>> {
-    (0..count).map(|_| ascending_words(rng)).collect()
+    (0..count).map(|_| chunk(rng)).collect()
 }
 
-fn ascending_words(rng: &mut Rng) -> Vec<u8> {
-    let mut word = 0;
-    let mut chunk = Vec::with_capacity(CHUNK_BYTES);
-    while chunk.len() < CHUNK_BYTES {
-        word += 2 + u64::from(rng.u32(..));
-        chunk.extend_from_slice(&word.to_ne_bytes());
-    }
-    chunk
+fn chunk(rng: &mut Rng) -> Vec<u8> {
+    let words = words::ascending(rng).take(CHUNK_BYTES / WORD_BYTES);
+    words.flat_map(u64::to_ne_bytes).collect()
 }
 
 /// What one thread works with.
@@ -98,24 +97,12 @@ impl<'a, B: Blocks> Loop<'a, B> {
         let chunk = &self.chunks[self.rng.usize(..self.chunks.len())];
         let word = self.rng.usize(..CHUNK_BYTES / WORD_BYTES);
         let is_there = self.rng.bool();
-        let wanted = word_at(chunk, word) + u64::from(!is_there);
+        let wanted = words::at(chunk, word) + u64::from(!is_there);
         let copy = self.blocks.take(block)?;
         copy.copy_from_slice(chunk);
-        self.done.wrong += u64::from(contains(copy, wanted) != is_there);
+        self.done.wrong += u64::from(words::contain(copy, wanted) != is_there);
         self.blocks.free(block)
     }
-}
-
-fn word_at(bytes: &[u8], index: usize) -> u64 {
-    u64::from_ne_bytes(bytes.as_chunks::<WORD_BYTES>().0[index])
-}
-
-/// Looks for `wanted` among ascending words.
-fn contains(bytes: &[u8], wanted: u64) -> bool {
-    let (words, _) = bytes.as_chunks::<WORD_BYTES>();
-    words
-        .binary_search_by_key(&wanted, |&word| u64::from_ne_bytes(word))
-        .is_ok()
 }
 
 #[cfg(test)]
@@ -169,16 +156,5 @@ mod tests {
         // At 50 ms, at 250 ms, and all 10 ms between.
         let (records, wrong) = (21, 0);
         assert_eq!(done::<Mock<false>>(3), Done { records, wrong });
-    }
-
-    #[test]
-    fn words_are_found_and_missing_ones_are_not() {
-        let chunk = ascending_words(&mut Rng::with_seed(3));
-        assert_eq!(chunk.len(), CHUNK_BYTES);
-        for index in [0, 1, 777, CHUNK_BYTES / WORD_BYTES - 1] {
-            assert!(contains(&chunk, word_at(&chunk, index)));
-            assert!(!contains(&chunk, word_at(&chunk, index) + 1));
-        }
-        assert!(!contains(&vec![0; CHUNK_BYTES], word_at(&chunk, 99)));
     }
 }

@@ -87,6 +87,7 @@ mod tests {
             table: "9 reads".to_owned(),
             name: "warm".to_owned(),
             rounds: 3,
+            compared: "time",
             ways,
             choice: None,
         }

@@ -131,6 +131,7 @@ mod tests {
             table: table.to_owned(),
             name: name.to_owned(),
             rounds: 3,
+            compared: "time",
             ways,
             choice: None,
         }

@@ -127,6 +127,12 @@ pub(crate) fn drain(timeout: Option<Duration>) -> Result<()> {
     answer
 }
 
+/// Makes what carrying off needs, if that has not been done.
+pub(crate) fn prepare() {
+    let _ = keep_out_of_children();
+    max_pending_bytes();
+}
+
 /// What has been carried off and is not freed yet.
 pub(crate) fn pending_bytes() -> usize {
     QUEUE.lock().pending_bytes

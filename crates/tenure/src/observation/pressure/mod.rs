@@ -79,6 +79,7 @@ mod watcher;
 pub use look::{Look, Reason, StallSource};
 pub use subscription::{Subscription, subscribe};
 pub(crate) use taken::freed_lazily;
+pub(crate) use watcher::prepare;
 
 use std::time::Instant;
 

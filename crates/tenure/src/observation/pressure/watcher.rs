@@ -211,6 +211,11 @@ impl Alarms {
     }
 }
 
+/// Makes fork handlers, if that has not been done.
+pub(crate) fn prepare() {
+    let _ = keep_out_of_children();
+}
+
 /// Has children begin without watcher and subscribers.
 fn keep_out_of_children() -> std::result::Result<(), Errno> {
     unsafe extern "C" fn prepare() {

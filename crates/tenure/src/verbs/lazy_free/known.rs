@@ -93,6 +93,12 @@ pub(super) fn take_freed() -> Option<PageRange> {
     Some(range.into())
 }
 
+/// Makes what taking notes needs, if that has not been done.
+pub(in crate::verbs) fn prepare() {
+    LazyLock::force(&KNOWN);
+    let _ = empty_in_children();
+}
+
 /// Has children begin with nothing known: their pages are shared with the
 /// parent's, so that to take them would gain nothing.
 pub(super) fn empty_in_children() -> Result<(), Errno> {

@@ -5,7 +5,7 @@ mod adaptive;
 mod known;
 mod policy;
 
-pub(super) use known::{forget, forget_freed};
+pub(super) use known::{forget, forget_freed, prepare};
 pub use policy::FreePolicy;
 
 use crate::ground::error::{Error, Refused, Result};

@@ -5,7 +5,7 @@ mod limit;
 mod registry;
 
 pub use all::{LockAll, lock_all, unlock_all};
-pub(in crate::verbs) use registry::forget;
+pub(in crate::verbs) use registry::{forget, prepare};
 
 use std::ops::RangeBounds;
 

@@ -35,6 +35,11 @@ pub(super) fn registry() -> std::sync::MutexGuard<'static, Registry> {
     REGISTRY.lock()
 }
 
+/// Makes the registry, if that has not been done.
+pub(in crate::verbs) fn prepare() {
+    drop(registry());
+}
+
 /// Forgets the locks on a range that is being unmapped.
 pub(in crate::verbs) fn forget(range: PageRange) {
     let mut registry = registry();

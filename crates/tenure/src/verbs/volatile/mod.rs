@@ -254,6 +254,11 @@ unsafe fn mark(range: PageRange, priority: Priority, at_once: bool) -> Result<()
     Ok(())
 }
 
+/// Makes the engine, if that has not been done.
+pub(super) fn prepare() {
+    drop(ENGINE.lock());
+}
+
 /// Ends the volatility of a range whose contents or mappings go away.
 pub(super) fn forget(range: PageRange) {
     ENGINE.lock().forget(range);

@@ -52,9 +52,11 @@ const VERB: &str = "enable tear-down";
 /// The stack of each task of the helper; the deepest needs a tenth of it.
 const STACK_BYTES: usize = 64 << 10;
 
-/// No descriptor that stays open here takes the place of a standard one that
-/// the program has closed.
-const FIRST_FD: i32 = 3;
+/// From where on to look for a number for the descriptor that stays open here: out
+/// of the way of programs that count on the first free ones, or take an open one to
+/// be what they were told of (make's job server). Where there are not so many, at
+/// least in the place of no standard one that the program has closed.
+const FIRST_FDS: [i32; 2] = [200, 3];
 
 /// The helper makes itself ready. (When it ends, the kernel writes a zero:
 /// `CLONE_CHILD_CLEARTID`.)
@@ -115,7 +117,9 @@ impl Helper {
             .map_err(|errno| unsupported("pidfd_open", errno))?;
         let (ear, lifeline) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system("pipe2"))?;
-        let lifeline = rustix::io::fcntl_dupfd_cloexec(&lifeline, FIRST_FD)
+        let [high, least] = FIRST_FDS;
+        let lifeline = rustix::io::fcntl_dupfd_cloexec(&lifeline, high)
+            .or_else(|_| rustix::io::fcntl_dupfd_cloexec(&lifeline, least))
             .map_err(system("fcntl(F_DUPFD_CLOEXEC)"))?;
         let lifeline_identity = identity(&lifeline).map_err(system("fstat"))?;
 

@@ -1,4 +1,4 @@
-//! A memory cgroup with a limit, for as long as the experiment runs.
+//! A memory cgroup with a limit, for as long as somebody holds it.
 
 use std::{
     fs,
@@ -11,39 +11,25 @@ use anyhow::{Context as _, Result};
 use procfs::process::Process;
 use tenure::{Features, MemoryCgroup};
 
-use super::super::put_back::PutBack;
+use super::put_back::PutBack;
 
 /// A cgroup of our own, removed also when the command is killed.
 pub struct Group {
     path: PathBuf,
+    version: MemoryCgroup,
     _removed_at_the_end: PutBack,
 }
 
 impl Group {
     /// Makes one below the cgroup of this process.
     pub fn with_limit(limit_bytes: usize) -> Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let (parent, limit, and_swap) = match Features::get().memory_cgroup {
+        let group = Self::without_limit()?;
+        let (limit, and_swap) = match group.version {
             MemoryCgroup::V1 => (
-                own_folder("cgroup", Some("memory"))?,
                 "memory.limit_in_bytes",
                 ("memory.memsw.limit_in_bytes", limit_bytes),
             ),
-            MemoryCgroup::V2 => {
-                let own = own_folder("cgroup2", None)?;
-                // A group with processes in it has no limited groups in it.
-                let parent = own.ancestors().find(|group| hands_down_memory(group));
-                let parent = parent.context("no cgroup around this process has limited ones")?;
-                (parent.to_owned(), "memory.max", ("memory.swap.max", 0))
-            }
-            _ => anyhow::bail!("this process is in no memory cgroup"),
-        };
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!("tenure-bench-{}-{number}", process::id()));
-        fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
-        let group = Self {
-            _removed_at_the_end: PutBack::removed_at_the_end(&path)?,
-            path,
+            _ => ("memory.max", ("memory.swap.max", 0)),
         };
         fs::write(group.path.join(limit), limit_bytes.to_string())
             .with_context(|| format!("writing {limit}"))?;
@@ -51,6 +37,42 @@ impl Group {
         // Without swap there is no such file.
         let _ = fs::write(group.path.join(and_swap.0), and_swap.1.to_string());
         Ok(group)
+    }
+
+    /// Makes one that only tells what its processes are charged for.
+    pub fn without_limit() -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let version = Features::get().memory_cgroup;
+        let parent = match version {
+            MemoryCgroup::V1 => own_folder("cgroup", Some("memory"))?,
+            MemoryCgroup::V2 => {
+                let own = own_folder("cgroup2", None)?;
+                // A group with processes in it has no limited groups in it.
+                let parent = own.ancestors().find(|group| hands_down_memory(group));
+                let parent = parent.context("no cgroup around this process has limited ones")?;
+                parent.to_owned()
+            }
+            _ => anyhow::bail!("this process is in no memory cgroup"),
+        };
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("tenure-bench-{}-{number}", process::id()));
+        fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
+        Ok(Self {
+            _removed_at_the_end: PutBack::removed_at_the_end(&path)?,
+            path,
+            version,
+        })
+    }
+
+    /// Returns what its processes are charged for.
+    pub fn charged_bytes(&self) -> Result<u64> {
+        let file = self.path.join(match self.version {
+            MemoryCgroup::V1 => "memory.usage_in_bytes",
+            _ => "memory.current",
+        });
+        let text = fs::read_to_string(&file);
+        let text = text.with_context(|| format!("reading {}", file.display()))?;
+        Ok(text.trim().parse()?)
     }
 
     /// The folder.
@@ -98,6 +120,7 @@ mod tests {
             .into_iter()
             .find_map(|name| fs::read_to_string(path.join(name)).ok());
         assert_eq!(limit.unwrap().trim(), (64 << 20).to_string());
+        assert_eq!(group.charged_bytes().unwrap(), 0);
         drop(group);
         assert!(!path.exists());
     }

@@ -1,0 +1,150 @@
+//! fork, at any time, with threads that allocate: the child has all blocks, and a heap
+//! that works; what others had in their hands it does without.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use blocks that they have allocated themselves"
+)]
+
+#[path = "../../tenure/tests/common/mod.rs"]
+mod common;
+mod heap;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use common::*;
+use fastrand::Rng;
+use heap::*;
+use tenure_heap::stats;
+
+tests!(
+    the_child_has_the_blocks,
+    the_child_has_a_keeper_of_its_own,
+    forking_while_threads_allocate,
+    a_child_of_a_child;
+    children:
+    keeper_in_child,
+    fork_while_allocating,
+);
+
+fn the_child_has_the_blocks() {
+    let blocks: Vec<_> = (0..30).map(|seed| Block::filled(MIB, seed)).collect();
+    drop(Block::filled(MIB, 99));
+    let status = fork(|| {
+        assert!(blocks.iter().all(Block::is_filled));
+        assert!(Block::zeroed(MIB).is_zero());
+        let more: Vec<_> = (0..30).map(|seed| Block::filled(MIB, 100 + seed)).collect();
+        assert!(blocks.iter().chain(&more).all(Block::is_filled));
+        drop((more, blocks));
+        0
+    });
+    assert_eq!(status, 0);
+}
+
+fn the_child_has_a_keeper_of_its_own() {
+    in_child_ok("keeper_in_child");
+}
+
+fn keeper_in_child() {
+    drop(
+        (0..40)
+            .map(|seed| Block::filled(MIB, seed))
+            .collect::<Vec<_>>(),
+    );
+    let status = fork(|| {
+        // What the parent had warm is found when the child has some itself.
+        drop(
+            (0..20)
+                .map(|seed| Block::filled(2 * MIB, seed))
+                .collect::<Vec<_>>(),
+        );
+        assert!(comes_true(|| stats().warm_bytes == 0), "{:?}", stats());
+        assert!(comes_true(|| stats().lazy_bytes == 0), "{:?}", stats());
+        assert!(stats().given_back_bytes >= 70 * MIB, "{:?}", stats());
+        0
+    });
+    assert_eq!(status, 0);
+}
+
+fn forking_while_threads_allocate() {
+    in_child_ok("fork_while_allocating");
+}
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+struct Stop;
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        STOP.store(true, Relaxed);
+    }
+}
+
+fn fork_while_allocating() {
+    let sizes = [256 * KIB, 300 * KIB, MIB, 2 * MIB + 1, 3 * MIB];
+    let churn = |seed: u64| {
+        move || {
+            let mut rng = Rng::with_seed(seed);
+            let mut blocks = Vec::new();
+            while !STOP.load(Relaxed) {
+                let size = sizes[rng.usize(..sizes.len())];
+                match rng.usize(..5) {
+                    0 | 1 if blocks.len() < 10 => blocks.push(Block::filled(size, seed)),
+                    2 if blocks.len() < 10 => blocks.push(Block::zeroed(size)),
+                    3 if !blocks.is_empty() => {
+                        let at = rng.usize(..blocks.len());
+                        let block: &mut Block = &mut blocks[at];
+                        let size = block.size * 3 / 2;
+                        if size < 20 * MIB {
+                            block.resize(size);
+                        }
+                    }
+                    _ => drop((!blocks.is_empty()).then(|| blocks.swap_remove(0))),
+                }
+            }
+        }
+    };
+    let kept: Vec<_> = (0..8).map(|seed| Block::filled(600 * KIB, seed)).collect();
+    thread::scope(|scope| {
+        for seed in 0..3 {
+            scope.spawn(churn(seed));
+        }
+        // However this ends, the threads end.
+        let _stop = Stop;
+        for round in 0..25 {
+            let status = fork(|| {
+                assert!(kept.iter().all(Block::is_filled), "round {round}");
+                for size in sizes {
+                    let zeroed: Vec<_> = (0..6).map(|_| Block::zeroed(size)).collect();
+                    assert!(zeroed.iter().all(Block::is_zero), "round {round}: {size}");
+                    let mut filled: Vec<_> = (0..6).map(|seed| Block::filled(size, seed)).collect();
+                    filled.truncate(3);
+                    assert!(filled.iter().all(Block::is_filled));
+                    filled[0].resize(2 * size);
+                    assert!(filled[0].is_filled_up_to(size));
+                }
+                assert!(kept.iter().all(Block::is_filled));
+                0
+            });
+            assert_eq!(status, 0, "round {round}");
+        }
+    });
+    assert!(kept.iter().all(Block::is_filled));
+}
+
+fn a_child_of_a_child() {
+    let block = Block::filled(MIB, 7);
+    let status = fork(|| {
+        let other = Block::filled(MIB, 8);
+        drop(Block::filled(2 * MIB, 9));
+        fork(|| {
+            assert!(block.is_filled() && other.is_filled());
+            assert!(Block::zeroed(2 * MIB).is_zero());
+            drop((block, other));
+            assert!(Block::zeroed(MIB).is_zero());
+            0
+        })
+    });
+    assert_eq!(status, 0);
+}

@@ -1,0 +1,122 @@
+//! The heap as the allocator of a Rust program: this one.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use blocks that they have allocated themselves"
+)]
+
+#[path = "../../tenure/tests/common/mod.rs"]
+mod common;
+mod heap;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+
+use common::*;
+use heap::*;
+use tenure_heap::{Large, stats};
+
+#[global_allocator]
+static ALLOCATOR: Large<System> = Large(System);
+
+tests!(
+    large_vectors_are_the_heaps_and_small_ones_are_not,
+    a_vector_grows_from_one_into_the_other,
+    a_vector_shrinks_from_one_into_the_other,
+    zeroed_vectors_are_zeros,
+    alignments_outlive_resizing,
+    many_threads_use_it;
+    children: grow,
+);
+
+fn is_ours<T>(values: &[T]) -> bool {
+    tenure_heap::owns(values.as_ptr().cast())
+}
+
+fn large_vectors_are_the_heaps_and_small_ones_are_not() {
+    assert!(is_ours(&vec![1_u8; 256 * KIB]));
+    assert!(!is_ours(&vec![1_u8; 256 * KIB - 1]));
+    assert!(is_ours("x".repeat(MIB).as_bytes()));
+}
+
+fn a_vector_grows_from_one_into_the_other() {
+    in_child_ok("grow");
+}
+
+fn grow() {
+    let mut numbers = Vec::new();
+    for number in 0..8_u64 << 20 {
+        numbers.push(number);
+    }
+    assert!(is_ours(&numbers));
+    assert!(
+        numbers
+            .iter()
+            .enumerate()
+            .all(|(index, &number)| index as u64 == number)
+    );
+    let stats = stats();
+    assert!(stats.moved + stats.resized_in_place > 0, "{stats:?}");
+}
+
+fn a_vector_shrinks_from_one_into_the_other() {
+    let mut numbers: Vec<u32> = (0..1 << 20).collect();
+    for len in [500_000, 80_000, 60_000, 1000, 0] {
+        numbers.truncate(len);
+        numbers.shrink_to_fit();
+        assert!(
+            numbers
+                .iter()
+                .enumerate()
+                .all(|(index, &number)| index as u32 == number)
+        );
+    }
+    assert!(!is_ours(&numbers));
+}
+
+fn zeroed_vectors_are_zeros() {
+    for len in [100, 300 * KIB, 3 * MIB, 30 * MIB] {
+        for _ in 0..3 {
+            let mut bytes = vec![0_u8; len];
+            assert!(
+                bytes
+                    .chunks(4096)
+                    .all(|piece| piece == &[0; 4096][..piece.len()])
+            );
+            bytes.fill(7);
+        }
+    }
+}
+
+fn alignments_outlive_resizing() {
+    for align in [16, 4096, 64 * KIB, 2 * MIB, 16 * MIB] {
+        let layout = Layout::from_size_align(300 * KIB, align).unwrap();
+        unsafe {
+            let block = ALLOCATOR.alloc(layout);
+            block.write_bytes(7, layout.size());
+            let mut layout = layout;
+            let mut block = block;
+            for size in [20 * MIB, 100 * KIB, 3 * MIB, 50 * MIB] {
+                block = ALLOCATOR.realloc(block, layout, size);
+                assert!(block.addr().is_multiple_of(align), "{align}");
+                assert_eq!(block.add(100 * KIB - 1).read(), 7);
+                layout = Layout::from_size_align(size, align).unwrap();
+            }
+            ALLOCATOR.dealloc(block, layout);
+        }
+    }
+}
+
+fn many_threads_use_it() {
+    std::thread::scope(|scope| {
+        for thread in 0..8_u8 {
+            scope.spawn(move || {
+                for round in 0..200 {
+                    let bytes = vec![thread; 300 * KIB + round * 1000];
+                    let copy = bytes.clone();
+                    drop(bytes);
+                    assert!(copy.iter().step_by(1000).all(|&byte| byte == thread));
+                }
+            });
+        }
+    });
+}

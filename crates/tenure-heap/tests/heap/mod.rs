@@ -1,0 +1,193 @@
+//! Blocks with contents that tell whose they are, and what the process holds.
+
+// Each test file uses its own part of this.
+#![allow(dead_code)]
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use tenure::page_size;
+
+pub const KIB: usize = 1 << 10;
+pub const MIB: usize = 1 << 20;
+
+/// A block with contents of its own, freed when it is dropped.
+#[derive(Debug)]
+pub struct Block {
+    pub at: *mut u8,
+    pub size: usize,
+    pub seed: u64,
+}
+
+// It is the only one that uses its memory.
+unsafe impl Send for Block {}
+
+impl Block {
+    /// One that holds anything.
+    pub fn new(size: usize) -> Self {
+        Self::of(tenure_heap::allocate(size, 16), size)
+    }
+
+    /// One that holds zeros.
+    pub fn zeroed(size: usize) -> Self {
+        Self::of(tenure_heap::allocate_zeroed(size, 16), size)
+    }
+
+    pub fn aligned(size: usize, align: usize) -> Self {
+        let block = Self::of(tenure_heap::allocate(size, align), size);
+        assert!(
+            block.at.addr().is_multiple_of(align),
+            "{:p} for {align}",
+            block.at
+        );
+        block
+    }
+
+    fn of(at: *mut u8, size: usize) -> Self {
+        assert!(!at.is_null(), "no block of {size} bytes");
+        assert!(tenure_heap::owns(at) && tenure_heap::owns(at.wrapping_add(size - 1)));
+        let usable = unsafe { tenure_heap::usable_size(at) };
+        assert_eq!(usable, size.next_multiple_of(page_size()));
+        Self { at, size, seed: 0 }
+    }
+
+    /// One whose every byte is written.
+    pub fn filled(size: usize, seed: u64) -> Self {
+        let mut block = Self::new(size);
+        block.fill(seed);
+        block
+    }
+
+    /// Writes every byte.
+    pub fn fill(&mut self, seed: u64) {
+        self.seed = seed;
+        for (number, piece) in self.bytes_mut().chunks_mut(PIECE).enumerate() {
+            piece.copy_from_slice(&expected(seed, number)[..piece.len()]);
+        }
+    }
+
+    /// Whether every byte of the first `bytes` is what was written.
+    pub fn is_filled_up_to(&self, bytes: usize) -> bool {
+        let mut pieces = self.bytes()[..bytes].chunks(PIECE).enumerate();
+        pieces.all(|(number, piece)| piece == &expected(self.seed, number)[..piece.len()])
+    }
+
+    pub fn is_filled(&self) -> bool {
+        self.is_filled_up_to(self.size)
+    }
+
+    pub fn is_zero(&self) -> bool {
+        self.bytes()
+            .chunks(PIECE)
+            .all(|piece| piece == &[0; PIECE][..piece.len()])
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        unsafe { std::slice::from_raw_parts(self.at, self.size) }
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        unsafe { std::slice::from_raw_parts_mut(self.at, self.size) }
+    }
+
+    /// As `realloc`: by the heap, or by a new block where it is not served. Returns
+    /// whether the heap did it.
+    pub fn resize(&mut self, size: usize) -> bool {
+        let at = unsafe { tenure_heap::reallocate(self.at, size) };
+        if at.is_null() {
+            let other = Self::new(size);
+            let bytes = self.size.min(size);
+            unsafe { other.at.copy_from_nonoverlapping(self.at, bytes) };
+            let seed = self.seed;
+            *self = other;
+            self.seed = seed;
+            return false;
+        }
+        (self.at, self.size) = (at, size);
+        let usable = unsafe { tenure_heap::usable_size(at) };
+        assert_eq!(usable, size.next_multiple_of(page_size()));
+        true
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        unsafe { tenure_heap::deallocate(self.at) };
+    }
+}
+
+const PIECE: usize = 4 << 10;
+
+/// What a piece of a block is filled with: a stretch of one long row of bytes, which
+/// begins elsewhere for each piece. No byte is zero.
+fn expected(seed: u64, number: usize) -> &'static [u8; PIECE] {
+    const SHIFTS: usize = 16381;
+    static ROW: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let mut rng = fastrand::Rng::with_seed(1);
+        (0..SHIFTS + PIECE).map(|_| rng.u8(1..)).collect()
+    });
+    let shift = (seed as usize).wrapping_mul(7919).wrapping_add(number * 31) % SHIFTS;
+    ROW[shift..].first_chunk().unwrap()
+}
+
+/// What the process holds, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    pub anonymous: usize,
+    pub lazily_free: usize,
+    pub huge: usize,
+}
+
+impl Held {
+    pub fn now() -> Self {
+        let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+        let figure = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            let kib = line.unwrap_or("0 kB").trim().trim_end_matches(" kB");
+            kib.parse::<usize>().unwrap() * KIB
+        };
+        Self {
+            anonymous: figure("Anonymous:"),
+            lazily_free: figure("LazyFree:"),
+            huge: figure("AnonHugePages:"),
+        }
+    }
+
+    /// What the kernel cannot take.
+    pub fn kept(self) -> usize {
+        self.anonymous - self.lazily_free
+    }
+}
+
+/// Waits until it is so, for some seconds at most; says whether it came to be.
+pub fn comes_true(mut is_so: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+/// How many mappings the process has.
+pub fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps")
+        .unwrap()
+        .lines()
+        .count()
+}
+
+/// Does something on one of the CPUs that this thread may use, by its rank.
+pub fn on_cpu(rank: usize, work: impl FnOnce()) {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let before = sched_getaffinity(None).unwrap();
+    let cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| before.is_set(cpu));
+    let cpus: Vec<_> = cpus.collect();
+    let mut one = CpuSet::new();
+    one.set(cpus[rank % cpus.len()]);
+    sched_setaffinity(None, &one).unwrap();
+    work();
+    sched_setaffinity(None, &before).unwrap();
+}

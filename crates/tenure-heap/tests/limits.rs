@@ -1,0 +1,133 @@
+//! Cgroups with real limits: memory that is kept warm never gets the program killed.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use blocks that they have allocated themselves"
+)]
+
+#[path = "../../tenure/tests/common/mod.rs"]
+mod common;
+mod heap;
+
+use common::cgroup::{Group, enter_group};
+use common::*;
+use heap::*;
+use libtest_mimic::Completion;
+use tenure_heap::stats;
+
+tests!(
+    what_was_freed_is_there_for_another_size,
+    what_was_freed_is_there_for_small_blocks,
+    what_was_freed_is_there_for_one_large_block,
+    little_is_kept_near_the_limit,
+    a_vector_grows_near_the_limit;
+    children:
+    another_size,
+    small_blocks,
+    one_large_block,
+    near_the_limit,
+    growing_vector,
+);
+
+const LIMIT: usize = 384 * MIB;
+
+fn in_group(child: &str) -> Completion {
+    match Group::with_limit(LIMIT).and_then(Group::without_swap) {
+        Ok(group) => group.run(child),
+        Err(why) => return skip(&why),
+    }
+    Completion::Completed
+}
+
+fn blocks_of(size: usize, bytes: usize) -> Vec<Block> {
+    (0..bytes / size)
+        .map(|seed| Block::filled(size, seed as u64))
+        .collect()
+}
+
+fn what_was_freed_is_there_for_another_size() -> Completion {
+    in_group("another_size")
+}
+
+fn another_size() {
+    enter_group();
+    for size in [
+        256 * KIB,
+        3 * MIB,
+        MIB,
+        20 * MIB,
+        400 * KIB,
+        7 * MIB,
+        512 * KIB,
+    ] {
+        let blocks = blocks_of(size, LIMIT / 10 * 6);
+        assert!(blocks.iter().all(Block::is_filled));
+    }
+}
+
+fn what_was_freed_is_there_for_small_blocks() -> Completion {
+    in_group("small_blocks")
+}
+
+fn small_blocks() {
+    enter_group();
+    for size in [300 * KIB, 9 * MIB] {
+        drop(blocks_of(size, LIMIT / 10 * 6));
+        // By another allocator, of which the heap knows nothing.
+        let small: Vec<_> = (0..LIMIT / 10 * 6 / (32 * KIB))
+            .map(|_| vec![1_u8; 32 * KIB])
+            .collect();
+        assert!(small.iter().all(|bytes| bytes[100] == 1));
+    }
+}
+
+fn what_was_freed_is_there_for_one_large_block() -> Completion {
+    in_group("one_large_block")
+}
+
+fn one_large_block() {
+    enter_group();
+    for _ in 0..3 {
+        drop(blocks_of(256 * KIB, LIMIT / 10 * 8));
+        assert!(Block::filled(LIMIT / 10 * 8, 5).is_filled());
+        let mut zeroed = Block::zeroed(LIMIT / 10 * 8);
+        assert!(zeroed.is_zero());
+        zeroed.fill(3);
+        assert!(zeroed.is_filled());
+    }
+}
+
+fn little_is_kept_near_the_limit() -> Completion {
+    in_group("near_the_limit")
+}
+
+fn near_the_limit() {
+    enter_group();
+    let live = blocks_of(MIB, LIMIT / 10 * 8);
+    drop(blocks_of(MIB, LIMIT / 10));
+    assert!(
+        comes_true(|| stats().warm_bytes < LIMIT / 40),
+        "{:?}",
+        stats()
+    );
+    assert!(live.iter().all(Block::is_filled));
+}
+
+fn a_vector_grows_near_the_limit() -> Completion {
+    in_group("growing_vector")
+}
+
+fn growing_vector() {
+    enter_group();
+    for _ in 0..3 {
+        // No two copies of it fit.
+        let mut block = Block::filled(2 * MIB, 1);
+        while block.size < LIMIT / 10 * 7 {
+            let size = block.size * 5 / 4;
+            assert!(block.resize(size));
+            block.bytes_mut()[size - 1] = 1;
+        }
+        block.fill(2);
+        assert!(block.is_filled());
+    }
+}

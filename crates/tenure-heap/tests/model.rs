@@ -1,0 +1,133 @@
+//! Any row of malloc, calloc, realloc and free: contents are as a plain model says.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use blocks that they have allocated themselves"
+)]
+
+#[path = "../../tenure/tests/common/mod.rs"]
+mod common;
+mod heap;
+
+use common::*;
+use heap::*;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tenure::page_size;
+use tenure_heap::{HeapOptions, stats};
+
+tests!(any_row_of_calls; children: rows);
+
+/// The largest of all, and of the most that are live at a time.
+const MOST_BYTES: usize = 24 * MIB;
+const MOST_BLOCKS: usize = 12;
+
+#[derive(Clone, Debug)]
+enum Call {
+    Allocate {
+        size: usize,
+        zeroed: bool,
+        align: usize,
+    },
+    Resize {
+        which: usize,
+        size: usize,
+    },
+    Free {
+        which: usize,
+    },
+    /// Everything is lazily free or given back in between.
+    Wait,
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let size = || {
+        prop_oneof![
+            8 => 256 * KIB..600 * KIB,
+            4 => 600 * KIB..5 * MIB,
+            1 => 5 * MIB..MOST_BYTES,
+        ]
+        .prop_map(|size| size & !7)
+    };
+    let allocate =
+        (size(), any::<bool>(), 4..23_u32).prop_map(|(size, zeroed, log)| Call::Allocate {
+            size,
+            zeroed,
+            align: 1 << log,
+        });
+    let resize = (0..MOST_BLOCKS, size()).prop_map(|(which, size)| Call::Resize { which, size });
+    let free = (0..MOST_BLOCKS).prop_map(|which| Call::Free { which });
+    let call = prop_oneof![60 => allocate, 40 => resize, 50 => free, 1 => Just(Call::Wait)];
+    prop::collection::vec(call, 1..60)
+}
+
+fn any_row_of_calls() {
+    in_child_ok("rows");
+}
+
+fn rows() {
+    tenure_heap::start(HeapOptions {
+        warm_for: std::time::Duration::from_millis(50),
+        lazy_for: std::time::Duration::from_millis(50),
+        ..HeapOptions::default()
+    })
+    .unwrap();
+    let config = Config {
+        cases: 60,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    TestRunner::new(config)
+        .run(&calls(), |calls| {
+            run_through(&calls);
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn run_through(calls: &[Call]) {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut seed = 0;
+    for call in calls {
+        seed += 1;
+        match *call {
+            Call::Allocate {
+                size,
+                zeroed,
+                align,
+            } if blocks.len() < MOST_BLOCKS => {
+                let mut block = if zeroed {
+                    let block = Block::zeroed(size);
+                    assert!(block.is_zero(), "{call:?}");
+                    block
+                } else {
+                    Block::aligned(size, align)
+                };
+                block.fill(seed);
+                blocks.push(block);
+            }
+            Call::Resize { which, size } if which < blocks.len() => {
+                let block = &mut blocks[which];
+                let kept = block.size.min(size);
+                block.resize(size);
+                assert!(block.is_filled_up_to(kept), "{call:?}");
+                block.fill(seed);
+            }
+            Call::Free { which } if which < blocks.len() => {
+                let block = blocks.swap_remove(which);
+                assert!(block.is_filled(), "{call:?}");
+            }
+            Call::Wait => std::thread::sleep(std::time::Duration::from_millis(150)),
+            _ => {}
+        }
+        let live = blocks
+            .iter()
+            .map(|block| block.size.next_multiple_of(page_size()));
+        let stats = stats();
+        assert_eq!(
+            (stats.live_blocks, stats.live_bytes),
+            (blocks.len(), live.sum())
+        );
+    }
+    assert!(blocks.iter().all(Block::is_filled));
+}

@@ -1,0 +1,127 @@
+//! Where no addresses are to be had the heap is off, and the inner allocator serves.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use blocks that they have allocated themselves"
+)]
+
+#[path = "../../tenure/tests/common/mod.rs"]
+mod common;
+mod heap;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+
+use common::*;
+use heap::*;
+use tenure::Error;
+use tenure_heap::{HeapOptions, Large, stats};
+
+tests!(
+    limited_addresses_turn_it_off,
+    addresses_that_are_taken_turn_it_off,
+    fewer_addresses_are_enough,
+    off_is_said_again;
+    children:
+    with_limited_addresses,
+    with_addresses_taken,
+    with_fewer_addresses,
+    start_again,
+);
+
+fn limit_addresses() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let limit = Some(1 << 40);
+    setrlimit(
+        Resource::As,
+        Rlimit {
+            current: limit,
+            maximum: limit,
+        },
+    )
+    .unwrap();
+}
+
+/// Leaves no free piece of addresses that is as long.
+fn take_addresses(piece: usize) {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    let mut bytes = 64 << 40;
+    while bytes >= piece {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let none = ProtFlags::empty();
+        let taken = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, none, flags) };
+        if taken.is_err() {
+            bytes /= 2;
+        }
+    }
+}
+
+/// Everything goes to the inner allocator, and nothing is the heap's.
+fn use_the_inner_allocator() {
+    assert_eq!(tenure_heap::threshold_bytes(), usize::MAX);
+    assert!(tenure_heap::allocate(MIB, 16).is_null());
+    assert!(tenure_heap::allocate_zeroed(MIB, 16).is_null());
+    let allocator = Large(System);
+    let layout = Layout::from_size_align(MIB, 16).unwrap();
+    unsafe {
+        let block = allocator.alloc_zeroed(layout);
+        assert!(!block.is_null() && !tenure_heap::owns(block));
+        block.write(7);
+        let block = allocator.realloc(block, layout, 4 * MIB);
+        assert_eq!((block.read(), tenure_heap::owns(block)), (7, false));
+        allocator.dealloc(block, Layout::from_size_align(4 * MIB, 16).unwrap());
+    }
+    assert_eq!(stats(), tenure_heap::HeapStats::default());
+    assert!(!tenure_heap::owns(std::ptr::null()));
+}
+
+fn limited_addresses_turn_it_off() {
+    in_child_ok("with_limited_addresses");
+}
+
+fn with_limited_addresses() {
+    limit_addresses();
+    // By itself, with the first block.
+    assert!(tenure_heap::allocate(MIB, 16).is_null());
+    use_the_inner_allocator();
+}
+
+fn addresses_that_are_taken_turn_it_off() {
+    in_child_ok("with_addresses_taken");
+}
+
+fn with_addresses_taken() {
+    take_addresses(1 << 37);
+    let error = tenure_heap::start(HeapOptions::default()).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    use_the_inner_allocator();
+}
+
+fn fewer_addresses_are_enough() {
+    in_child_ok("with_fewer_addresses");
+}
+
+fn with_fewer_addresses() {
+    take_addresses(3 << 40);
+    tenure_heap::start(HeapOptions::default()).unwrap();
+    let blocks: Vec<_> = (1..40)
+        .map(|seed| Block::filled(seed * 300_000, seed as u64))
+        .collect();
+    assert!(blocks.iter().all(Block::is_filled));
+    assert!(tenure_heap::allocate(100 << 30, 16).is_null());
+    let block = tenure_heap::allocate(5 << 30, 16);
+    assert!(!block.is_null());
+    unsafe { tenure_heap::deallocate(block) };
+}
+
+fn off_is_said_again() {
+    in_child_ok("start_again");
+}
+
+fn start_again() {
+    limit_addresses();
+    let error = tenure_heap::start(HeapOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("ulimit -v"), "{error}");
+    let again = tenure_heap::start(HeapOptions::default()).unwrap_err();
+    assert_eq!(again.errno(), libc::EALREADY);
+    use_the_inner_allocator();
+}

@@ -1,0 +1,14 @@
+//! The options of `tenure run` and of the library that it preloads, in one table:
+//! the command line, the environment and the documentation all come from it.
+//!
+//! Nothing here allocates: the preload reads its options before there is a heap.
+
+#![no_std]
+
+mod options;
+mod size;
+mod table;
+
+pub use options::{HEAP_THRESHOLD_BYTES, LEAST_HEAP_THRESHOLD_BYTES, Options};
+pub use size::parse_size;
+pub use table::{Kind, OptionName, OptionRow, TABLE};
