@@ -41,6 +41,13 @@ use self::{
 };
 use crate::cli::{BenchArguments, ExperimentName};
 
+// What the page that is made from a report reads and writes as well.
+pub use self::{
+    experiment::Unit,
+    spread::spread_text,
+    statistics::{Better, Series},
+};
+
 /// What an experiment is prepared from.
 struct Settings {
     seed: u64,
