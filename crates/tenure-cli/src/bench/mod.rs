@@ -65,6 +65,8 @@ pub fn run(arguments: &BenchArguments, out: &mut dyn Write) -> Result<()> {
     let clock = MonotonicClock::start();
     let mut report = Report {
         environment: Environment::now()?,
+        command: command_line(),
+        method: report::METHOD,
         seed: arguments.seed,
         experiments: Vec::new(),
     };
@@ -95,6 +97,14 @@ pub fn run(arguments: &BenchArguments, out: &mut dyn Write) -> Result<()> {
         failures if failures.is_empty() => Ok(()),
         failures => bail!("{}", failures.join("; ")),
     }
+}
+
+/// The command line as it was given, but for the folder that the program lies in.
+fn command_line() -> String {
+    let words = std::env::args_os().skip(1);
+    let words = words.map(|word| word.to_string_lossy().into_owned());
+    let all: Vec<String> = ["tenure".to_owned()].into_iter().chain(words).collect();
+    all.join(" ")
 }
 
 fn failures(report: &Report) -> Vec<String> {
@@ -225,6 +235,7 @@ mod tests {
             quick,
             full,
             rounds: None,
+            only: Vec::new(),
             json: false,
             seed: 1,
         };

@@ -34,6 +34,14 @@ pub fn document(records: &[Record]) -> Document {
             .map(|record| summary(record, records.len() > 1))
             .collect(),
         machines: machines(records),
+        methods: in_order(
+            records
+                .iter()
+                .map(|record| record.method.as_deref().into_iter()),
+        )
+        .into_iter()
+        .map(str::to_owned)
+        .collect(),
         warnings: records.iter().flat_map(warnings).collect(),
         sections,
     }
@@ -99,7 +107,7 @@ fn warnings(record: &Record) -> Vec<String> {
 
 /// What is known about a machine, by the names of a record; others follow as they
 /// are called.
-const KNOWN: [(&str, &str); 11] = [
+const KNOWN: [(&str, &str); 15] = [
     ("tenure_version", "tenure"),
     ("build_profile", "build"),
     ("kernel", "kernel"),
@@ -109,8 +117,12 @@ const KNOWN: [(&str, &str); 11] = [
     ("cpus_allowed", "CPUs allowed"),
     ("memory_total_bytes", "memory"),
     ("memory_available_bytes", "memory available"),
+    ("memory_room_bytes", "room for the experiments"),
+    ("memory_room_bound", "bounded by"),
+    ("swap_total_bytes", "swap"),
     ("page_size_bytes", "base pages"),
     ("transparent_huge_pages", "transparent huge pages"),
+    ("libc_version", "C library"),
 ];
 
 fn machines(records: &[Record]) -> Table {
@@ -126,8 +138,13 @@ fn machines(records: &[Record]) -> Table {
             .collect::<Vec<_>>()
             .into_iter()
     });
-    let mut rows = Vec::new();
-    for key in in_order(lists) {
+    let is_told = |key: &&str| {
+        records
+            .iter()
+            .any(|record| record.environment.contains_key(*key))
+    };
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for key in in_order(lists).into_iter().filter(is_told) {
         let name = KNOWN.iter().find(|(known, _)| *known == key);
         let name = name.map_or_else(|| key.replace('_', " "), |(_, name)| (*name).to_owned());
         let values = records
@@ -138,11 +155,14 @@ fn machines(records: &[Record]) -> Table {
             });
         rows.push([Cell::text(name)].into_iter().chain(values).collect());
     }
-    let seeds = records.iter().map(|record| match record.seed {
-        Some(seed) => Cell::text(seed.to_string()),
-        None => Cell::Missing,
-    });
-    rows.push([Cell::text("seed")].into_iter().chain(seeds).collect());
+    let mut more = |name: &str, of: &dyn Fn(&Record) -> Option<String>| {
+        let cells = records
+            .iter()
+            .map(|record| of(record).map_or(Cell::Missing, Cell::Text));
+        rows.push([Cell::text(name)].into_iter().chain(cells).collect());
+    };
+    more("seed", &|record| record.seed.map(|seed| seed.to_string()));
+    more("command", &|record| record.command.clone());
     let labels = records.iter().map(|record| record.label.clone());
     Table {
         header: [String::new()].into_iter().chain(labels).collect(),
@@ -173,7 +193,10 @@ fn value_text(key: &str, value: &Value) -> String {
             let text = |(name, value): (&String, &Value)| {
                 format!("{}: {}", name.replace('_', " "), value_text(name, value))
             };
-            values.iter().map(text).collect::<Vec<_>>().join("; ")
+            // What does not concern the machine says nothing about its figures.
+            let concerns = |(_, value): &(&String, &Value)| **value != "Not affected";
+            let texts: Vec<String> = values.iter().filter(concerns).map(text).collect();
+            texts.join("; ")
         }
         Value::Number(number) => number.to_string(),
     }

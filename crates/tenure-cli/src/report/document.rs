@@ -10,6 +10,8 @@ pub struct Document {
     pub summaries: Vec<String>,
     /// Where the figures come from: a column for each record.
     pub machines: Table,
+    /// How the figures came about, in the words of the records.
+    pub methods: Vec<String>,
     /// What the reader has to be told about the records.
     pub warnings: Vec<String>,
     /// A section for each experiment.

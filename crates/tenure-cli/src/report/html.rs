@@ -50,6 +50,7 @@ pub fn render(document: &Document) -> String {
                     section #machine {
                         h2 { "Where the figures come from" }
                         (table(&document.machines, "machines"))
+                        @for method in &document.methods { p .note { (method) } }
                     }
                 }
                 footer {

@@ -14,6 +14,9 @@ pub fn render(document: &Document) -> String {
         push(&mut text, &format!("\n**{}**\n", escape(warning)));
     }
     push(&mut text, &format!("\n{}", table(&document.machines)));
+    for method in &document.methods {
+        push(&mut text, &format!("\n{}\n", escape(method)));
+    }
     for section in &document.sections {
         push(&mut text, &format!("\n## {}", escape(&section.name)));
         if !section.title.is_empty() {

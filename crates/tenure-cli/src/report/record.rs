@@ -13,6 +13,10 @@ pub struct Record {
     pub label: String,
     /// The machine and the build, under the names that the record uses.
     pub environment: Map<String, Value>,
+    /// The command line that it was made by.
+    pub command: Option<String>,
+    /// How the figures came about.
+    pub method: Option<String>,
     /// What random contents and offsets were made from.
     pub seed: Option<u64>,
     /// The experiments, in the order in which they ran.
@@ -125,6 +129,8 @@ impl Record {
         });
         Ok(Self {
             label: label.to_owned(),
+            command: value["command"].as_str().map(str::to_owned),
+            method: value["method"].as_str().map(str::to_owned),
             seed: value["seed"].as_u64(),
             experiments: experiments.collect::<Result<_>>()?,
             environment,

@@ -120,7 +120,7 @@ fn of(
                 let is_size = |size: &&str| case.table == format!("{size}, {access}");
                 // The quick sizes have base pages only, and do not say so.
                 let is_kind = case.name == kind || format!("{} 4 KiB", case.name) == kind;
-                is_kind && sizes_here.iter().any(|size| is_size(&size))
+                is_kind && sizes_here.iter().any(is_size)
             }),
             figure: "time",
             older,
