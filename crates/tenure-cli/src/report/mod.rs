@@ -2,7 +2,9 @@
 
 mod compose;
 mod document;
+mod figures;
 mod html;
+mod machines;
 mod markdown;
 mod plot;
 mod record;

@@ -164,3 +164,35 @@ fn keep_few(marks: &mut Vec<Mark>, more_is_better: bool) {
     let best = best.map(|mark| mark.way.clone());
     marks.retain(|mark| mark.role != Role::Other || Some(&mark.way) == best.as_ref());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(way: &str, role: Role, median: f64) -> Mark {
+        Mark {
+            way: way.to_owned(),
+            role,
+            median,
+            minimum: median,
+            maximum: median,
+            text: String::new(),
+        }
+    }
+
+    #[test]
+    fn few_are_the_baseline_the_best_other_and_tenure() {
+        let kept = |more_is_better| {
+            let mut marks = vec![
+                mark("old", Role::Baseline, 9.0),
+                mark("high", Role::Other, 3.0),
+                mark("low", Role::Other, 1.0),
+                mark("tenure", Role::Tenure, 2.0),
+            ];
+            keep_few(&mut marks, more_is_better);
+            marks.into_iter().map(|mark| mark.way).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(false), ["old", "low", "tenure"]);
+        assert_eq!(kept(true), ["old", "high", "tenure"]);
+    }
+}

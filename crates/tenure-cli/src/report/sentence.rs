@@ -75,7 +75,7 @@ fn good(experiment: &Experiment, case: &Case) -> &'static str {
         .ways
         .iter()
         .find_map(|way| way.figure(experiment.compared(case)));
-    figure.map_or("good", |figure| super::compose::good(figure.unit))
+    figure.map_or("good", |figure| super::figures::good(figure.unit))
 }
 
 fn lock(experiment: &Experiment) -> Option<String> {
@@ -171,4 +171,60 @@ fn free(experiment: &Experiment) -> Option<String> {
         seconds_text(waits(case, "munmap")?),
         ratio_text(ratio(case)?)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn experiment(name: &str, ratios: &[[f64; 3]]) -> Experiment {
+        let series = |[median, minimum, maximum]: [f64; 3]| {
+            json!({
+                "name": "time", "unit": "seconds", "samples": [median],
+                "median": median, "minimum": minimum, "maximum": maximum
+            })
+        };
+        let way = |name: &str, is_tenure: bool, ratio| {
+            json!({
+                "name": name, "is_tenure": is_tenure, "is_baseline": !is_tenure,
+                "figures": [series([1.0; 3])], "times_as_good": ratio
+            })
+        };
+        let case = |(index, ratio): (usize, &[f64; 3])| {
+            json!({
+                "name": format!("case {index}"), "rounds": 3,
+                "ways": [way("old", false, json!(null)), way("new", true, series(*ratio))]
+            })
+        };
+        let cases: Vec<_> = ratios.iter().enumerate().map(case).collect();
+        let experiment = json!({"name": name, "compared": "time", "cases": cases});
+        serde_json::from_value(experiment).unwrap()
+    }
+
+    #[test]
+    fn what_spreads_around_one_is_neither_better_nor_worse() {
+        let ratios = [[2.0, 1.5, 3.0], [1.1, 0.9, 1.2], [0.5, 0.4, 0.6]];
+        let sentence = of(&experiment("swap", &ratios));
+        assert!(
+            sentence.contains("in 1 of 3 comparisons, worse in 1, and within"),
+            "{sentence}"
+        );
+        assert!(
+            sentence.contains("spread in 1; the extremes are 0.50 times as fast as old (case 2)")
+        );
+    }
+
+    #[test]
+    fn a_verb_whose_ways_are_not_there_has_the_general_sentence() {
+        for name in ["lock", "lazy", "volatile", "free"] {
+            let sentence = of(&experiment(name, &[[2.0, 1.5, 3.0]]));
+            assert_eq!(
+                sentence,
+                "tenure is 2.00 times as fast as old (1.50 to 3.00 in the rounds)."
+            );
+        }
+        assert!(of(&experiment("free", &[])).starts_with("No case compares"));
+    }
 }

@@ -194,3 +194,80 @@ impl Table {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A case with munmap and tenure in it, which take so many seconds.
+    fn case(name: &str, seconds: [f64; 2]) -> serde_json::Value {
+        let way = |name: &str, seconds: f64| {
+            let figure = json!({
+                "name": "caller waits", "unit": "seconds", "samples": [seconds],
+                "median": seconds, "minimum": seconds, "maximum": seconds
+            });
+            let is_tenure = name == "tenure";
+            json!({"name": name, "is_tenure": is_tenure, "is_baseline": !is_tenure, "figures": [figure]})
+        };
+        let ways = [way("munmap", seconds[0]), way("tenure", seconds[1])];
+        json!({"name": name, "rounds": 1, "ways": ways})
+    }
+
+    #[test]
+    fn the_largest_in_base_pages_stands_beside_the_reference() {
+        let cases = [
+            case("unmap 16 blocks of 64 MiB", [9.0, 9.0]),
+            case("unmap 1 GiB", [2.0, 1.0]),
+            case("unmap 8 GiB", [8.0, 2.0]),
+            case("unmap 4 GiB, huge pages", [9.0, 9.0]),
+        ];
+        let experiment = json!({"name": "free", "compared": "caller waits", "cases": cases});
+        let experiment: Experiment = serde_json::from_value(experiment).unwrap();
+        let (table, missing) = table("free", &[(None, &experiment)]).unwrap();
+        // Nobody measured until all is freed, nor numbers of workers.
+        assert_eq!((table.rows.len(), missing), (1, 7));
+        assert_eq!(
+            table.header,
+            ["", "reference", "ratio", "tenure", "ratio", "measured with"]
+        );
+        let shown: Vec<&str> = table.rows[0].cells[2..].iter().map(Cell::shown).collect();
+        assert_eq!(
+            shown,
+            [
+                "1.86",
+                "8.00\u{a0}s\u{a0}→\u{a0}2.00\u{a0}s",
+                "4.00",
+                "unmap 8 GiB"
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_was_published_about_other_experiments() {
+        assert!(table("heap", &[]).is_none());
+    }
+
+    #[test]
+    fn the_published_figures_are_all_there() {
+        let counts = [
+            populate::published(),
+            tables::lock(),
+            tables::lazy(),
+            tables::volatile(),
+            tables::free(),
+        ];
+        assert_eq!(counts.map(|published| published.len()), [70, 6, 9, 2, 8]);
+        let lazy = tables::lazy();
+        let ratios: Vec<String> = lazy
+            .iter()
+            .map(|one| one.ratio().shown().to_owned())
+            .collect();
+        // As they were published.
+        let published = [
+            "1.87", "1.86", "1.74", "1.98", "1.80", "1.78", "1.75", "1.44", "1.16",
+        ];
+        assert_eq!(ratios, published);
+    }
+}
