@@ -140,6 +140,23 @@ fn of_two_records_all_figures_are_there_and_how_they_compare() {
     );
 }
 
+#[test]
+fn experiments_of_several_records_make_one_page() {
+    let mut parts: Vec<String> = Vec::new();
+    for place in [0, 1] {
+        let mut value: Value = serde_json::from_str(&record()).unwrap();
+        let experiments = value["experiments"].as_array_mut().unwrap();
+        *experiments = vec![experiments.swap_remove(place)];
+        parts.push(value.to_string());
+    }
+    let page = page_of(&[&parts[0], &parts[1]]);
+    assert_eq!(page.matches("<h2>populate").count(), 1);
+    assert_eq!(page.matches("<h2>lock").count(), 1);
+    // Which is whose stands before the sentence, and not at every column.
+    assert!(page.contains("<strong>r1: </strong>Lock on fault is set up in"));
+    assert!(!page.contains(", r1</th>"));
+}
+
 fn halve(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(halve),

@@ -64,17 +64,23 @@ pub fn in_order<'a>(lists: impl Iterator<Item = impl Iterator<Item = &'a str>>) 
 }
 
 fn section(name: &str, records: &[Record]) -> Section {
-    let columns: Vec<Column<'_>> = records
+    let having: Vec<(usize, &Record, &Experiment)> = records
         .iter()
         .enumerate()
-        .filter_map(|(place, record)| {
-            Some(Column {
-                place,
-                label: (records.len() > 1).then(|| record.label.clone()),
-                experiment: record.experiment(name)?,
-            })
-        })
+        .filter_map(|(place, record)| Some((place, record, record.experiment(name)?)))
         .collect();
+    let label = |record: &Record, others: usize| (others > 1).then(|| record.label.clone());
+    let column = |&(place, record, experiment): &(usize, &Record, _)| Column {
+        place,
+        label: label(record, having.len()),
+        experiment,
+    };
+    let columns: Vec<Column<'_>> = having.iter().map(column).collect();
+    // Where each experiment has a record of its own, a word about which is enough.
+    let sentence = |(_, record, experiment): &(usize, &Record, &Experiment)| Said {
+        label: label(record, records.len()),
+        sentences: vec![sentence::of(experiment)],
+    };
     let said = |sentences: &dyn Fn(&Experiment) -> Vec<String>| -> Vec<Said> {
         let said = columns.iter().map(|column| Said {
             label: column.label.clone(),
@@ -103,7 +109,7 @@ fn section(name: &str, records: &[Record]) -> Section {
         title: measured
             .first()
             .map_or(String::new(), |column| column.experiment.title.clone()),
-        sentences: said(&|experiment| vec![sentence::of(experiment)]),
+        sentences: having.iter().map(sentence).collect(),
         reference,
         not_measured: (missing > 0).then(|| {
             format!(

@@ -92,7 +92,7 @@ fn ratio_name(columns: &[(&Column<'_>, Vec<&Case>)]) -> String {
         let all = columns
             .iter()
             .flat_map(|(column, cases)| cases.iter().map(|case| (column.experiment, *case)));
-        all.filter(|(_, case)| case.tenure().is_some())
+        all.filter(|(_, case)| case.baseline().is_some())
     };
     let units = || {
         cases().filter_map(|(experiment, case)| {
