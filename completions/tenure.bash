@@ -67,18 +67,18 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__bench)
-            opts="-h --only --quick --full --rounds --json --seed --help populate lock lazy volatile free"
+            opts="-h --quick --full --rounds --only --json --seed --help populate lock lazy volatile free"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
-                --only)
-                    COMPREPLY=($(compgen -W "populate lock lazy volatile free" -- "${cur}"))
-                    return 0
-                    ;;
                 --rounds)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --only)
+                    COMPREPLY=($(compgen -W "populate lock lazy volatile free" -- "${cur}"))
                     return 0
                     ;;
                 --seed)

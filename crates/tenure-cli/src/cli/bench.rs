@@ -29,17 +29,6 @@ pub struct BenchArguments {
     #[arg(value_enum, value_name = "EXPERIMENT")]
     pub experiments: Vec<ExperimentName>,
 
-    /// Run only these of all experiments, in the order of the list, in the sizes
-    /// that they have among all: quick ones, unless --full is given
-    #[arg(
-        long,
-        value_enum,
-        value_name = "NAME,...",
-        value_delimiter = ',',
-        conflicts_with = "experiments"
-    )]
-    pub only: Vec<ExperimentName>,
-
     /// Use sizes that let all five experiments end within a minute on 2 CPUs
     /// and 24 GiB. This is so without the option, too, but for experiments asked
     /// for by name: populate uses its full sizes; lock makes more reads in more
@@ -64,6 +53,17 @@ pub struct BenchArguments {
     /// experiment has used up its time]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
+
+    /// Run only these of all experiments, in the order of the list, in the sizes
+    /// that they have among all: quick ones, unless --full is given
+    #[arg(
+        long,
+        value_enum,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        conflicts_with = "experiments"
+    )]
+    pub only: Vec<ExperimentName>,
 
     /// Print one JSON document and nothing else on standard output
     #[arg(long)]
