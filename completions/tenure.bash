@@ -67,7 +67,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__bench)
-            opts="-h --quick --full --rounds --only --json --seed --help populate lock lazy volatile free"
+            opts="-h --quick --full --rounds --only --json --record --seed --help populate lock lazy volatile free"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -79,6 +79,10 @@ _tenure() {
                     ;;
                 --only)
                     COMPREPLY=($(compgen -W "populate lock lazy volatile free" -- "${cur}"))
+                    return 0
+                    ;;
+                --record)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --seed)

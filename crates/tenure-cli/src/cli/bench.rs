@@ -1,5 +1,7 @@
 //! `tenure bench`: its arguments.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -68,6 +70,10 @@ pub struct BenchArguments {
     /// Print one JSON document and nothing else on standard output
     #[arg(long)]
     pub json: bool,
+
+    /// Write the JSON document to FILE as well: a record for `tenure report`
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
 
     /// Make the random contents and offsets from N
     #[arg(long, value_name = "N", default_value_t = 1)]
