@@ -15,6 +15,7 @@ fn figures(place: usize, record: &Value) -> Vec<(String, f64)> {
     let mut figures = Vec::new();
     for experiment in record["experiments"].as_array().unwrap() {
         for case in experiment["cases"].as_array().into_iter().flatten() {
+            let worse_by = &case["choice"]["tenure_worse_by"];
             for way in case["ways"].as_array().unwrap() {
                 let mut push = |name: String, series: &Value| {
                     let parts = [
@@ -29,6 +30,10 @@ fn figures(place: usize, record: &Value) -> Vec<(String, f64)> {
                 };
                 for figure in way["figures"].as_array().unwrap() {
                     push(text(&figure["name"]), figure);
+                }
+                if way["is_tenure"] == true && !worse_by.is_null() {
+                    let series = serde_json::json!({"median": worse_by});
+                    push("tenure_worse_by".to_owned(), &series);
                 }
                 if !way["times_as_good"].is_null() {
                     push("times_as_good".to_owned(), &way["times_as_good"]);
@@ -104,6 +109,10 @@ fn all_figures_of_the_record_are_on_the_page_and_no_others() {
         .collect();
     assert_eq!(exact, expected);
     for (key, value, shown) in found {
+        if key.ends_with("|tenure_worse_by") {
+            assert_eq!(shown, "+23 % (POPULATE_READ)");
+            continue;
+        }
         let (read, rounding) = read_back(&shown);
         assert!(
             (read - value).abs() <= rounding,

@@ -104,11 +104,15 @@ fn section(name: &str, records: &[Record]) -> Section {
         let cases = column.experiment.cases.iter();
         cases.map(|case| case.table.as_str())
     }));
+    // They may differ in their sizes.
+    let titles = in_order(
+        measured
+            .iter()
+            .map(|column| [column.experiment.title.as_str()].into_iter()),
+    );
     Section {
         name: name.to_owned(),
-        title: measured
-            .first()
-            .map_or(String::new(), |column| column.experiment.title.clone()),
+        title: titles.join("; "),
         sentences: having.iter().map(sentence).collect(),
         reference,
         not_measured: (missing > 0).then(|| {

@@ -6,6 +6,7 @@ use super::{
     record::{Case, Way, better},
 };
 use crate::bench::{Better, Series, Unit, spread_text};
+use crate::text::percent_text;
 
 /// Makes a row for each way of each case; for each figure and for the ratio to the
 /// baseline a column for each record, and at the end how the records compare.
@@ -35,6 +36,14 @@ pub fn table(columns: &[(&Column<'_>, Vec<&Case>)]) -> Table {
         .chain(has_ratio.then_some(ratio.as_str()))
     {
         header.extend(columns.iter().map(|(column, _)| of(column, name)));
+    }
+    let has_choice = all_cases().any(|case| case.choice.is_some());
+    if has_choice {
+        header.extend(
+            columns
+                .iter()
+                .map(|(column, _)| of(column, "worse than its best choice")),
+        );
     }
     let later = columns.get(1..).unwrap_or_default();
     header.extend(
@@ -69,6 +78,9 @@ pub fn table(columns: &[(&Column<'_>, Vec<&Case>)]) -> Table {
             }
             if has_ratio {
                 cells.extend(ways.iter().map(|way| ratio_cell(*way)));
+            }
+            if has_choice {
+                cells.extend(ways.iter().map(|way| choice_cell(*way)));
             }
             cells.extend(ways.iter().skip(1).map(|way| change(ways[0], *way)));
             rows.push(Row {
@@ -163,6 +175,20 @@ fn ratio_cell(way: Option<(&Column<'_>, &Case, &Way)>) -> Cell {
         },
         None => Cell::Missing,
     }
+}
+
+/// How near tenure's way came to the best of those that it chooses from.
+fn choice_cell(way: Option<(&Column<'_>, &Case, &Way)>) -> Cell {
+    let own = way.filter(|(_, _, way)| way.is_tenure);
+    let found =
+        own.and_then(|(column, case, way)| Some((column, case, way, case.choice.as_ref()?)));
+    found.map_or(Cell::text(""), |(column, case, way, choice)| {
+        Cell::Number(Number {
+            key: Some(key(column, case, way, "tenure_worse_by")),
+            value: choice.tenure_worse_by,
+            text: format!("{} ({})", percent_text(choice.tenure_worse_by), choice.best),
+        })
+    })
 }
 
 /// How many times as good as in the first record the compared figure is: of the

@@ -64,6 +64,17 @@ pub struct Case {
     pub compared: Option<String>,
     /// The ways, in the order in which they took turns.
     pub ways: Vec<Way>,
+    /// What tenure could have chosen, where it had a choice.
+    pub choice: Option<Choice>,
+}
+
+/// The best of the ways that tenure's way chooses from.
+#[derive(Debug, Deserialize)]
+pub struct Choice {
+    /// The way that was best.
+    pub best: String,
+    /// How much worse than that tenure's way is, as a part of it.
+    pub tenure_worse_by: f64,
 }
 
 /// One way of doing the work.
