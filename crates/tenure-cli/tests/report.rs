@@ -275,6 +275,14 @@ fn what_is_unknown_or_failed_is_shown_and_nothing_is_markup() {
 }
 
 #[test]
+fn a_case_alone_is_named_where_the_title_does_not_say_it() {
+    let page = page_of(&[&record()]);
+    assert!(page.contains(">file, warm</text>") && page.contains("<td>file, warm</td>"));
+    // "All ways, 20,000 reads, page cache cold"
+    assert!(!page.contains(">cold</text>") && !page.contains("<td>cold</td>"));
+}
+
+#[test]
 fn the_page_needs_nothing_from_elsewhere() {
     let page = page_of(&[&record()]);
     for from_elsewhere in ["http:", "https:", "src=", "@import", "url("] {

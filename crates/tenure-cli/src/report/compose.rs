@@ -180,10 +180,17 @@ fn group(title: &str, columns: &[&Column<'_>]) -> Group {
         .iter()
         .map(|(column, cases)| (column.label.clone(), column.experiment, cases.clone()))
         .collect();
+    let cases = || columns.iter().flat_map(|(_, cases)| cases);
+    let first = cases().next().map_or("", |case| case.name.as_str());
+    let has_names = !title.contains(first) || cases().any(|case| case.name != first);
+    let mut plots = plot::plots(&drawn);
+    for plot in &mut plots {
+        plot.has_names = has_names;
+    }
     Group {
         title: title.to_owned(),
-        plots: plot::plots(&drawn),
-        table: figures::table(&columns),
+        plots,
+        table: figures::table(&columns, has_names),
     }
 }
 

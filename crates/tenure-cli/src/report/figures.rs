@@ -10,7 +10,7 @@ use crate::text::percent_text;
 
 /// Makes a row for each way of each case; for each figure and for the ratio to the
 /// baseline a column for each record, and at the end how the records compare.
-pub fn table(columns: &[(&Column<'_>, Vec<&Case>)]) -> Table {
+pub fn table(columns: &[(&Column<'_>, Vec<&Case>)], has_names: bool) -> Table {
     let all_cases = || columns.iter().flat_map(|(_, cases)| cases.iter().copied());
     let cases = in_order(
         columns
@@ -23,7 +23,6 @@ pub fn table(columns: &[(&Column<'_>, Vec<&Case>)]) -> Table {
     }));
     let ratio = ratio_name(columns);
     let has_ratio = all_cases().any(|case| case.ways.iter().any(|way| way.times_as_good.is_some()));
-    let has_names = cases.len() > 1;
     let of = |column: &Column<'_>, name: &str| match &column.label {
         Some(label) => format!("{name}, {label}"),
         None => name.to_owned(),

@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{
-    document::{Cell, Document, Group, Said, Section, Table},
+    document::{Cell, Document, Group, Row, Said, Section, Table},
     plot::Plot,
     record::OWN,
     svg,
@@ -143,9 +143,16 @@ fn figure(plot: &Plot) -> Markup {
 }
 
 fn table(table: &Table, class: &str) -> Markup {
-    let is_number = |column: usize| {
+    let role = |row: &Row| match (row.is_tenure, row.is_first) {
+        (true, true) => Some("tenure first"),
+        (true, false) => Some("tenure"),
+        (false, true) => Some("first"),
+        (false, false) => None,
+    };
+    let number = |column: usize| {
         let mut cells = table.rows.iter().map(|row| &row.cells[column]);
-        cells.any(|cell| matches!(cell, Cell::Number(_)))
+        let is_number = cells.any(|cell| matches!(cell, Cell::Number(_)));
+        is_number.then_some("number")
     };
     let cell = |column: usize, cell: &Cell| {
         html! {
@@ -153,7 +160,7 @@ fn table(table: &Table, class: &str) -> Markup {
                 Cell::Number(number) => td .number {
                     data value=(number.value) data-key=[&number.key] { (number.text) }
                 },
-                _ => td .number[is_number(column)] { (cell.shown()) },
+                _ => td class=[number(column)] { (cell.shown()) },
             }
         }
     };
@@ -164,13 +171,13 @@ fn table(table: &Table, class: &str) -> Markup {
                 thead {
                     tr {
                         @for (column, name) in table.header.iter().enumerate() {
-                            th scope="col" .number[is_number(column)] { (name) }
+                            th scope="col" class=[number(column)] { (name) }
                         }
                     }
                 }
                 tbody {
                     @for row in &table.rows {
-                        tr .tenure[row.is_tenure] .first[row.is_first] {
+                        tr class=[role(row)] {
                             @for (column, one) in row.cells.iter().enumerate() { (cell(column, one)) }
                         }
                     }

@@ -22,6 +22,8 @@ pub struct Plot {
     pub scale: Scale,
     /// Whether some ways were left out.
     pub is_selection: bool,
+    /// Whether the names of the cases say more than the title.
+    pub has_names: bool,
     /// What is drawn, from top to bottom.
     pub cases: Vec<PlotCase>,
 }
@@ -127,6 +129,7 @@ fn of_figure(
         more_is_better,
         scale: scale.clone(),
         is_selection,
+        has_names: true,
         cases,
     };
     drawn.into_iter().map(plot).collect()

@@ -14,8 +14,7 @@ const BAR: (f64, f64) = (19.0, 8.0);
 
 /// Draws `plot`.
 pub fn draw(plot: &Plot) -> Markup {
-    let has_names = plot.cases.len() > 1;
-    let heading = if has_names { CASE_HEIGHT } else { 0.0 };
+    let heading = if plot.has_names { CASE_HEIGHT } else { 0.0 };
     let height_of = |case: &PlotCase| heading + WAY_HEIGHT * case.marks.len() as f64;
     let bottom: f64 = plot.cases.iter().map(height_of).sum();
     let mut top = 0.0;
@@ -34,7 +33,7 @@ pub fn draw(plot: &Plot) -> Markup {
             data-from=(plot.scale.from) data-to=(plot.scale.to) {
             (axis(plot, bottom))
             @for (case, top) in plot.cases.iter().zip(tops) {
-                @if has_names {
+                @if plot.has_names {
                     text .case x="0" y=(top + 20.0) { (case.name) }
                 }
                 @for (index, mark) in case.marks.iter().enumerate() {
