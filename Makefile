@@ -11,9 +11,12 @@ C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTD
 
 .PHONY: demo test check generate install uninstall bench clean
 
-# Five experiments on this machine's memory, within a minute.
+# Five experiments on this machine's memory, within a minute; the last line is the path
+# of a page that shows them.
 demo:
-	$(CARGO) run --quiet --release --package tenure-cli -- bench --quick
+	$(CARGO) build --quiet --release --package tenure-cli
+	$(TARGET)/release/tenure bench --quick --record $(TARGET)/demo.json
+	@$(TARGET)/release/tenure report $(TARGET)/demo.json --output $(TARGET)/demo.html
 
 bench: demo
 

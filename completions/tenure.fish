@@ -28,9 +28,17 @@ complete -c tenure -n "__fish_tenure_needs_command" -s h -l help -d 'Print help 
 complete -c tenure -n "__fish_tenure_needs_command" -s V -l version -d 'Print version'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "doctor" -d 'Tell what this kernel, container and their limits allow tenure to do'
+complete -c tenure -n "__fish_tenure_needs_command" -f -a "report" -d 'Make one page of what `tenure bench --json` has printed'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "stat" -d 'Show how much memory processes or a cgroup really use'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l rounds -d 'Measure exactly N rounds [default: 5, or fewer but at least 3 when an experiment has used up its time]' -r
+complete -c tenure -n "__fish_tenure_using_subcommand bench" -l only -d 'Run only these of all experiments, in the order of the list, in the sizes that they have among all: quick ones, unless --full is given' -r -f -a "populate\t'Fault a fresh mapping in, whole'
+lock\t'Read a mapped file at random while what was read stays locked'
+lazy\t'Take a block, copy into it, search in it, free it, under a memory limit'
+volatile\t'Refill buffers that the kernel may take between two uses'
+free\t'Give up memory: how long does the caller wait, and everybody else?'
+heap\t'Make and free large blocks with one malloc and another'"
+complete -c tenure -n "__fish_tenure_using_subcommand bench" -l record -d 'Write the JSON document to FILE as well: a record for `tenure report`' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l seed -d 'Make the random contents and offsets from N' -r
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l quick -d 'Use sizes that let all six experiments end within a minute on 2 CPUs and 24 GiB. This is so without the option, too, but for experiments asked for by name: populate uses its full sizes; lock makes more reads in more rounds, in about a minute and a half; lazy measures all numbers of processes and threads, in about 9 minutes; volatile adds threads, sizes up to 1 GiB and 100,000 others beside a page, in about 5; free adds sizes up to 8 GiB, huge pages, ways and a process that is killed, in about 5; heap adds threads, large arrays and a limit, in about 2'
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l full -d 'Use the sizes of the reference: populate measures 2 MiB, 128 MiB and 4 GiB of every kind of memory, in every way, in about 6 minutes; lock makes 15,000,000 reads in 5 GiB, in about 10; lazy has 512 chunks in each process and a limit of 2 GiB, in about 15; volatile refills its memory 100 times, in about 12; free goes up to three quarters of the memory there is, with up to 32 threads, in about 15 on 24 GiB; heap counts for longer, in about 15. The largest have one to three rounds, unless --rounds says more'
@@ -38,11 +46,15 @@ complete -c tenure -n "__fish_tenure_using_subcommand bench" -l json -d 'Print o
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tenure -n "__fish_tenure_using_subcommand doctor" -l json -d 'Print one JSON document and nothing else on standard output'
 complete -c tenure -n "__fish_tenure_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tenure -n "__fish_tenure_using_subcommand report" -s o -l output -d 'Write to PAGE and print that path, instead of writing to standard output' -r -F
+complete -c tenure -n "__fish_tenure_using_subcommand report" -l markdown -d 'Make Markdown instead of HTML: the sentences and the tables, without plots'
+complete -c tenure -n "__fish_tenure_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -l cgroup -d 'Show a memory cgroup, version 1 or 2, and the processes in it and below: a folder, or a path as in /proc/PID/cgroup. What is lazily free is the sum over the processes that may be looked at; the cgroup\'s own figures count it as anonymous memory and, on the kernel\'s lists, as inactive file pages' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -l watch -d 'Show it anew every SECONDS, in place on a terminal, until the processes have ended (then the exit status is 0), the cgroup is gone, or Ctrl-C' -r
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -l json -d 'Print JSON and nothing else on standard output: one document, or with --watch one on each line. Figures that the kernel does not tell are null'
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor stat help" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor stat help" -f -a "doctor" -d 'Tell what this kernel, container and their limits allow tenure to do'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor stat help" -f -a "stat" -d 'Show how much memory processes or a cgroup really use'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor stat help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report stat help" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report stat help" -f -a "doctor" -d 'Tell what this kernel, container and their limits allow tenure to do'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report stat help" -f -a "report" -d 'Make one page of what `tenure bench --json` has printed'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report stat help" -f -a "stat" -d 'Show how much memory processes or a cgroup really use'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report stat help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -6,6 +6,7 @@
 mod bench;
 mod cli;
 mod doctor;
+mod report;
 mod stat;
 mod table;
 mod text;
@@ -41,6 +42,9 @@ pub fn run() -> ExitCode {
             bench::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
         cli::Command::Doctor(arguments) => doctor::run(&arguments, &mut stdout),
+        cli::Command::Report(arguments) => {
+            report::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
+        }
         cli::Command::Stat(arguments) => {
             stat::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }

@@ -83,6 +83,45 @@ fn json_is_one_document_and_nothing_else() {
 }
 
 #[test]
+fn a_record_is_the_json_beside_the_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("record.json");
+    let assert = cargo_bin_cmd!("tenure")
+        .args(["bench", "--only", "lazy", "--rounds", "1", "--record"])
+        .arg(&path)
+        .assert()
+        .code(0);
+    let text = String::from_utf8_lossy(&assert.get_output().stdout).into_owned();
+    assert!(text.contains("\nlazy: "), "{text}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let experiments = report["experiments"].as_array().unwrap();
+    assert_eq!(experiments.len(), 1);
+    assert_eq!(experiments[0]["sizes"], "quick");
+    assert!(
+        report["command"]
+            .as_str()
+            .unwrap()
+            .starts_with("tenure bench --only lazy")
+    );
+    assert!(report["method"].as_str().unwrap().contains("take turns"));
+    assert!(report["environment"]["memory_room_bytes"].as_u64() > Some(0));
+}
+
+#[test]
+fn a_record_that_cannot_be_written_is_known_before_anything_is_measured() {
+    let assert = cargo_bin_cmd!("tenure")
+        .args(["bench", "--record", "/proc/self/no/such/file"])
+        .assert()
+        .code(1)
+        .stdout("");
+    let errors = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+    assert!(
+        errors.starts_with("tenure: writing /proc/self/no/such/file: "),
+        "{errors}"
+    );
+}
+
+#[test]
 fn a_closed_pipe_is_no_failure() {
     let mut tenure = Command::new(env!("CARGO_BIN_EXE_tenure"))
         .args(["bench", "lazy", "--quick", "--rounds", "1"])

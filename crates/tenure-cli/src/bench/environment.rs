@@ -1,5 +1,7 @@
 //! The machine and the build that the figures come from.
 
+use std::{collections::BTreeMap, fs, path::Path};
+
 use anyhow::{Context as _, Result};
 use procfs::{CpuInfo, Current, Meminfo};
 use serde::Serialize;
@@ -28,10 +30,21 @@ pub struct Environment {
     pub memory_total_bytes: u64,
     /// MemAvailable when the command started.
     pub memory_available_bytes: u64,
+    /// SwapTotal.
+    pub swap_total_bytes: u64,
+    /// How much memory the experiments could take.
+    pub memory_room_bytes: usize,
+    /// What allows no more: MemAvailable, or a memory cgroup with its limit.
+    pub memory_room_bound: String,
     /// The size of a base page.
     pub page_size_bytes: usize,
     /// The mode of transparent huge pages.
     pub transparent_huge_pages: &'static str,
+    /// What the kernel does about each weakness of the CPU: some of it makes system
+    /// calls and page faults dear.
+    pub mitigations: BTreeMap<String, String>,
+    /// The version of the C library, where it tells.
+    pub libc_version: Option<String>,
 }
 
 impl Environment {
@@ -41,7 +54,8 @@ impl Environment {
         let flags = cpu.flags(0).unwrap_or_default();
         let meminfo = Meminfo::current().context("reading /proc/meminfo")?;
         let allowed = rustix::thread::sched_getaffinity(None).context("sched_getaffinity")?;
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        let room = tenure::Room::now()?;
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease")
             .context("reading /proc/sys/kernel/osrelease")?;
         Ok(Self {
             tenure_version: env!("CARGO_PKG_VERSION"),
@@ -59,10 +73,39 @@ impl Environment {
             memory_available_bytes: meminfo
                 .mem_available
                 .context("no MemAvailable in /proc/meminfo")?,
+            swap_total_bytes: meminfo.swap_total,
+            memory_room_bytes: room.bytes,
+            memory_room_bound: room.bound.to_string(),
             page_size_bytes: tenure::page_size(),
             transparent_huge_pages: kernel::huge_page_mode().as_str(),
+            mitigations: mitigations(Path::new("/sys/devices/system/cpu/vulnerabilities")),
+            libc_version: libc_version(),
         })
     }
+}
+
+/// Reads what `folder` tells about each weakness; nothing where there is no such
+/// folder.
+fn mitigations(folder: &Path) -> BTreeMap<String, String> {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let of_file = |file: fs::DirEntry| {
+        let text = fs::read_to_string(file.path()).ok()?;
+        let name = file.file_name().to_string_lossy().into_owned();
+        Some((name, text.trim().to_owned()))
+    };
+    files.filter_map(of_file).collect()
+}
+
+#[cfg(target_env = "gnu")]
+fn libc_version() -> Option<String> {
+    // SAFETY: the answer is a string that lives as long as the program.
+    let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
+    Some(format!("glibc {}", version.to_string_lossy()))
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn libc_version() -> Option<String> {
+    None
 }
 
 #[cfg(test)]
@@ -75,5 +118,17 @@ mod tests {
         assert!(environment.cpus_allowed >= 1);
         assert!(environment.memory_available_bytes <= environment.memory_total_bytes);
         assert!(environment.kernel.starts_with(|c: char| c.is_ascii_digit()));
+        assert!(environment.memory_room_bytes > 0);
+        assert!(!environment.memory_room_bound.is_empty());
+    }
+
+    #[test]
+    fn mitigations_are_those_of_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("meltdown"), "Mitigation: PTI\n").unwrap();
+        let found = mitigations(folder.path());
+        assert_eq!(found.len(), 1);
+        assert_eq!(found["meltdown"], "Mitigation: PTI");
+        assert!(mitigations(&folder.path().join("none")).is_empty());
     }
 }

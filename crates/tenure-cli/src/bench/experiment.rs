@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     choice::Choice,
@@ -12,7 +12,7 @@ use super::{
 };
 
 /// What a figure counts.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Time.

@@ -31,10 +31,21 @@ mod trace;
 mod volatile;
 mod words;
 
-use std::{io::Write, time::Duration};
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    time::Duration,
+};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+// What the page that is made from a report reads and writes as well.
+pub use self::{
+    experiment::Unit,
+    spread::spread_text,
+    statistics::{Better, Series},
+};
 
 use self::{
     clock::{Clock, MonotonicClock},
@@ -76,9 +87,17 @@ struct Settings {
 /// Fails when `out` cannot be written, and, after all have run, when an
 /// experiment has failed.
 pub fn run(arguments: &BenchArguments, out: &mut dyn Write) -> Result<()> {
+    // To fail for this at the end would be late.
+    let record = arguments.record.as_ref().map(|path| {
+        let file = File::create(path).with_context(|| format!("writing {}", path.display()))?;
+        anyhow::Ok((path, file))
+    });
+    let record = record.transpose()?;
     let clock = MonotonicClock::start();
     let mut report = Report {
         environment: Environment::now()?,
+        command: command_line(),
+        method: report::METHOD,
         seed: arguments.seed,
         experiments: Vec::new(),
     };
@@ -100,15 +119,32 @@ pub fn run(arguments: &BenchArguments, out: &mut dyn Write) -> Result<()> {
         }
         report.experiments.push(experiment);
     }
+    if let Some((path, mut file)) = record {
+        write_json(&report, &mut file).with_context(|| format!("writing {}", path.display()))?;
+    }
     if arguments.json {
-        serde_json::to_writer_pretty(&mut *out, &report).map_err(std::io::Error::from)?;
-        writeln!(out)?;
-        out.flush()?;
+        write_json(&report, out)?;
     }
     match failures(&report) {
         failures if failures.is_empty() => Ok(()),
         failures => bail!("{}", failures.join("; ")),
     }
+}
+
+fn write_json(report: &Report, out: &mut dyn Write) -> Result<()> {
+    let mut out = BufWriter::new(out);
+    serde_json::to_writer_pretty(&mut out, report).map_err(std::io::Error::from)?;
+    writeln!(out)?;
+    out.flush()?;
+    Ok(())
+}
+
+/// The command line as it was given, but for the folder that the program lies in.
+fn command_line() -> String {
+    let words = std::env::args_os().skip(1);
+    let words = words.map(|word| word.to_string_lossy().into_owned());
+    let all: Vec<String> = ["tenure".to_owned()].into_iter().chain(words).collect();
+    all.join(" ")
 }
 
 fn failures(report: &Report) -> Vec<String> {
@@ -247,7 +283,9 @@ mod tests {
             quick,
             full,
             rounds: None,
+            only: Vec::new(),
             json: false,
+            record: None,
             seed: 1,
         };
         let (populate, lock) = (ExperimentName::Populate, ExperimentName::Lock);

@@ -11,11 +11,23 @@ use crate::text::bytes_text;
 pub struct Report {
     /// Where the figures come from.
     pub environment: Environment,
+    /// The command line, by which it can be repeated.
+    pub command: String,
+    /// How the figures come about.
+    pub method: &'static str,
     /// What random contents and offsets were made from.
     pub seed: u64,
     /// The experiments, in the order in which they ran.
     pub experiments: Vec<ExperimentReport>,
 }
+
+/// How all experiments are measured.
+pub const METHOD: &str = "Each case does the same work once in tenure's way and once in each older \
+    way. The ways take turns (A B C, A B C, ...) in one run; a round before them is not counted, \
+    unless a round takes long. Only the work is timed, with the monotonic clock, and each way \
+    checks its own answer. samples has a value for each round, in order; median, minimum and \
+    maximum are theirs. A ratio is computed round by round, from the pair of values of that round, \
+    and its median is the median of the pairs.";
 
 /// One experiment.
 #[derive(Serialize)]

@@ -95,6 +95,42 @@ fn only_the_work_is_timed() {
 }
 
 #[test]
+fn what_slows_the_machine_down_spreads_the_times_and_not_the_ratios() {
+    let clock = Arc::new(MockClock::default());
+    // The warm-up, and five rounds on a machine that is slower in the third.
+    let slowness: [u64; 6] = [1, 1, 1, 4, 1, 2];
+    let slowing = |name, milliseconds| {
+        let (clock, mut round) = (clock.clone(), 0);
+        Way::new(
+            name,
+            move || {
+                round += 1;
+                Ok(slowness[round - 1])
+            },
+            move |slowness, recorder| {
+                recorder.time("time", || clock.pass(milliseconds * slowness));
+                Ok(())
+            },
+            |(), _| Ok(()),
+        )
+    };
+    let ways = vec![slowing("old", 300).baseline(), slowing("new", 100).tenure()];
+    let measured = measure(&mut experiment(ways), FIVE, &*clock, &mut || ()).unwrap();
+    let old = &measured[0]
+        .way("old")
+        .unwrap()
+        .figure("time")
+        .unwrap()
+        .series;
+    let expected = [0.3, 0.3, 1.2, 0.3, 0.6];
+    assert_eq!(old.samples, expected, "in the order of the rounds");
+    assert_eq!((old.minimum, old.median, old.maximum), (0.3, 0.3, 1.2));
+    let ratio = measured[0].tenure().unwrap();
+    assert_eq!(ratio.samples.len(), 5, "a pair for each round");
+    assert!(ratio.samples.iter().all(|ratio| (ratio - 3.0).abs() < 1e-9));
+}
+
+#[test]
 fn the_ratio_is_to_the_baseline() {
     let (clock, log) = (Arc::new(MockClock::default()), Log::default());
     let mut experiment = old_and_new(&clock, &log);

@@ -1,9 +1,9 @@
 //! Median, extremes, and ratios taken pair by pair.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The samples of one figure, in the order of the rounds, and what they say.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Series {
     /// The middle sample, or the mean of the two in the middle.
     pub median: f64,

@@ -1,5 +1,7 @@
 //! `tenure bench`: its arguments.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -55,9 +57,24 @@ pub struct BenchArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 
+    /// Run only these of all experiments, in the order of the list, in the sizes
+    /// that they have among all: quick ones, unless --full is given
+    #[arg(
+        long,
+        value_enum,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        conflicts_with = "experiments"
+    )]
+    pub only: Vec<ExperimentName>,
+
     /// Print one JSON document and nothing else on standard output
     #[arg(long)]
     pub json: bool,
+
+    /// Write the JSON document to FILE as well: a record for `tenure report`
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
 
     /// Make the random contents and offsets from N
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -100,11 +117,16 @@ impl BenchArguments {
     /// Returns the experiments asked for, each once, in the order asked for;
     /// all six when none is named.
     pub fn chosen(&self) -> Vec<ExperimentName> {
-        if self.experiments.is_empty() {
+        let named = if self.only.is_empty() {
+            &self.experiments
+        } else {
+            &self.only
+        };
+        if named.is_empty() {
             return ExperimentName::value_variants().to_vec();
         }
         let mut chosen = Vec::new();
-        for &name in &self.experiments {
+        for &name in named {
             if !chosen.contains(&name) {
                 chosen.push(name);
             }
@@ -147,6 +169,16 @@ mod tests {
             bench(&["free", "lazy", "free"]).chosen(),
             [ExperimentName::Free, ExperimentName::Lazy]
         );
+    }
+
+    #[test]
+    fn only_some_of_all_keep_the_sizes_of_all() {
+        let arguments = bench(&["--only", "free,lazy", "--only=free"]);
+        let chosen = [ExperimentName::Free, ExperimentName::Lazy];
+        assert_eq!(arguments.chosen(), chosen);
+        assert!(arguments.experiments.is_empty());
+        let both = ["tenure", "bench", "lock", "--only", "lazy"];
+        assert!(Cli::try_parse_from(both).is_err());
     }
 
     #[test]

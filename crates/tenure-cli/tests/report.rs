@@ -1,0 +1,371 @@
+//! `tenure report`: the page says what the record says.
+
+use std::{fs, path::Path};
+
+use assert_cmd::cargo::cargo_bin_cmd;
+use serde_json::Value;
+
+#[path = "report/common.rs"]
+mod common;
+use common::{page_of, record, unescape};
+
+/// Every figure and ratio of a record: its key on the page, and its value.
+fn figures(place: usize, record: &Value) -> Vec<(String, f64)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut figures = Vec::new();
+    for experiment in record["experiments"].as_array().unwrap() {
+        for case in experiment["cases"].as_array().into_iter().flatten() {
+            let worse_by = &case["choice"]["tenure_worse_by"];
+            for way in case["ways"].as_array().unwrap() {
+                let mut push = |name: String, series: &Value| {
+                    let parts = [
+                        place.to_string(),
+                        text(&experiment["name"]),
+                        text(&case["table"]),
+                        text(&case["name"]),
+                        text(&way["name"]),
+                        name,
+                    ];
+                    figures.push((parts.join("|"), series["median"].as_f64().unwrap()));
+                };
+                for figure in way["figures"].as_array().unwrap() {
+                    push(text(&figure["name"]), figure);
+                }
+                if way["is_tenure"] == true && !worse_by.is_null() {
+                    let series = serde_json::json!({"median": worse_by});
+                    push("tenure_worse_by".to_owned(), &series);
+                }
+                if !way["times_as_good"].is_null() {
+                    push("times_as_good".to_owned(), &way["times_as_good"]);
+                }
+            }
+        }
+    }
+    figures.sort_by(|a, b| a.0.cmp(&b.0));
+    figures
+}
+
+/// Every figure of a page: its key, its exact value, and what people read.
+fn figures_on(page: &str) -> Vec<(String, f64, String)> {
+    let mut found = Vec::new();
+    for part in page.split("<data value=\"").skip(1) {
+        let (value, rest) = part.split_once('"').unwrap();
+        let Some(rest) = rest.strip_prefix(" data-key=\"") else {
+            continue;
+        };
+        let (key, rest) = rest.split_once("\">").unwrap();
+        let (shown, _) = rest.split_once("</data>").unwrap();
+        found.push((unescape(key), value.parse().unwrap(), unescape(shown)));
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found
+}
+
+/// Reads "62.0 (55.8–68.2) ms" as people do: the median, and how far from it the
+/// value may be.
+fn read_back(shown: &str) -> (f64, f64) {
+    let end = |c: char| !c.is_ascii_digit() && !matches!(c, '.' | ',');
+    let number = shown.split(end).next().unwrap();
+    let next = shown[number.len()..].trim_start();
+    // Bytes have a unit each, other figures one for all three.
+    let unit = match next.split([' ', ')']).next() {
+        Some(unit) if unit.ends_with("iB") => unit,
+        _ => shown.rsplit([' ', ')']).next().unwrap(),
+    };
+    let factor = match unit {
+        "s" => 1.0,
+        "ms" => 1e-3,
+        "µs" => 1e-6,
+        "ns" => 1e-9,
+        "KiB" => 1024.0,
+        "MiB" => 1048576.0,
+        "GiB" => 1073741824.0,
+        "GB/s" => 1e9,
+        _ => 1.0,
+    };
+    let decimals = number.split_once('.').map_or(0, |(_, digits)| digits.len());
+    let number: f64 = number.replace(',', "").parse().unwrap();
+    // "1 GiB" is short for "1.00 GiB".
+    let decimals = match number {
+        _ if !unit.ends_with("iB") => decimals,
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    };
+    let last_digit = 0.1f64.powi(i32::try_from(decimals).unwrap());
+    (number * factor, last_digit * factor * 0.501)
+}
+
+#[test]
+fn all_figures_of_the_record_are_on_the_page_and_no_others() {
+    let record = record();
+    let page = page_of(&[&record]);
+    let value: Value = serde_json::from_str(&record).unwrap();
+    let (expected, found) = (figures(0, &value), figures_on(&page));
+    assert!(expected.len() > 100, "{}", expected.len());
+    let exact: Vec<(String, f64)> = found
+        .iter()
+        .map(|(key, value, _)| (key.clone(), *value))
+        .collect();
+    assert_eq!(exact, expected);
+    for (key, value, shown) in found {
+        if key.ends_with("|tenure_worse_by") {
+            assert_eq!(shown, "+23 % (POPULATE_READ)");
+            continue;
+        }
+        let (read, rounding) = read_back(&shown);
+        assert!(
+            (read - value).abs() <= rounding,
+            "{key}: {shown} for {value}"
+        );
+    }
+}
+
+#[test]
+fn of_two_records_all_figures_are_there_and_how_they_compare() {
+    let first = record();
+    let mut value: Value = serde_json::from_str(&first).unwrap();
+    // Another machine: all that has a median is half.
+    halve(&mut value);
+    let second = value.to_string();
+    let page = page_of(&[&first, &second]);
+    let mut expected = figures(0, &serde_json::from_str(&first).unwrap());
+    expected.extend(figures(1, &value));
+    let found = figures_on(&page);
+    let exact: Vec<(String, f64)> = found
+        .into_iter()
+        .map(|(key, value, _)| (key, value))
+        .collect();
+    assert_eq!(exact, expected);
+    // Times are twice as good, rates half as good.
+    assert!(page.contains("r1: times as good as r0"));
+    assert!(page.contains(r#"<data value="2">2.00</data>"#));
+    assert!(page.contains(r#"<data value="0.5">0.50</data>"#));
+    let plots = page_of(&[&first]).matches("<svg").count();
+    assert_eq!(
+        page.matches("<svg").count(),
+        2 * plots,
+        "a plot for each record"
+    );
+}
+
+#[test]
+fn experiments_of_several_records_make_one_page() {
+    let mut parts: Vec<String> = Vec::new();
+    for place in [0, 1] {
+        let mut value: Value = serde_json::from_str(&record()).unwrap();
+        let experiments = value["experiments"].as_array_mut().unwrap();
+        *experiments = vec![experiments.swap_remove(place)];
+        parts.push(value.to_string());
+    }
+    let page = page_of(&[&parts[0], &parts[1]]);
+    assert_eq!(page.matches("<h2>populate").count(), 1);
+    assert_eq!(page.matches("<h2>lock").count(), 1);
+    // Which is whose stands before the sentence, and not at every column.
+    assert!(page.contains("<strong>r1: </strong>Lock on fault is set up in"));
+    assert!(!page.contains(", r1</th>"));
+}
+
+fn halve(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(halve),
+        Value::Object(fields) => {
+            if fields.contains_key("unit") {
+                for name in ["median", "minimum", "maximum"] {
+                    let half = fields[name].as_f64().unwrap() / 2.0;
+                    fields[name] = half.into();
+                }
+            } else {
+                fields.values_mut().for_each(halve);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn marks_stand_where_the_axis_says() {
+    let page = page_of(&[&record()]);
+    let attribute = |text: &str, name: &str| -> String {
+        let start = text.find(&format!(" {name}=\"")).unwrap() + name.len() + 3;
+        let (value, _) = text[start..].split_once('"').unwrap();
+        unescape(value)
+    };
+    let mut marks = 0;
+    for svg in page.split("<svg").skip(1) {
+        let (svg, _) = svg.split_once("</svg>").unwrap();
+        let number = |name: &str| attribute(svg, name).parse::<f64>().unwrap();
+        let (from, to) = (number("data-from"), number("data-to"));
+        let is_logarithmic = attribute(svg, "data-scale") == "logarithmic";
+        for mark in svg.split("<g ").skip(1) {
+            let (_, drawn) = mark.split_once("class=\"figure\"").unwrap();
+            let (shown, _) = drawn[drawn.find('>').unwrap() + 1..]
+                .split_once('<')
+                .unwrap();
+            let (element, name) = if is_logarithmic {
+                ("<circle", "cx")
+            } else {
+                ("<rect", "width")
+            };
+            let element = &drawn[drawn.find(element).unwrap()..];
+            let place = attribute(element, name);
+            let place: f64 = place.trim_end_matches('%').parse::<f64>().unwrap() / 100.0;
+            let (value, rounding) = read_back(shown);
+            let (drawn, slack) = if is_logarithmic {
+                let drawn = from * (to / from).powf(place);
+                (drawn, drawn * (to / from).ln() * 1e-5)
+            } else {
+                (place * to, to * 1e-5)
+            };
+            assert!(
+                (drawn - value).abs() <= rounding + slack,
+                "{shown}: drawn at {drawn}"
+            );
+            marks += 1;
+        }
+    }
+    assert!(marks > 30, "{marks}");
+}
+
+#[test]
+fn the_page_is_the_recorded_one() {
+    compare("page.html", &page_of(&[&record()]));
+}
+
+#[test]
+fn the_markdown_is_the_recorded_one() {
+    let assert = cargo_bin_cmd!("tenure")
+        .args(["report", "--markdown", "-"])
+        .write_stdin(record())
+        .assert()
+        .code(0)
+        .stderr("");
+    let text = String::from_utf8(assert.get_output().stdout.clone()).unwrap();
+    compare("page.md", &text);
+}
+
+/// Compares with a file beside this one, which TENURE_RECORD=1 makes anew.
+fn compare(name: &str, text: &str) {
+    let text = text.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/report")
+        .join(name);
+    if std::env::var_os("TENURE_RECORD").is_some() {
+        fs::write(&path, &text).unwrap();
+    }
+    let recorded = fs::read_to_string(&path).unwrap_or_default();
+    if text != recorded {
+        let is_other = |(_, (a, b)): &(usize, (&str, &str))| a != b;
+        let mut pairs = text.lines().zip(recorded.lines()).enumerate();
+        let first = pairs.find(is_other);
+        panic!(
+            "{name} differs, first in {first:?}; if it is meant to: \
+             TENURE_RECORD=1 cargo test -p tenure-cli --test report"
+        );
+    }
+}
+
+#[test]
+fn what_is_unknown_or_failed_is_shown_and_nothing_is_markup() {
+    let page = page_of(&[&record()]);
+    assert!(page.contains("an experiment that nobody knows &lt;script&gt;"));
+    assert!(!page.contains("<script"));
+    assert!(page.contains("It was not measured: no room: at least 2 MiB needed."));
+    assert!(page.contains(">spectre v2: Mitigation: IBRS<"));
+}
+
+#[test]
+fn a_case_alone_is_named_where_the_title_does_not_say_it() {
+    let page = page_of(&[&record()]);
+    assert!(page.contains(">file, warm</text>") && page.contains("<td>file, warm</td>"));
+    // "All ways, 20,000 reads, page cache cold"
+    assert!(!page.contains(">cold</text>") && !page.contains("<td>cold</td>"));
+}
+
+#[test]
+fn the_page_needs_nothing_from_elsewhere() {
+    let page = page_of(&[&record()]);
+    for from_elsewhere in ["http:", "https:", "src=", "@import", "url("] {
+        assert!(!page.contains(from_elsewhere), "{from_elsewhere}");
+    }
+    assert!(page.contains("default-src 'none'"));
+}
+
+#[test]
+fn the_published_ratios_stand_beside_the_measured_ones() {
+    let page = page_of(&[&record()]);
+    // Lock on fault: 91.0 s there with mlock before each access, 17.9 s on fault.
+    assert!(page.contains(">5.08</data>"));
+    // Lazy free with one process and one thread, and volatile ranges under KVM.
+    assert!(page.contains(">1.87</data>"));
+    assert!(page.contains(">5.48</data>"));
+    assert!(page.contains("10.8\u{a0}s\u{a0}→\u{a0}5.80\u{a0}s"));
+    assert!(page.contains("22.5\u{a0}ms\u{a0}→\u{a0}18.4\u{a0}ms"));
+}
+
+#[test]
+fn a_file_is_written_and_its_path_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("a.json"), folder.path().join("a.html"));
+    fs::write(&from, record()).unwrap();
+    cargo_bin_cmd!("tenure")
+        .arg("report")
+        .arg(&from)
+        .arg("-o")
+        .arg(&to)
+        .assert()
+        .code(0)
+        .stdout(format!("{}\n", to.display()));
+    let page = fs::read_to_string(&to).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>"));
+}
+
+#[test]
+fn what_cannot_be_read_is_one_line_and_1() {
+    let error = |input: &str, arguments: &[&str]| {
+        let assert = cargo_bin_cmd!("tenure")
+            .arg("report")
+            .args(arguments)
+            .write_stdin(input)
+            .assert()
+            .code(1)
+            .stdout("");
+        let text = String::from_utf8(assert.get_output().stderr.clone()).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        text
+    };
+    assert!(error("", &[]).contains("standard input is empty"));
+    assert!(error("lock: 5 s", &["-"]).contains("standard input is not JSON"));
+    let none = r#"{"environment": {}, "experiments": []}"#;
+    assert!(error(none, &[]).contains("no experiments"));
+    let other = r#"{"environment": {"tenure_version": "7.0.0"}, "experiments": [{"name": 1}]}"#;
+    let text = error(other, &[]);
+    assert!(
+        text.contains("made by tenure 7.0.0") && text.contains("measure again"),
+        "{text}"
+    );
+    assert!(error("", &["/proc/self/no/such.json"]).contains("reading /proc/self/no/such.json"));
+    assert!(error("", &["-", "-"]).contains("once only"));
+    let written = error(&record(), &["-o", "/proc/self/no/page.html"]);
+    assert!(
+        written.contains("writing /proc/self/no/page.html"),
+        "{written}"
+    );
+}
+
+#[test]
+fn what_bench_prints_can_be_read() {
+    let assert = cargo_bin_cmd!("tenure")
+        .args(["bench", "lazy", "--quick", "--rounds", "1", "--json"])
+        .assert()
+        .code(0);
+    let record = String::from_utf8(assert.get_output().stdout.clone()).unwrap();
+    let page = page_of(&[&record]);
+    let value: Value = serde_json::from_str(&record).unwrap();
+    let exact: Vec<(String, f64)> = figures_on(&page)
+        .into_iter()
+        .map(|(key, value, _)| (key, value))
+        .collect();
+    assert_eq!(exact, figures(0, &value));
+    assert!(page.contains("Where memory is plentiful (1.1) tenure makes"));
+}
