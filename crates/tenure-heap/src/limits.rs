@@ -65,7 +65,7 @@ static MARGIN: AtomicIsize = AtomicIsize::new(0);
 pub(crate) fn start(options: &HeapOptions) {
     MOST_WARM.store(options.warm_bytes, Relaxed);
     set_soft(AT_FIRST_BYTES.min(options.warm_bytes));
-    HARD.store(sys::unused_bytes() / 4, Relaxed);
+    HARD.store(sys::machine_bytes() / 4, Relaxed);
 }
 
 fn set_soft(bytes: usize) {

@@ -169,10 +169,10 @@ fn first_byte(path: &CStr) -> Option<u8> {
     (read == 1).then(|| byte[0])
 }
 
-/// The memory that nobody has taken, of the whole machine, in bytes.
-pub(crate) fn unused_bytes() -> usize {
+/// All the memory that the machine has, in bytes.
+pub(crate) fn machine_bytes() -> usize {
     let info = rustix::system::sysinfo();
-    let units = usize::try_from(info.freeram).unwrap_or(usize::MAX);
+    let units = usize::try_from(info.totalram).unwrap_or(usize::MAX);
     units.saturating_mul(info.mem_unit as usize)
 }
 
