@@ -11,7 +11,7 @@ C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTD
 
 .PHONY: demo test check generate install uninstall bench clean
 
-# Five experiments on this machine's memory, within a minute.
+# Six experiments on this machine's memory, within a minute.
 demo:
 	$(CARGO) run --quiet --release --package tenure-cli -- bench --quick
 
