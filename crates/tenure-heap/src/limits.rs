@@ -130,14 +130,15 @@ pub(crate) fn keep() {
 }
 
 /// Before so much new memory is taken: gives warm blocks back if there is little room
-/// left.
+/// left. The little that nobody looks after, and for which nobody reads the room, stays
+/// warm.
 #[cold]
 pub(crate) fn make_room(bytes: usize) {
     // No block is half as large as all addresses.
     let bytes = bytes as isize;
     let left = ROOM.fetch_sub(bytes, Relaxed) - bytes;
     let missing = MARGIN.load(Relaxed) - left;
-    if missing > 0 && WARM.load(Relaxed) > 0 {
+    if missing > 0 && !is_negligible() {
         room_made(aging::give_back_oldest(missing.unsigned_abs()));
     }
 }
