@@ -11,12 +11,8 @@ C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTD
 
 .PHONY: demo test check generate install uninstall bench clean
 
-<<<<<<< HEAD
-# Five experiments on this machine's memory, within a minute; the last line is the path
+# Six experiments on this machine's memory, within a minute; the last line is the path
 # of a page that shows them.
-=======
-# Six experiments on this machine's memory, within a minute.
->>>>>>> i9-hbench
 demo:
 	$(CARGO) build --quiet --release --package tenure-cli
 	$(TARGET)/release/tenure bench --quick --record $(TARGET)/demo.json
