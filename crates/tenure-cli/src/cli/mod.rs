@@ -2,12 +2,14 @@
 
 mod bench;
 mod doctor;
+mod run;
 mod stat;
 
 use clap::{Parser, Subcommand};
 
 pub use self::bench::{BenchArguments, ExperimentName};
 pub use self::doctor::DoctorArguments;
+pub use self::run::RunArguments;
 pub use self::stat::StatArguments;
 
 const EXIT_STATUS: &str = "\
@@ -34,5 +36,6 @@ pub struct Cli {
 pub enum Command {
     Bench(BenchArguments),
     Doctor(DoctorArguments),
+    Run(RunArguments),
     Stat(StatArguments),
 }
