@@ -38,9 +38,10 @@ generate:
 	$(CARGO) xtask generate
 
 install:
-	$(CARGO) build --quiet --release --package tenure-cli --package tenure-c
+	$(CARGO) build --quiet --release --package tenure-cli --package tenure-c --package tenure-preload
 	$(C_LIBRARY) install
 	install -D -m 755 $(TARGET)/release/tenure $(DESTDIR)$(PREFIX)/bin/tenure
+	install -D -m 755 $(TARGET)/release/libtenure_preload.so $(DESTDIR)$(PREFIX)/lib/libtenure_preload.so
 	for page in man/*.1; do \
 		install -D -m 644 $$page $(DESTDIR)$(PREFIX)/share/man/man1/$$(basename $$page) || exit 1; \
 	done
@@ -50,7 +51,7 @@ install:
 
 uninstall:
 	$(C_LIBRARY) uninstall
-	rm -f $(DESTDIR)$(PREFIX)/bin/tenure
+	rm -f $(DESTDIR)$(PREFIX)/bin/tenure $(DESTDIR)$(PREFIX)/lib/libtenure_preload.so
 	for page in man/*.1; do rm -f $(DESTDIR)$(PREFIX)/share/man/man1/$$(basename $$page); done
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tenure
 	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tenure

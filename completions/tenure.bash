@@ -28,6 +28,9 @@ _tenure() {
             tenure,report)
                 cmd="tenure__subcmd__report"
                 ;;
+            tenure,run)
+                cmd="tenure__subcmd__run"
+                ;;
             tenure,stat)
                 cmd="tenure__subcmd__stat"
                 ;;
@@ -43,6 +46,9 @@ _tenure() {
             tenure__subcmd__help,report)
                 cmd="tenure__subcmd__help__subcmd__report"
                 ;;
+            tenure__subcmd__help,run)
+                cmd="tenure__subcmd__help__subcmd__run"
+                ;;
             tenure__subcmd__help,stat)
                 cmd="tenure__subcmd__help__subcmd__stat"
                 ;;
@@ -53,7 +59,7 @@ _tenure() {
 
     case "${cmd}" in
         tenure)
-            opts="-h -V --help --version bench doctor report stat help"
+            opts="-h -V --help --version bench doctor report run stat help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -111,7 +117,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__help)
-            opts="bench doctor report stat help"
+            opts="bench doctor report run stat help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -180,6 +186,20 @@ _tenure() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        tenure__subcmd__help__subcmd__run)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         tenure__subcmd__help__subcmd__stat)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -206,6 +226,44 @@ _tenure() {
                     return 0
                     ;;
                 -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__run)
+            opts="-h --heap --heap-threshold --munmap --discard --lock --populate --exit --stats --verbose --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --heap-threshold)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --munmap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --discard)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --lock)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --populate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

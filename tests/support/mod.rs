@@ -3,8 +3,12 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{Read as _, Seek as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Completion, Failed};
 
@@ -38,7 +42,7 @@ pub fn ok(command: &mut Command) -> Output {
 
 /// Runs a test program: 77 is a skip, and its last line says why.
 pub fn verdict(command: &mut Command) -> Verdict {
-    let output = command.output()?;
+    let output = output_in_time(command);
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     match output.status.code() {
@@ -49,6 +53,39 @@ pub fn verdict(command: &mut Command) -> Verdict {
             Ok(Completion::ignored_with(reason))
         }
         _ => Err(format!("{command:?}: {}\n{stdout}{stderr}", output.status).into()),
+    }
+}
+
+/// Runs a command to its end, in a process group of its own; one that hangs is killed
+/// with all that it has started.
+pub fn output_in_time(command: &mut Command) -> Output {
+    const MOST: Duration = Duration::from_secs(300);
+    let mut texts = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
+    let [stdout, stderr] = texts.each_ref().map(|file| file.try_clone().unwrap());
+    command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+    let mut child = command.process_group(0).spawn().unwrap();
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begun.elapsed() > MOST {
+            let group = format!("-{}", child.id());
+            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+            let _ = child.kill();
+        }
+        sleep(Duration::from_millis(5));
+    };
+    let [stdout, stderr] = texts.each_mut().map(|file| {
+        let mut text = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut text).unwrap();
+        text
+    });
+    Output {
+        status,
+        stdout,
+        stderr,
     }
 }
 

@@ -7,11 +7,13 @@ mod bench;
 mod cli;
 mod doctor;
 mod report;
+mod run;
 mod stat;
 mod table;
 mod text;
 
 use std::{
+    env,
     io::{self, Write},
     process::ExitCode,
 };
@@ -25,7 +27,7 @@ pub fn command() -> clap::Command {
 
 /// Parses the command line, does what it asks, and returns the exit status:
 /// 0 done, 1 something failed, 2 the command line was wrong; others are the
-/// command's own.
+/// command's own, or those of the program that `tenure run` becomes.
 pub fn run() -> ExitCode {
     if bench::is_worker() {
         return match bench::work() {
@@ -33,9 +35,10 @@ pub fn run() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
-    // This itself ends the process: status 2 on a wrong command line, status 0
-    // after --help and --version.
-    let cli = cli::Cli::parse();
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return not_a_command(&error),
+    };
     let mut stdout = io::stdout().lock();
     let done = match cli.command {
         cli::Command::Bench(arguments) => {
@@ -45,6 +48,7 @@ pub fn run() -> ExitCode {
         cli::Command::Report(arguments) => {
             report::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
+        cli::Command::Run(arguments) => Ok(run::run(&arguments)),
         cli::Command::Stat(arguments) => {
             stat::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
@@ -57,6 +61,19 @@ pub fn run() -> ExitCode {
             eprintln!("tenure: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints help or a version, with status 0, or what is wrong with the command line.
+fn not_a_command(error: &clap::Error) -> ExitCode {
+    // Nobody is left to be told.
+    let _ = error.print();
+    let is_run = env::args_os().nth(1).is_some_and(|name| name == "run");
+    match error.exit_code() {
+        0 => ExitCode::SUCCESS,
+        // Others are the program's own.
+        _ if is_run => ExitCode::from(run::FAILED),
+        _ => ExitCode::from(2),
     }
 }
 

@@ -74,7 +74,8 @@ pub static TABLE: [OptionRow; 9] = [
                Smaller requests go to the next allocator in line: the C library's, or one \
                that LD_PRELOAD names. Off where address space is limited (RLIMIT_AS, \
                vm.overcommit_memory=2), and together with --lock unless RLIMIT_MEMLOCK is \
-               unlimited.",
+               unlimited. Once blocks have been freed there is a thread, tenure-heap: the \
+               program is one with threads.",
     },
     OptionRow {
         name: OptionName::HeapThreshold,
@@ -150,9 +151,8 @@ pub static TABLE: [OptionRow; 9] = [
         help: "Let the process's end be seen before its memory is freed",
         when: "For programs with gigabytes whose end or restart somebody waits for. A second \
                process, tenure-teardown, shares the memory and frees it; memory is still in \
-               use when wait returns. Processes that are forked have none (a program that \
-               goes to the background by itself must be told to stay), nor can a process \
-               with one make a user namespace (unshare).",
+               use when wait returns. Processes that are forked have none: a program that goes \
+               to the background by itself must be told to stay.",
     },
     OptionRow {
         name: OptionName::Stats,

@@ -103,6 +103,7 @@ mod tests {
                 "completions/tenure.fish",
                 "man/tenure-bench.1",
                 "man/tenure-doctor.1",
+                "man/tenure-run.1",
                 "man/tenure-stat.1",
                 "man/tenure.1"
             ]

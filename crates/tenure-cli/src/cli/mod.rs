@@ -3,6 +3,7 @@
 mod bench;
 mod doctor;
 mod report;
+mod run;
 mod stat;
 
 use clap::{Parser, Subcommand};
@@ -10,6 +11,7 @@ use clap::{Parser, Subcommand};
 pub use self::bench::{BenchArguments, ExperimentName};
 pub use self::doctor::DoctorArguments;
 pub use self::report::ReportArguments;
+pub use self::run::RunArguments;
 pub use self::stat::StatArguments;
 
 const EXIT_STATUS: &str = "\
@@ -37,5 +39,6 @@ pub enum Command {
     Bench(BenchArguments),
     Doctor(DoctorArguments),
     Report(ReportArguments),
+    Run(RunArguments),
     Stat(StatArguments),
 }

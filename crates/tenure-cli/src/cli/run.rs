@@ -1,0 +1,197 @@
+//! `tenure run`: its arguments, from the table that the preloaded library reads too.
+
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use tenure_options::{Kind, OptionRow, TABLE};
+
+const ABOUT: &str = "Run a program with tenure under it";
+
+const LONG_ABOUT: &str = "\
+Run a program with tenure under it, unmodified
+
+The program and all that it runs get libtenure_preload.so by LD_PRELOAD, before what \
+that names already, and the options by the environment; each can also be set there. The \
+library stands between a program and its C library, does there what the options say, and \
+nothing without any. Where it is in doubt, or refused, what happens is what happens \
+without it.
+
+The library cannot be put under statically linked programs, programs of another processor \
+or C library, and programs that get rights by being run (set-user-ID, set-group-ID, file \
+capabilities): run says so. When a program runs such others, they run without it, and so \
+do those that get an environment without these variables.";
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  125  tenure itself failed, or the command line was wrong
+  126  COMMAND was found but cannot be run, or not with the library
+  127  COMMAND was not found
+  Else that of COMMAND, which takes tenure's place.";
+
+const COMMAND: &str = "command";
+
+/// Run a program with tenure under it
+#[derive(Debug)]
+pub struct RunArguments {
+    /// The options that were given, each with the value for its variable.
+    pub settings: Vec<(&'static OptionRow, OsString)>,
+    /// The command and its arguments.
+    pub command: Vec<OsString>,
+}
+
+impl Args for RunArguments {
+    fn augment_args(command: Command) -> Command {
+        command
+            .about(ABOUT)
+            .long_about(LONG_ABOUT)
+            .after_help(EXIT_STATUS)
+            .args(TABLE.iter().map(argument))
+            .arg(
+                Arg::new(COMMAND)
+                    .value_name("COMMAND")
+                    .help("Program to run, and its arguments")
+                    .required(true)
+                    .num_args(1..)
+                    .trailing_var_arg(true)
+                    .value_parser(value_parser!(OsString)),
+            )
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn argument(row: &'static OptionRow) -> Arg {
+    let (value, environment) = match row.kind {
+        Kind::Switch => (None, format!("{}=1", row.variable)),
+        Kind::Word(word) => (Some(word), format!("{}={word}", row.variable)),
+        Kind::Size { .. } => (Some("SIZE"), format!("{}=SIZE", row.variable)),
+    };
+    let unit = match row.unit {
+        Some(unit) => format!("SIZE is in {unit}, or ends in K, M, G or T (of 1024). "),
+        None => String::new(),
+    };
+    let argument = Arg::new(row.flag).long(row.flag).help(row.help);
+    let argument = argument.long_help(format!(
+        "{}\n\n{}\n\n{unit}In the environment: {environment}. Default: {}.",
+        row.help, row.when, row.default
+    ));
+    match value {
+        None => argument.action(ArgAction::SetTrue),
+        Some(value) => argument
+            .value_name(value)
+            .require_equals(true)
+            .value_parser(move |text: &str| checked(row, text)),
+    }
+}
+
+fn checked(row: &OptionRow, text: &str) -> Result<String, String> {
+    if row.accepts(text) {
+        return Ok(text.to_owned());
+    }
+    Err(match row.kind {
+        Kind::Word(word) => format!("the only value is {word}"),
+        Kind::Switch => "0 or 1 is wanted".to_owned(),
+        Kind::Size { least_bytes } => {
+            format!("a size of at least {least_bytes} bytes is wanted, such as 65536, 64K or 4M")
+        }
+    })
+}
+
+impl FromArgMatches for RunArguments {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let setting = |row: &'static OptionRow| {
+            let value = match row.kind {
+                Kind::Switch => matches.get_flag(row.flag).then(|| "1".to_owned()),
+                _ => matches.get_one::<String>(row.flag).cloned(),
+            };
+            value.map(|value| (row, value.into()))
+        };
+        let command = matches.get_many::<OsString>(COMMAND).into_iter().flatten();
+        Ok(Self {
+            settings: TABLE.iter().filter_map(setting).collect(),
+            command: command.cloned().collect(),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::super::{Cli, Command};
+    use super::*;
+
+    fn run(line: &[&str]) -> Option<RunArguments> {
+        let line = ["tenure", "run"].iter().chain(line);
+        match Cli::try_parse_from(line).ok()?.command {
+            Command::Run(arguments) => Some(arguments),
+            _ => None,
+        }
+    }
+
+    fn settings(line: &[&str]) -> Vec<(&'static str, OsString)> {
+        let settings = run(line).unwrap().settings.into_iter();
+        settings.map(|(row, value)| (row.variable, value)).collect()
+    }
+
+    #[test]
+    fn options_become_variables() {
+        let all = [
+            "--heap",
+            "--heap-threshold=64K",
+            "--munmap=background",
+            "--discard=background",
+            "--lock=onfault",
+            "--populate=1G",
+            "--exit=background",
+            "--stats",
+            "--verbose",
+        ];
+        assert_eq!(all.len(), TABLE.len());
+        let line: Vec<_> = all.into_iter().chain(["--", "true"]).collect();
+        let wanted = [
+            ("TENURE_HEAP", "1".into()),
+            ("TENURE_HEAP_THRESHOLD", "64K".into()),
+            ("TENURE_MUNMAP", "background".into()),
+            ("TENURE_DISCARD", "background".into()),
+            ("TENURE_LOCK", "onfault".into()),
+            ("TENURE_POPULATE", "1G".into()),
+            ("TENURE_EXIT", "background".into()),
+            ("TENURE_STATS", "1".into()),
+            ("TENURE_VERBOSE", "1".into()),
+        ];
+        assert_eq!(settings(&line), wanted);
+        assert_eq!(settings(&["true"]), []);
+    }
+
+    #[test]
+    fn what_follows_the_command_is_its_own() {
+        let arguments = run(&["--heap", "ls", "--heap", "--", "-l"]).unwrap();
+        assert_eq!(arguments.settings.len(), 1);
+        assert_eq!(arguments.command, ["ls", "--heap", "--", "-l"]);
+        assert_eq!(run(&["--", "-x"]).unwrap().command, ["-x"]);
+    }
+
+    #[test]
+    fn wrong_values_are_refused() {
+        for line in [
+            &["--munmap=later", "true"][..],
+            &["--munmap", "background", "true"],
+            &["--heap=1", "true"],
+            &["--heap-threshold=1K", "true"],
+            &["--populate=0", "true"],
+            &["--populate=1.5G", "true"],
+            &["--heap"],
+            &[],
+        ] {
+            assert!(run(line).is_none(), "{line:?}");
+        }
+    }
+}

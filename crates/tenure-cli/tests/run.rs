@@ -1,0 +1,260 @@
+//! `tenure run` as scripts meet it: what the program gets, and what is refused.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+
+use assert_cmd::cargo::cargo_bin_cmd;
+use libtest_mimic::{Arguments, Completion, Trial};
+
+fn main() -> ExitCode {
+    macro_rules! trials {
+        ($($test:ident),* $(,)?) => {
+            vec![$(Trial::ignorable_test(stringify!($test), || Ok($test()))),*]
+        };
+    }
+    let trials = trials![
+        the_program_gets_library_options_and_its_own_arguments,
+        it_is_under_the_program_and_its_children,
+        what_was_preloaded_stays_behind_ours,
+        what_cannot_be_found_is_127_and_what_cannot_be_run_126,
+        a_wrong_command_line_is_125,
+        scripts_run_under_their_interpreter,
+        static_programs_are_refused,
+        programs_for_other_processors_are_refused,
+        programs_that_get_rights_are_refused,
+        without_the_library_it_says_where_it_looked,
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn run(arguments: &[&str]) -> Output {
+    let mut tenure = cargo_bin_cmd!("tenure");
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TENURE_") {
+            tenure.env_remove(name);
+        }
+    }
+    tenure.env_remove("LD_PRELOAD").arg("run").args(arguments);
+    tenure.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// It ends with this status, having said nothing but one line that has these words.
+#[track_caller]
+fn is_refused(output: &Output, status: i32, words: &str) {
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{told}");
+    assert!(output.stdout.is_empty());
+    assert!(
+        told.starts_with("tenure: ") && told.contains(words),
+        "{told}"
+    );
+    assert_eq!(told.lines().count(), 1, "{told}");
+}
+
+fn compile(folder: &Path, flags: &[&str]) -> Option<PathBuf> {
+    let source = folder.join("x.c");
+    fs::write(&source, "int main(void) { return 5; }\n").unwrap();
+    let program = folder.join("x");
+    let mut compiler = Command::new("cc");
+    compiler.args(flags).arg("-o").arg(&program).arg(&source);
+    compiler
+        .output()
+        .is_ok_and(|output| output.status.success())
+        .then_some(program)
+}
+
+fn the_program_gets_library_options_and_its_own_arguments() -> Completion {
+    let script = r#"echo "$LD_PRELOAD $TENURE_HEAP_THRESHOLD $TENURE_MUNMAP $0 $1"; exit 7"#;
+    let output = run(&["--heap-threshold=64K", "sh", "-c", script, "name", "--heap"]);
+    assert_eq!(output.status.code(), Some(7));
+    let told = text(&output.stdout);
+    let words: Vec<_> = told.split_whitespace().collect();
+    let [library, "64K", "name", "--heap"] = words[..] else {
+        panic!("{told}");
+    };
+    assert!(library.ends_with("/libtenure_preload.so"), "{library}");
+    assert!(Path::new(library).is_absolute() && Path::new(library).is_file());
+    assert_eq!(text(&output.stderr), "");
+    Completion::Completed
+}
+
+fn it_is_under_the_program_and_its_children() -> Completion {
+    let output = run(&[
+        "--verbose",
+        "--munmap=background",
+        "--",
+        "sh",
+        "-c",
+        "true; env true",
+    ]);
+    let told = text(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let names = ["sh", "env", "true"];
+    let lines: Vec<_> = told.lines().collect();
+    assert_eq!(lines.len(), names.len(), "{told}");
+    for (line, name) in lines.into_iter().zip(names) {
+        assert!(
+            line.starts_with(&format!("tenure: {name} (process ")),
+            "{line}"
+        );
+        assert!(line.contains("munmap=background"), "{line}");
+    }
+    Completion::Completed
+}
+
+fn what_was_preloaded_stays_behind_ours() -> Completion {
+    let mut tenure = cargo_bin_cmd!("tenure");
+    tenure.args(["run", "sh", "-c", "echo $LD_PRELOAD"]);
+    // The C library is there in any case.
+    let output = tenure.env("LD_PRELOAD", "libc.so.6").output().unwrap();
+    let told = text(&output.stdout);
+    assert!(
+        told.ends_with("/libtenure_preload.so:libc.so.6\n"),
+        "{told}"
+    );
+    Completion::Completed
+}
+
+fn what_cannot_be_found_is_127_and_what_cannot_be_run_126() -> Completion {
+    is_refused(&run(&["no-such-program"]), 127, "no-such-program");
+    is_refused(&run(&["/no/such/program"]), 127, "/no/such/program");
+    is_refused(&run(&["/"]), 126, "may not be executed");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "text").unwrap();
+    is_refused(&run(&[file.to_str().unwrap()]), 126, "may not be executed");
+    Completion::Completed
+}
+
+fn a_wrong_command_line_is_125() -> Completion {
+    for wrong in [
+        &[][..],
+        &["--heap"],
+        &["--no-such-option", "true"],
+        &["--exit=now", "true"],
+    ] {
+        let output = run(wrong);
+        assert_eq!(output.status.code(), Some(125), "{wrong:?}");
+        assert!(!output.stderr.is_empty() && output.stdout.is_empty());
+    }
+    let output = run(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let help = text(&output.stdout);
+    for known in [
+        "Exit status:",
+        "125",
+        "TENURE_HEAP_THRESHOLD=SIZE",
+        "--discard",
+    ] {
+        assert!(help.contains(known), "no {known} in {help}");
+    }
+    Completion::Completed
+}
+
+fn scripts_run_under_their_interpreter() -> Completion {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    let write = |text: &str| {
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    write("#! /bin/sh\necho $LD_PRELOAD; exit 6\n");
+    let output = run(&[script.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(6));
+    assert!(text(&output.stdout).contains("libtenure_preload.so"));
+    // As execvp does it.
+    write("exit 6\n");
+    assert_eq!(run(&[script.to_str().unwrap()]).status.code(), Some(6));
+    write("#!/no/such/interpreter\n");
+    is_refused(&run(&[script.to_str().unwrap()]), 127, "script");
+    Completion::Completed
+}
+
+fn static_programs_are_refused() -> Completion {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = compile(folder.path(), &["-static"]) else {
+        return Completion::ignored_with("nothing can be linked statically here");
+    };
+    let program = program.to_str().unwrap();
+    is_refused(&run(&[program]), 126, "is statically linked");
+    let script = folder.path().join("script");
+    fs::write(&script, format!("#!{program}\n")).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    is_refused(&run(&[script.to_str().unwrap()]), 126, "its interpreter");
+    Completion::Completed
+}
+
+fn programs_for_other_processors_are_refused() -> Completion {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = compile(folder.path(), &[]) else {
+        return Completion::ignored_with("there is no compiler here");
+    };
+    assert_eq!(run(&[program.to_str().unwrap()]).status.code(), Some(5));
+    let mut bytes = fs::read(&program).unwrap();
+    let (machine_at, sparc) = (18, 2);
+    bytes[machine_at..machine_at + 2].copy_from_slice(&[sparc, 0]);
+    fs::write(&program, bytes).unwrap();
+    is_refused(&run(&[program.to_str().unwrap()]), 126, "another processor");
+    Completion::Completed
+}
+
+/// As the user to whom nothing belongs, where tests run as root.
+fn programs_that_get_rights_are_refused() -> Completion {
+    const NOBODY: u32 = 65534;
+    // A folder that is open to all.
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(folder.path(), open).unwrap();
+    let Some(program) = compile(folder.path(), &[]) else {
+        return Completion::ignored_with("there is no compiler here");
+    };
+    match chown(&program, Some(0), Some(0)) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Completion::ignored_with("only root can make such programs");
+        }
+        Err(error) => panic!("{error}"),
+    }
+    let tenure = folder.path().join("tenure");
+    fs::copy(env!("CARGO_BIN_EXE_tenure"), &tenure).unwrap();
+    fs::write(folder.path().join("libtenure_preload.so"), "").unwrap();
+    for (mode, words) in [(0o4755, "set-user-ID"), (0o2755, "set-group-ID")] {
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+        let mut command = Command::new(&tenure);
+        command.arg("run").arg(&program).uid(NOBODY).gid(NOBODY);
+        is_refused(&command.output().unwrap(), 126, words);
+        // Whose rights they are, gets none.
+        assert_eq!(run(&[program.to_str().unwrap()]).status.code(), Some(5));
+    }
+    Completion::Completed
+}
+
+fn without_the_library_it_says_where_it_looked() -> Completion {
+    let folder = tempfile::tempdir().unwrap();
+    let tenure = folder.path().join("tenure");
+    fs::copy(env!("CARGO_BIN_EXE_tenure"), &tenure).unwrap();
+    let output = Command::new(&tenure)
+        .args(["run", "true"])
+        .output()
+        .unwrap();
+    is_refused(&output, 125, "there is no libtenure_preload.so");
+    // What the loader would take apart.
+    let spaced = folder.path().join("a b");
+    fs::create_dir(&spaced).unwrap();
+    fs::write(spaced.join("libtenure_preload.so"), "").unwrap();
+    fs::rename(&tenure, spaced.join("tenure")).unwrap();
+    let output = Command::new(spaced.join("tenure"))
+        .args(["run", "true"])
+        .output()
+        .unwrap();
+    is_refused(&output, 125, "a space, a colon or a dollar sign");
+    Completion::Completed
+}

@@ -1,0 +1,89 @@
+//! The functions that programs call. Each adds the address that it will return to,
+//! and goes on to the function of its name: it matters who calls.
+
+use std::arch::naked_asm;
+use std::ffi::{c_int, c_void};
+
+/// Defines a function of up to five arguments. The next register has the caller.
+macro_rules! entry {
+    ($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty, $x86_64:literal, $aarch64:literal) => {
+        /// Adds the caller.
+        ///
+        /// # Safety
+        ///
+        /// As for the system call.
+        #[unsafe(naked)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> $answer {
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!(
+                concat!("mov ", $x86_64, ", [rsp]"),
+                "jmp {}",
+                sym super::$name
+            );
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!(concat!("mov ", $aarch64, ", x30"), "b {}", sym super::$name);
+        }
+    };
+}
+
+entry!(munmap(addr: *mut c_void, len: usize) -> c_int, "rdx", "x2");
+entry!(madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int, "rcx", "x3");
+// The last argument may be missing, and is then not looked at.
+entry!(
+    mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: c_int, new: *mut c_void)
+        -> *mut c_void, "r9", "x5"
+);
+
+/// Adds the caller.
+///
+/// # Safety
+///
+/// As for the system call.
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // The seventh argument is on the stack, which is then as it has to be at a call.
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        ".cfi_startproc",
+        "push qword ptr [rsp]",
+        ".cfi_adjust_cfa_offset 8",
+        "call {}",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "ret",
+        ".cfi_endproc",
+        sym super::mmap
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!("mov x6, x30", "b {}", sym super::mmap);
+}
+
+/// The same: there are no other offsets than of 64 bits here.
+///
+/// # Safety
+///
+/// As for the system call.
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!("jmp {}", sym mmap);
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!("b {}", sym mmap);
+}

@@ -1,0 +1,325 @@
+//! Each option does what the table says, and what is not asked for is not done; what the
+//! library exports, and how it is loaded.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::process::{Command, ExitCode, Output};
+use std::sync::Arc;
+
+use common::*;
+use libtest_mimic::{Completion, Trial};
+
+type Test = (&'static str, fn(&Workshop) -> Verdict);
+
+fn main() -> ExitCode {
+    run(|| {
+        let shop = Arc::new(Workshop::new());
+        let tests: [Test; 13] = [
+            ("the_exported_symbols_are_the_hooks", symbols),
+            ("it_stays_when_it_is_closed", stays),
+            ("nothing_is_on_by_itself", nothing),
+            ("the_heap_serves_large_blocks", heap),
+            ("large_ranges_are_freed_in_the_background", release),
+            ("new_mappings_are_populated", populate),
+            ("memory_is_locked_on_fault", lock),
+            ("a_refused_lock_is_one_line", refused_lock),
+            ("the_heap_is_off_under_a_limited_lock", heap_and_lock),
+            ("the_helper_is_there", exit),
+            ("the_summary_comes_however_a_program_ends", summary),
+            ("one_line_says_what_is_on", verbose),
+            ("wrong_values_are_told_and_left_out", wrong),
+        ];
+        let trial = |(name, test): Test| {
+            let shop = shop.clone();
+            Trial::ignorable_test(name, move || test(&shop))
+        };
+        tests.into_iter().map(trial).collect()
+    })
+}
+
+const HOOKS: [&str; 20] = [
+    "_Exit",
+    "_exit",
+    "aligned_alloc",
+    "calloc",
+    "free",
+    "free_aligned_sized",
+    "free_sized",
+    "madvise",
+    "malloc",
+    "malloc_usable_size",
+    "memalign",
+    "mmap",
+    "mmap64",
+    "mremap",
+    "munmap",
+    "posix_memalign",
+    "pvalloc",
+    "realloc",
+    "reallocarray",
+    "valloc",
+];
+
+/// Without versions, so that programs that ask for a version of the C library's get
+/// them.
+fn symbols(_: &Workshop) -> Verdict {
+    let mut nm = Command::new("nm");
+    nm.args(["--dynamic", "--defined-only", "--with-symbol-versions"]);
+    let output = ok(nm.arg(library()));
+    let text = String::from_utf8(output.stdout)?;
+    let names: BTreeSet<_> = text
+        .lines()
+        .filter_map(|line| line.split(' ').nth(2))
+        .collect();
+    assert_eq!(names, BTreeSet::from(HOOKS));
+    Ok(Completion::Completed)
+}
+
+fn stays(_: &Workshop) -> Verdict {
+    if find("readelf").is_none() {
+        return Ok(Completion::ignored_with("there is no readelf here"));
+    }
+    let mut readelf = Command::new("readelf");
+    let output = ok(readelf.arg("--dynamic").arg("--wide").arg(library()));
+    let text = String::from_utf8(output.stdout)?;
+    for wanted in ["NODELETE", "NOW"] {
+        assert!(text.contains(wanted), "no {wanted} in {text}");
+    }
+    Ok(Completion::Completed)
+}
+
+/// The program's lines, and ours.
+struct Facts {
+    lines: Vec<String>,
+    ours: Vec<String>,
+}
+
+impl Facts {
+    fn of(shop: &Workshop, options: Options, argument: &str) -> Self {
+        let program = shop.compile(&project("tests/preload/facts/facts.c"), &[]);
+        let mut command = Command::new(program);
+        command.arg(argument);
+        Self::from(&output_in_time(put_under(&mut command, options, &[])))
+    }
+
+    fn from(output: &Output) -> Self {
+        let lines = |text: &[u8]| -> Vec<String> {
+            let text = String::from_utf8_lossy(text);
+            text.lines().map(str::to_owned).collect()
+        };
+        let ours = lines(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{ours:?}");
+        Self {
+            lines: lines(&output.stdout),
+            ours,
+        }
+    }
+
+    #[track_caller]
+    fn tell(&self, wanted: &str) {
+        assert!(
+            self.lines.iter().any(|line| line == wanted),
+            "no {wanted}: {:?}",
+            self.lines
+        );
+    }
+
+    /// The one line of ours.
+    #[track_caller]
+    fn line(&self) -> &str {
+        assert_eq!(self.ours.len(), 1, "{:?}", self.ours);
+        &self.ours[0]
+    }
+}
+
+fn nothing(shop: &Workshop) -> Verdict {
+    for options in [&[][..], &[STATS]] {
+        let facts = Facts::of(shop, options, "");
+        facts.tell(&format!("mapped 0 of {}", (8 << 20) / tenure::page_size()));
+        facts.tell("reserved 0");
+        facts.tell("locked no");
+        facts.tell("helper none");
+        if options.is_empty() {
+            assert!(facts.ours.is_empty(), "{:?}", facts.ours);
+        } else {
+            assert!(facts.line().ends_with("nothing to do"), "{}", facts.line());
+        }
+    }
+    Ok(Completion::Completed)
+}
+
+fn heap(shop: &Workshop) -> Verdict {
+    let facts = Facts::of(shop, &[HEAP, STATS], "");
+    assert!(
+        facts.line().contains("heap: 1 blocks served"),
+        "{}",
+        facts.line()
+    );
+    const OFF: (&str, &str) = ("TENURE_HEAP", "0");
+    let facts = Facts::of(shop, &[LOW_THRESHOLD, OFF, STATS], "");
+    assert!(facts.line().ends_with("nothing to do"), "{}", facts.line());
+    Ok(Completion::Completed)
+}
+
+fn release(shop: &Workshop) -> Verdict {
+    let facts = Facts::of(shop, &[MUNMAP, STATS], "");
+    let told = facts.line();
+    assert!(told.contains("unmapped 8 MiB in 1 calls"), "{told}");
+    assert!(
+        told.contains("freed in the background 8 MiB in 1 calls"),
+        "{told}"
+    );
+    let facts = Facts::of(shop, &[DISCARD, STATS], "");
+    let told = facts.line();
+    assert!(told.contains("discarded 8 MiB in 1 calls"), "{told}");
+    assert!(!told.contains("unmapped"), "{told}");
+    Ok(Completion::Completed)
+}
+
+fn populate(shop: &Workshop) -> Verdict {
+    let pages = (8 << 20) / tenure::page_size();
+    let all = format!("mapped {pages} of {pages}");
+    let none = format!("mapped 0 of {pages}");
+    let facts = Facts::of(shop, &[POPULATE], "");
+    facts.tell(&all);
+    facts.tell("reserved 0");
+    Facts::of(shop, &[("TENURE_POPULATE", "8M")], "").tell(&all);
+    Facts::of(shop, &[("TENURE_POPULATE", "8388609")], "").tell(&none);
+    Ok(Completion::Completed)
+}
+
+/// Runs with as much locked memory as is said, if that can be had.
+fn facts_under_limit(shop: &Workshop, limit: &str, options: Options) -> Option<Facts> {
+    let program = shop.compile(&project("tests/preload/facts/facts.c"), &[]);
+    let mut command = Command::new("sh");
+    let script = format!("ulimit -l {limit} || exit 77; exec \"$@\"");
+    command.args(["-c", &script, "sh"]);
+    command.arg("env");
+    command.arg(format!("LD_PRELOAD={}", library().display()));
+    command.args(
+        options
+            .iter()
+            .map(|(name, value)| format!("{name}={value}")),
+    );
+    let output = output_in_time(command.arg(program));
+    (output.status.code() != Some(77)).then(|| Facts::from(&output))
+}
+
+fn lock(shop: &Workshop) -> Verdict {
+    // Without CAP_IPC_LOCK all that is mapped must fit.
+    let facts = Facts::of(shop, &[LOCK], "");
+    if !facts.ours.is_empty() {
+        return Ok(Completion::ignored_with(
+            "RLIMIT_MEMLOCK does not allow it here",
+        ));
+    }
+    facts.tell("locked yes");
+    facts.tell(&format!("mapped 0 of {}", (8 << 20) / tenure::page_size()));
+    Ok(Completion::Completed)
+}
+
+fn refused_lock(shop: &Workshop) -> Verdict {
+    let Some(facts) = facts_under_limit(shop, "0", &[LOCK]) else {
+        return Ok(Completion::ignored_with("ulimit is refused"));
+    };
+    if facts.ours.is_empty() {
+        return Ok(Completion::ignored_with("this user may lock any amount"));
+    }
+    let told = facts.line();
+    assert!(
+        told.starts_with("tenure: lock=onfault is left out: "),
+        "{told}"
+    );
+    facts.tell("locked no");
+    Ok(Completion::Completed)
+}
+
+fn heap_and_lock(shop: &Workshop) -> Verdict {
+    let limited = facts_under_limit(shop, "8192", &[LOCK, HEAP, STATS]);
+    let Some(limited) = limited else {
+        return Ok(Completion::ignored_with("ulimit is refused"));
+    };
+    if limited.lines.contains(&"locked no".to_owned()) {
+        return Ok(Completion::ignored_with(
+            "8 MiB are not enough for this user",
+        ));
+    }
+    assert!(
+        limited
+            .ours
+            .iter()
+            .any(|line| line.starts_with("tenure: heap is left out: ")),
+        "{:?}",
+        limited.ours
+    );
+    let Some(facts) = facts_under_limit(shop, "unlimited", &[LOCK, HEAP, STATS]) else {
+        return Ok(Completion::ignored_with(
+            "RLIMIT_MEMLOCK cannot be raised here",
+        ));
+    };
+    facts.tell("locked yes");
+    // Of terabytes that are locked nothing is brought in that is not used.
+    facts.tell("block 1");
+    assert!(
+        facts.line().contains("heap: 1 blocks served"),
+        "{}",
+        facts.line()
+    );
+    Ok(Completion::Completed)
+}
+
+fn exit(shop: &Workshop) -> Verdict {
+    let facts = Facts::of(shop, &[EXIT], "");
+    if !facts.ours.is_empty() {
+        let reason = format!("tear-down is refused here: {:?}", facts.ours);
+        return Ok(Completion::ignored_with(reason));
+    }
+    // The kernel tells children where it was built so.
+    if !std::path::Path::new("/proc/thread-self/children").exists() {
+        return Ok(Completion::ignored_with(
+            "/proc does not tell children here",
+        ));
+    }
+    facts.tell("helper tenure-teardown");
+    Ok(Completion::Completed)
+}
+
+fn summary(shop: &Workshop) -> Verdict {
+    for way in ["", "_exit", "quick_exit", "close", "fork"] {
+        let facts = Facts::of(shop, &[HEAP, STATS], way);
+        let told = facts.line();
+        assert!(told.starts_with("tenure: facts (process "), "{way}: {told}");
+        assert!(told.contains("heap: 1 blocks served"), "{way}: {told}");
+    }
+    Ok(Completion::Completed)
+}
+
+fn verbose(shop: &Workshop) -> Verdict {
+    let facts = Facts::of(shop, &[VERBOSE], "");
+    let told = facts.line();
+    assert!(told.starts_with("tenure: facts (process "), "{told}");
+    assert!(
+        told.contains("): next allocator /") && told.contains("libc"),
+        "{told}"
+    );
+    let facts = Facts::of(
+        shop,
+        &[VERBOSE, LOW_THRESHOLD, MUNMAP, DISCARD, POPULATE],
+        "",
+    );
+    let told = facts.line();
+    let wanted = "heap from 64 KiB on, munmap=background, discard=background, \
+                  populate from 1 MiB on, next allocator";
+    assert!(told.contains(wanted), "{told}");
+    Ok(Completion::Completed)
+}
+
+fn wrong(shop: &Workshop) -> Verdict {
+    let facts = Facts::of(shop, &[("TENURE_HEAP", "yes"), ("TENURE_MUNMAP", "")], "");
+    assert_eq!(
+        facts.line(),
+        "tenure: TENURE_HEAP=yes is not understood, and left out"
+    );
+    Ok(Completion::Completed)
+}
