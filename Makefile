@@ -14,7 +14,7 @@ C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTD
 # Six experiments on this machine's memory, within a minute; the last line is the path
 # of a page that shows them.
 demo:
-	$(CARGO) build --quiet --release --package tenure-cli
+	$(CARGO) build --quiet --release --package tenure-cli --package tenure-preload
 	$(TARGET)/release/tenure bench --quick --record $(TARGET)/demo.json
 	@$(TARGET)/release/tenure report $(TARGET)/demo.json --output $(TARGET)/demo.html
 
