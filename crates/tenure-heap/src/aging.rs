@@ -104,9 +104,7 @@ fn free_lazily(place: Place) -> usize {
     // SAFETY: nobody else has the place. What is locked is refused, and stays as it is.
     let _ = unsafe { sys::free_lazily((place.address(), bytes)) };
     slot.stamp.store(limits::tick(), Relaxed);
-    limits::lazy_put(slot);
-    let held = place.class.lock.lock();
-    place.class.lazy.push(&held, place.class, place.index);
+    place.class.put_lazy(&place.class.lock.lock(), place.index);
     bytes
 }
 
@@ -127,7 +125,7 @@ pub(crate) fn give_back(place: Place) -> usize {
         slot.touched.set(0);
     }
     match place.class.lock.lock_soon() {
-        Some(held) => place.class.given.push(&held, place.class, place.index),
+        Some(held) => place.class.put_given(&held, place.index),
         None => shard::put_again(place),
     }
     GIVEN_BACK.fetch_add(bytes, Relaxed);

@@ -39,7 +39,7 @@ pub(crate) struct Class {
     /// Free, and the kernel may have taken the memory.
     pub(crate) lazy: List,
     /// Free, without memory.
-    pub(crate) given: List,
+    given: List,
     /// The process in which the lists are right.
     generation: AtomicU32,
     pub(crate) tally: Tally,
@@ -177,6 +177,19 @@ impl Class {
         Some(place)
     }
 
+    /// Keeps a place whose memory the kernel may take.
+    pub(crate) fn put_lazy(&self, held: &Held<'_>, place: u32) {
+        self.refresh(held);
+        limits::lazy_put(self.slot(place));
+        self.lazy.push(held, self, place);
+    }
+
+    /// Keeps a place without memory.
+    pub(crate) fn put_given(&self, held: &Held<'_>, place: u32) {
+        self.refresh(held);
+        self.given.push(held, self, place);
+    }
+
     fn take_new(&self, _held: &Held<'_>) -> Option<u32> {
         let index = self.frontier.load(Relaxed);
         if index == self.capacity.load(Relaxed) || self.make_usable(index).is_err() {
@@ -214,7 +227,7 @@ impl Class {
     }
 
     /// In the child of a fork, finds what is free: nobody was waited for.
-    pub(crate) fn refresh(&self, held: &Held<'_>) {
+    fn refresh(&self, held: &Held<'_>) {
         if self.generation.load(Relaxed) != fork::generation() {
             self.find_free(held);
         }
@@ -241,7 +254,6 @@ impl Class {
             if is_ours {
                 continue;
             }
-            slot.set_state(free_in(generation));
             slot.stamp.store(limits::tick(), Relaxed);
             if slot.touched.get() == 0 {
                 self.given.push(held, self, place);
@@ -263,6 +275,11 @@ impl Class {
             // cannot be emptied on an old kernel has no contents of before the fork.
             let _ = unsafe { sys::give_back((self.address(from), size)) };
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn usable(&self) -> u32 {
+        self.usable_places.load(Relaxed)
     }
 
     /// The child of a fork has no other threads, and its lists may be half changed.

@@ -11,7 +11,7 @@ use crate::classes::{HUGE_BYTES, bytes_of};
 use crate::options::HeapOptions;
 use crate::slot::Slot;
 use crate::space::{Place, SPACE};
-use crate::{seams, sys};
+use crate::sys;
 
 /// Places that are cut, at most: a process may have 65,530 mappings by default.
 const MOST_CUT: usize = 8 << 10;
@@ -68,17 +68,6 @@ pub(crate) fn fit(place: Place, slot: &Slot, pages: usize) {
 /// Where base pages begin in the usual blocks of a class.
 pub(crate) fn usual_cut(number: usize, page_bytes: usize) -> usize {
     cut_of(bytes_of(number), page_bytes)
-}
-
-/// Has huge pages behind where base pages began, for a block that grows past that.
-/// What was filled separately stays two mappings.
-pub(crate) fn grow(place: Place, slot: &Slot, pages: usize) {
-    let Some(cut) = slot.base_from.get().checked_sub(1) else {
-        return;
-    };
-    if pages >= cut + HUGE_BYTES / SPACE.page_bytes() && seams::add(slot, cut) {
-        set(place, slot, 0);
-    }
 }
 
 /// Has huge pages in what was moved to the place from one that had none.

@@ -72,7 +72,6 @@ fn in_place(place: Place, slot: &Slot, pages: usize) {
         }
     }
     if pages > before {
-        huge::grow(place, slot, pages);
         slot.touched.set(slot.touched.get().max(pages));
     }
     slot.pages.set(pages);

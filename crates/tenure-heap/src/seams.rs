@@ -1,6 +1,5 @@
-//! Places that the kernel has in several mappings for good: those to which page tables
-//! were moved, and those whose huge pages ended elsewhere before. A process may not
-//! have too many mappings.
+//! Places that the kernel has in several mappings for good, because page tables were
+//! moved there. A process may not have too many mappings.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -69,25 +68,6 @@ pub(crate) fn has_any(slot: &Slot) -> bool {
     slot.seams[0].get() > 0
 }
 
-/// Notes a seam at a page; returns false if there is no more room for any.
-pub(crate) fn add(slot: &Slot, page: usize) -> bool {
-    let Some(count) = slot.seams.iter().position(|seam| seam.get() == 0) else {
-        return false;
-    };
-    if count == 0 {
-        SEAMED.fetch_add(1, Relaxed);
-    }
-    let mut page = page;
-    for seam in &slot.seams[..=count] {
-        let other = seam.get();
-        if other == 0 || page < other {
-            seam.set(page);
-            page = other;
-        }
-    }
-    true
-}
-
 /// Makes the place, which is in this thread's hands, one mapping with its neighbours
 /// again, and gives its memory back; if the kernel has no room for it, it stays as it
 /// is.
@@ -126,21 +106,30 @@ mod tests {
         slot.touched.set(100);
         assert_eq!(parts(&slot), [(0, 100)]);
         slot.base_from.set(41);
-        assert_eq!(parts(&slot), [(0, 40), (40, 100)]);
-        for seam in [70, 10, 200, 100] {
-            assert!(add(&slot, seam));
-        }
-        let four = [(0, 10), (10, 40), (40, 70), (70, 100)];
-        assert_eq!(parts(&slot), four);
-        assert!(add(&slot, 40));
-        assert_eq!(parts(&slot), four);
-        assert!(add(&slot, 5) && !add(&slot, 6));
+        let two = [(0, 40), (40, 100)];
+        assert_eq!(parts(&slot), two);
+        // Moved, it grows and is moved again.
         let other = Slot::default();
         Parts::of(&slot).unwrap().note(&other);
         other.touched.set(120);
-        let five = [(0, 5), (5, 10), (10, 40), (40, 70), (70, 100), (100, 120)];
-        assert_eq!(parts(&other), five);
-        slot.touched.set(300);
-        assert_eq!(Parts::of(&slot), None, "seven");
+        let three = [(0, 40), (40, 100), (100, 120)];
+        assert_eq!(parts(&other), three);
+        // What has been given up is not moved.
+        other.touched.set(70);
+        assert_eq!(parts(&other), [(0, 40), (40, 70)]);
+        other.touched.set(40);
+        assert_eq!(parts(&other), [(0, 40)]);
+    }
+
+    #[test]
+    fn there_can_be_too_many_parts() {
+        let slot = Slot::default();
+        for (seam, number) in slot.seams.iter().zip(1..) {
+            seam.set(10 * number);
+        }
+        slot.touched.set(10 * MOST_SEAMS);
+        assert_eq!(parts(&slot).len(), MOST_SEAMS);
+        slot.touched.set(10 * MOST_SEAMS + 1);
+        assert_eq!(Parts::of(&slot), None);
     }
 }

@@ -211,6 +211,11 @@ impl Shard {
         Some(place)
     }
 
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> Held<'_> {
+        self.lock.lock()
+    }
+
     /// In the child of a fork: whoever held the lock is not there, and the list may be
     /// half changed. The places are found again by their states. What is zero is not
     /// written: the child would need a page of its own for it.

@@ -70,7 +70,7 @@ pub(crate) fn free_in(generation: u32) -> u32 {
 }
 
 impl Slot {
-    /// Takes note of it as free.
+    /// Says what is there.
     pub(crate) fn set_state(&self, state: u32) {
         // A later owner gets it through a lock, or a child through a fork.
         self.state.store(state, Relaxed);

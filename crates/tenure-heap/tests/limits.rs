@@ -9,23 +9,30 @@
 mod common;
 mod heap;
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
 use common::cgroup::{Group, enter_group};
 use common::*;
 use heap::*;
 use libtest_mimic::Completion;
-use tenure_heap::stats;
+use tenure_heap::{HeapOptions, stats};
 
 tests!(
     what_was_freed_is_there_for_another_size,
     what_was_freed_is_there_for_small_blocks,
     what_was_freed_is_there_for_one_large_block,
+    what_was_freed_is_there_though_the_keeper_is_late,
     little_is_kept_near_the_limit,
+    nothing_is_kept_under_pressure,
     a_vector_grows_near_the_limit;
     children:
     another_size,
     small_blocks,
     one_large_block,
+    late_keeper,
     near_the_limit,
+    under_pressure,
     growing_vector,
 );
 
@@ -95,6 +102,88 @@ fn one_large_block() {
         zeroed.fill(3);
         assert!(zeroed.is_filled());
     }
+}
+
+fn what_was_freed_is_there_though_the_keeper_is_late() -> Completion {
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        return skip("keeping one thread from running takes a CPU of its own");
+    }
+    in_group("late_keeper")
+}
+
+fn late_keeper() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    enter_group();
+    // Everything that is freed may be warm.
+    tenure_heap::start(HeapOptions {
+        warm_for: Duration::from_secs(1000),
+        ..HeapOptions::default()
+    })
+    .unwrap();
+    drop(blocks_of(MIB, 40 * MIB));
+    assert!(comes_true(|| keeper().is_some()));
+    std::thread::sleep(Duration::from_millis(300));
+    on_cpu(0, || {
+        starve(keeper().unwrap());
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !STOP.load(Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            on_cpu(1, || {
+                for size in [512 * KIB, 3 * MIB, 300 * KIB, 20 * MIB] {
+                    drop(blocks_of(size, LIMIT / 100 * 88));
+                }
+            });
+            STOP.store(true, Relaxed);
+        });
+    });
+}
+
+fn keeper() -> Option<i32> {
+    let mut tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks.find_map(|task| {
+        let task = task.unwrap();
+        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        let id = task.file_name().into_string().unwrap().parse().unwrap();
+        (name == "tenure-heap\n").then_some(id)
+    })
+}
+
+/// Has a thread run on this thread's CPU only, and when nobody else wants to.
+fn starve(thread: i32) {
+    use rustix::thread::{Pid, sched_getaffinity, sched_setaffinity};
+    let cpus = sched_getaffinity(None).unwrap();
+    sched_setaffinity(Pid::from_raw(thread), &cpus).unwrap();
+    let unprioritised = libc::sched_param { sched_priority: 0 };
+    let idle = unsafe { libc::sched_setscheduler(thread, libc::SCHED_IDLE, &unprioritised) };
+    assert_eq!(idle, 0);
+}
+
+fn nothing_is_kept_under_pressure() -> Completion {
+    in_group("under_pressure")
+}
+
+fn under_pressure() {
+    enter_group();
+    tenure_heap::start(HeapOptions {
+        warm_for: Duration::from_secs(1000),
+        ..HeapOptions::default()
+    })
+    .unwrap();
+    let live = blocks_of(MIB, LIMIT / 2);
+    drop(blocks_of(MIB, LIMIT / 4));
+    let settled = || (MIB..LIMIT / 10).contains(&stats().warm_bytes);
+    assert!(comes_true(settled), "{:?}", stats());
+    // Of this the heap is not told.
+    let others = vec![1_u8; 200 * KIB];
+    let others = vec![others; LIMIT / 100 * 42 / (200 * KIB)];
+    let is_empty = || stats().warm_bytes + stats().lazy_bytes == 0;
+    assert!(comes_true(is_empty), "{:?}", stats());
+    assert!(live.iter().all(Block::is_filled) && others[7][7] == 1);
 }
 
 fn little_is_kept_near_the_limit() -> Completion {
