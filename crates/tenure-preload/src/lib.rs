@@ -4,10 +4,10 @@
 //! does there the variables of [`tenure_options`] say, which `tenure run` sets;
 //! without any it does nothing.
 //!
-//! - [`allocate`]: malloc and its kin. Large requests go to tenure's heap, the
-//!   others to the next allocator in line ([`next`]).
-//! - [`map`]: mmap, munmap, mremap and madvise, as the options ask.
-//! - [`summary`]: what was done, told when the process ends.
+//! - `allocate`: malloc and its kin. Large requests go to tenure's heap, the
+//!   others to the next allocator in line (`next`).
+//! - `map`: mmap, munmap, mremap and madvise, as the options ask.
+//! - `summary`: what was done, told when the process ends.
 //!
 //! It fails open: until it is ready, and whenever there is a doubt, the real
 //! function is called. Before it is ready it allocates nothing.
