@@ -16,7 +16,7 @@
 //!
 //! In Rust, [`Large`] serves large requests from the heap and all others from another
 //! allocator. Beneath it are functions with the meaning of `malloc(3)` and its kin:
-//! [`allocate`], [`allocate_zeroed`], [`reallocate`], [`deallocate`], [`usable_size`];
+//! [`allocate()`], [`allocate_zeroed`], [`reallocate()`], [`deallocate`], [`usable_size`];
 //! [`owns`] tells the heap's blocks from others by their address. Whatever the heap
 //! does not serve it answers with null, and the caller goes elsewhere: it *fails open*.
 //!

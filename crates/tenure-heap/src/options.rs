@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::classes::SMALLEST_BYTES;
 
-/// How the heap behaves, for [`start`](crate::start).
+/// How the heap behaves, for [`start`](crate::start()).
 ///
 /// ```
 /// use tenure_heap::HeapOptions;

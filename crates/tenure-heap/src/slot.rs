@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 #[repr(align(64))]
 pub(crate) struct Slot {
     pub(crate) state: AtomicU32,
-    /// Neighbours in a list, as [`Link`]s.
+    /// Neighbours in a list: one more than their index, 0 for none.
     pub(crate) newer: AtomicU32,
     pub(crate) older: AtomicU32,
     /// When it was put in its list, in ticks.
