@@ -59,6 +59,7 @@ mod tests {
         for place in PLACES {
             let root = tempfile::tempdir().unwrap();
             let folder = root.path().join("bin");
+            fs::create_dir_all(&folder).unwrap();
             fs::create_dir_all(folder.join(place)).unwrap();
             let command = folder.join("tenure");
             let refusal = find_beside(&command).unwrap_err();
