@@ -12,7 +12,7 @@ const CHUNK_BYTES: usize = 32 << 20;
 /// the last one.
 const COUNT: usize = 2048;
 
-/// Large mappings of private anonymous memory, each with a mark up to which
+/// Large mappings of private anonymous memory that can be used, each with a mark up to which
 /// tasks have taken it. All zeros is a value: no mappings.
 #[repr(C)]
 pub(super) struct Shares {
@@ -81,6 +81,7 @@ pub(super) struct Line {
     end: usize,
     field: Field,
     is_private: bool,
+    is_accessible: bool,
     is_executable: bool,
     has_inode: bool,
 }
@@ -100,11 +101,13 @@ enum Field {
 impl Line {
     /// Reads one more byte. At the end of the line of private anonymous memory
     /// answers where it is. What can be executed is none: it might be what the
-    /// helper runs.
+    /// helper runs. Nor is what nobody has access to: that may be terabytes of
+    /// reserved addresses, which would be gone through in vain.
     fn read(&mut self, byte: u8) -> Option<(usize, usize)> {
         if byte == b'\n' {
             let line = std::mem::take(self);
-            let is_ours = line.is_private && !line.is_executable && !line.has_inode;
+            let is_memory = line.is_private && line.is_accessible && !line.has_inode;
+            let is_ours = is_memory && !line.is_executable;
             let is_whole = matches!(line.field, Field::Inode | Field::Name);
             return (is_ours && is_whole).then_some((line.start, line.end));
         }
@@ -116,6 +119,7 @@ impl Line {
             (Field::Permissions, b' ') => self.field = Field::Offset,
             (Field::Permissions, letter) => {
                 self.is_private |= letter == b'p';
+                self.is_accessible |= matches!(letter, b'r' | b'w');
                 self.is_executable |= letter == b'x';
             }
             (Field::Offset, b' ') => self.field = Field::Device,
@@ -168,7 +172,8 @@ mod tests {
             40000000-41000000 rw-s 00000000 00:01 5 /dev/zero (deleted)\n\
             48000000-49000000 rw-s 00000000 00:00 0 \n\
             50000000-51000000 rwxp 00000000 00:00 0 \n\
-            60000000-60400000 ---p 00000000 00:00 0                          [heap]\n\
+            60000000-60400000 r--p 00000000 00:00 0                          [heap]\n\
+            68000000-69000000 ---p 00000000 00:00 0 \n\
             70000000-71000000 rw-p 00000000 00:0f 1234 /anon_hugepage (deleted)\n\
             7ff000000000-7ff001000000 rw-p 00000000 00:00 0   [anon:a name]\n";
         let wanted = [
