@@ -44,6 +44,21 @@ impl Options {
         verbose: false,
     };
 
+    /// Whether anything is to be done at `mmap` and its kin.
+    pub fn wants_mappings(&self) -> bool {
+        self.munmap || self.discard || self.populate_bytes.is_some()
+    }
+
+    /// The same without what is done at `mmap` and its kin.
+    pub fn without_mappings(self) -> Self {
+        Self {
+            munmap: false,
+            discard: false,
+            populate_bytes: None,
+            ..self
+        }
+    }
+
     /// Reads what `value_of` answers for each variable. An empty value is as
     /// none. A value that the option cannot have is told to `wrong`, and the
     /// option is as if it were not set.
@@ -168,6 +183,20 @@ mod tests {
         };
         assert_eq!(read(&everything), (all_on, Vec::new()));
         assert_eq!(read(&[]), (Options::OFF, Vec::new()));
+    }
+
+    #[test]
+    fn mappings_are_a_part_of_it() {
+        for (variable, value, wanted) in [
+            ("TENURE_MUNMAP", "background", true),
+            ("TENURE_DISCARD", "background", true),
+            ("TENURE_POPULATE", "1M", true),
+            ("TENURE_HEAP", "1", false),
+        ] {
+            let (options, _) = read(&[(variable, value)]);
+            assert_eq!(options.wants_mappings(), wanted, "{variable}");
+            assert_eq!(options.without_mappings() == Options::OFF, wanted);
+        }
     }
 
     #[test]

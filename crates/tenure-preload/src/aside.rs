@@ -39,6 +39,17 @@ pub(crate) fn owns(ptr: *const u8) -> bool {
     ptr.addr().wrapping_sub(START.load(Ordering::Relaxed)) < ROOM_BYTES
 }
 
+/// Whether there is room at all: not where addresses are limited (RLIMIT_AS).
+pub(crate) fn has_room() -> bool {
+    let block = allocate(1, 1);
+    if block.is_null() {
+        return false;
+    }
+    // SAFETY: just taken, and not used.
+    unsafe { free(block) };
+    true
+}
+
 /// Takes a block; null when there is no more room.
 pub(crate) fn allocate(size: usize, align: usize) -> *mut u8 {
     let pad = align.max(HEAD_BYTES);

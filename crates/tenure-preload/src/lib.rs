@@ -15,6 +15,9 @@
 // Of the functions that programs call, tests call few.
 #![cfg_attr(test, allow(dead_code))]
 
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("who calls mmap and its kin is found out on x86-64 and aarch64 only");
+
 mod allocate;
 mod allocators;
 mod aside;

@@ -33,9 +33,14 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environ: *const *c
         ));
     };
     let options = Options::read(|name| variables.value_of(name), wrong);
-    if options != Options::OFF {
-        inside(|| turn_on(options));
+    if options == Options::OFF {
+        return;
     }
+    // Without it nothing of tenure can work.
+    if !aside::has_room() {
+        return without("everything", &"there are not enough addresses (RLIMIT_AS)");
+    }
+    inside(|| turn_on(options));
 }
 
 /// The environment as a program finds it when it begins.
@@ -104,8 +109,13 @@ fn turn_on(options: Options) {
         without("exit=background", &error);
         on.exit = false;
     }
-    if allocators::find(mallocs) {
-        map::turn_on(&options);
+    if on.wants_mappings() {
+        if allocators::find(mallocs) {
+            map::turn_on(&on);
+        } else {
+            without("what concerns mappings", &"the loader does not tell where allocators are");
+            on = on.without_mappings();
+        }
     }
     if options.verbose {
         let next = sys::object_of(next).map_or(c"?", |(file, _)| file);

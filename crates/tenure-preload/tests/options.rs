@@ -15,7 +15,7 @@ type Test = (&'static str, fn(&Workshop) -> Verdict);
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 13] = [
+        let tests: [Test; 14] = [
             ("the_exported_symbols_are_the_hooks", symbols),
             ("it_stays_when_it_is_closed", stays),
             ("nothing_is_on_by_itself", nothing),
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
             ("memory_is_locked_on_fault", lock),
             ("a_refused_lock_is_one_line", refused_lock),
             ("the_heap_is_off_under_a_limited_lock", heap_and_lock),
+            ("without_addresses_everything_is_off", few_addresses),
             ("the_helper_is_there", exit),
             ("the_summary_comes_however_a_program_ends", summary),
             ("one_line_says_what_is_on", verbose),
@@ -189,11 +190,11 @@ fn populate(shop: &Workshop) -> Verdict {
     Ok(Completion::Completed)
 }
 
-/// Runs with as much locked memory as is said, if that can be had.
-fn facts_under_limit(shop: &Workshop, limit: &str, options: Options) -> Option<Facts> {
+/// Runs under a limit of the shell's `ulimit`, if that can be had.
+fn facts_under(shop: &Workshop, limit: &str, options: Options) -> Option<Facts> {
     let program = shop.compile(&project("tests/preload/facts/facts.c"), &[]);
     let mut command = Command::new("sh");
-    let script = format!("ulimit -l {limit} || exit 77; exec \"$@\"");
+    let script = format!("ulimit {limit} || exit 77; exec \"$@\"");
     command.args(["-c", &script, "sh"]);
     command.arg("env");
     command.arg(format!("LD_PRELOAD={}", library().display()));
@@ -220,7 +221,7 @@ fn lock(shop: &Workshop) -> Verdict {
 }
 
 fn refused_lock(shop: &Workshop) -> Verdict {
-    let Some(facts) = facts_under_limit(shop, "0", &[LOCK]) else {
+    let Some(facts) = facts_under(shop, "-l 0", &[LOCK]) else {
         return Ok(Completion::ignored_with("ulimit is refused"));
     };
     if facts.ours.is_empty() {
@@ -236,7 +237,7 @@ fn refused_lock(shop: &Workshop) -> Verdict {
 }
 
 fn heap_and_lock(shop: &Workshop) -> Verdict {
-    let limited = facts_under_limit(shop, "8192", &[LOCK, HEAP, STATS]);
+    let limited = facts_under(shop, "-l 8192", &[LOCK, HEAP, STATS]);
     let Some(limited) = limited else {
         return Ok(Completion::ignored_with("ulimit is refused"));
     };
@@ -253,7 +254,7 @@ fn heap_and_lock(shop: &Workshop) -> Verdict {
         "{:?}",
         limited.ours
     );
-    let Some(facts) = facts_under_limit(shop, "unlimited", &[LOCK, HEAP, STATS]) else {
+    let Some(facts) = facts_under(shop, "-l unlimited", &[LOCK, HEAP, STATS]) else {
         return Ok(Completion::ignored_with(
             "RLIMIT_MEMLOCK cannot be raised here",
         ));
@@ -266,6 +267,21 @@ fn heap_and_lock(shop: &Workshop) -> Verdict {
         "{}",
         facts.line()
     );
+    Ok(Completion::Completed)
+}
+
+fn few_addresses(shop: &Workshop) -> Verdict {
+    // So many KiB: enough for the program, not for tenure; then not for its heap.
+    for (limit, option) in [("-v 60000", "everything"), ("-v 4000000", "heap")] {
+        let Some(facts) = facts_under(shop, limit, &[HEAP, MUNMAP, STATS]) else {
+            return Ok(Completion::ignored_with("ulimit is refused"));
+        };
+        let told = &facts.ours[0];
+        let wanted = format!("tenure: {option} is left out: ");
+        assert!(told.starts_with(&wanted), "{told}");
+        let is_on = option != "everything";
+        assert_eq!(facts.ours.len(), 1 + usize::from(is_on), "{:?}", facts.ours);
+    }
     Ok(Completion::Completed)
 }
 

@@ -19,7 +19,14 @@ without it.
 The library cannot be put under statically linked programs, programs of another processor \
 or C library, and programs that get rights by being run (set-user-ID, set-group-ID, file \
 capabilities): run says so. When a program runs such others, they run without it, and so \
-do those that get an environment without these variables.";
+do those that get an environment without these variables.
+
+Threads of tenure's may come to be in the program; they take no signals. So a signal handler \
+must not call fork where it may have interrupted malloc, as in any program with threads. \
+Addresses that the program has unmapped may be in use by tenure or by others: it must not \
+unmap them again, or map over them. Blocks of tenure's heap are known to malloc's own \
+functions, not to those that an allocator has besides (mallocx, sdallocx). AddressSanitizer \
+wants to be loaded first, and refuses to run.";
 
 const EXIT_STATUS: &str = "\
 Exit status:
