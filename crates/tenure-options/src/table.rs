@@ -162,9 +162,9 @@ pub static TABLE: [OptionRow; 9] = [
         unit: None,
         default: "off",
         help: "Print a summary to standard error when a program ends",
-        when: "To see what the other options did. A program that is killed, or becomes \
-               another by exec, prints none, nor does a process that is forked and runs no \
-               other program.",
+        when: "To see what the other options did, in each program that had to do with them. \
+               A program that is killed, or becomes another by exec, prints none, nor does \
+               a process that is forked and runs no other program.",
     },
     OptionRow {
         name: OptionName::Verbose,

@@ -109,10 +109,15 @@ fn tell() {
     let Some(fd) = fds.into_iter().find(|fd| is_standard_error(*fd)) else {
         return;
     };
-    inside(|| text(me).write_to(fd));
+    inside(|| {
+        if let Some(text) = text(me) {
+            text.write_to(fd);
+        }
+    });
 }
 
-fn text(pid: i32) -> Line {
+/// `None` where there was nothing to do.
+fn text(pid: i32) -> Option<Line> {
     let mut text = Line::new();
     let name = sys::program_name().to_string_lossy();
     text.add(format_args!("tenure: {name} (process {pid}):"));
@@ -142,9 +147,6 @@ fn text(pid: i32) -> Line {
     add("discarded", stats.discard);
     add("freed in the background", stats.carried_off);
     add("populated", stats.populate);
-    if !any {
-        text.add(format_args!(" nothing to do"));
-    }
     text.end();
-    text
+    any.then_some(text)
 }
