@@ -6,6 +6,7 @@
 mod bench;
 mod cli;
 mod doctor;
+mod library;
 mod report;
 mod run;
 mod stat;

@@ -198,7 +198,8 @@ fn hand_out(place: Place, size: usize, pages: usize, contents: Contents) -> *mut
     if touched > pages + pages / 8 || contents == Contents::Zeros && touched > 0 {
         touched = empty_out(place, touched, size, pages, contents);
     }
-    huge::fit(place, slot, pages);
+    let is_unwritten = contents == Contents::Zeros && touched == 0;
+    huge::fit(place, slot, pages, is_unwritten);
     slot.pages.set(pages);
     slot.touched.set(touched.max(pages));
     slot.set_state(LIVE);

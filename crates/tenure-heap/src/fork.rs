@@ -41,10 +41,16 @@ unsafe extern "C" fn child() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
+
     use crate::classes::{bytes_of, class_of};
     use crate::shard;
     use crate::space::{Place, SPACE};
     use crate::{aging, allocate, allocate_zeroed, blunder, deallocate};
+
+    /// Held by each test: one of them holds the heap's locks, and while one starts the
+    /// heap the others get no blocks.
+    static ALONE: Mutex<()> = Mutex::new(());
 
     /// Whether `body` is true in a child.
     fn is_true_in_child(body: impl FnOnce() -> bool) -> bool {
@@ -72,6 +78,7 @@ mod tests {
     #[test]
     fn a_child_does_not_wait_for_who_is_not_there() {
         const SIZE: usize = 900 << 10;
+        let _alone = ALONE.lock().unwrap();
         let block = allocate(SIZE, 16);
         assert!(!block.is_null());
         // Whatever a thread of the parent may hold in this moment.
@@ -95,6 +102,7 @@ mod tests {
 
     #[test]
     fn a_child_takes_nothing_for_zeros_that_was_written_during_the_fork() {
+        let _alone = ALONE.lock().unwrap();
         // A class that no other test uses.
         let number = class_of(1200 << 10);
         let (class, size) = (&CLASSES[number], bytes_of(number));

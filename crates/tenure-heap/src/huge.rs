@@ -48,14 +48,20 @@ pub(crate) fn choose(class: &Class, part: sys::Part) {
 }
 
 /// Sees to it that the place has huge pages where the block fills them.
+///
+/// One that is zeros without having been written may be an array that little is put
+/// into, here and there: a huge page for each would be 512 times the memory, and the
+/// time to clear it. It has none, unless the kernel puts them everywhere.
 #[inline]
-pub(crate) fn fit(place: Place, slot: &Slot, pages: usize) {
+pub(crate) fn fit(place: Place, slot: &Slot, pages: usize, is_unwritten: bool) {
     if !place.class.is_huge() || !are_wanted() {
         return;
     }
     // Most places stay as they are: the cut is the same for all usual blocks.
     let bytes = pages * SPACE.page_bytes();
-    let cut = if bytes > bytes_of(place.class.number() - 1) {
+    let cut = if is_unwritten && !ANYWHERE.load(Relaxed) {
+        1
+    } else if bytes > bytes_of(place.class.number() - 1) {
         place.class.usual_cut()
     } else {
         cut_of(bytes, SPACE.page_bytes())

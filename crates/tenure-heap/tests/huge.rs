@@ -23,12 +23,14 @@ tests!(
     what_a_block_does_not_fill_is_not_charged,
     small_blocks_have_none,
     a_block_that_grows_gets_them,
+    zeros_that_little_is_put_into_have_none,
     none_if_they_are_not_wanted;
     children:
     filled,
     partly_filled,
     small,
     growing,
+    sparse,
     unwanted,
 );
 
@@ -100,6 +102,32 @@ fn growing() {
         let huge = Held::now().huge - before;
         assert!(huge >= most_of(32 * MIB), "{huge} of {}", block.size);
     }
+}
+
+fn zeros_that_little_is_put_into_have_none() {
+    in_child_ok("sparse");
+}
+
+fn sparse() {
+    let mode = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap();
+    if mode.contains("[always]") {
+        return;
+    }
+    let before = Held::now();
+    let mut block = Block::zeroed(256 * MIB);
+    let at = block.at;
+    for piece in block.bytes_mut().chunks_mut(4 * MIB) {
+        piece[MIB] = 1;
+    }
+    let after = Held::now();
+    let charged = after.anonymous - before.anonymous;
+    assert!(charged < 4 * MIB, "{charged} for 64 bytes");
+    drop(block);
+    // Whoever fills the place has them where nothing has been put: in half of it.
+    let block = Block::filled(256 * MIB, 1);
+    assert_eq!(block.at, at, "the place is used again");
+    let huge = Held::now().huge - before.huge;
+    assert!(huge >= most_of(128 * MIB), "{huge}");
 }
 
 fn none_if_they_are_not_wanted() {

@@ -113,7 +113,10 @@ fn turn_on(options: Options) {
         if allocators::find(mallocs) {
             map::turn_on(&on);
         } else {
-            without("what concerns mappings", &"the loader does not tell where allocators are");
+            without(
+                "what concerns mappings",
+                &"the loader does not tell where allocators are",
+            );
             on = on.without_mappings();
         }
     }

@@ -1,6 +1,5 @@
 //! `tenure run`: puts the library under a program, and becomes that program.
 
-mod library;
 mod program;
 
 use std::env;
@@ -10,6 +9,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
 use crate::cli::RunArguments;
+use crate::library;
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
@@ -50,7 +50,8 @@ fn become_program(arguments: &RunArguments) -> Result<Never, Refusal> {
     let Some((name, rest)) = arguments.command.split_first() else {
         return Err(Refusal::new(FAILED, "there is no command to run"));
     };
-    let library = library::find()?;
+    let library = library::find();
+    let library = library.map_err(|error| Refusal::new(FAILED, format!("{error:#}")))?;
     let program = program::find(name)?;
     program::check(&program)?;
     let settings = arguments.settings.iter();

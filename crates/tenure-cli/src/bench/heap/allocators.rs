@@ -3,13 +3,14 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
-    path::{Path, PathBuf},
+    path::Path,
     rc::Rc,
 };
 
 use anyhow::Result;
 
 use super::{job::Served, process::Worker};
+use crate::library;
 
 pub const GLIBC: &str = "glibc";
 pub const MMAP_ALWAYS: &str = "glibc, mmap always";
@@ -27,7 +28,6 @@ const OTHERS: [(&str, &[&str]); 3] = [
 /// A threshold that was set stays where it is: each block from there on is mapped,
 /// and unmapped when it is freed.
 const MMAP_FROM: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072");
-const PRELOAD: &str = "libtenure_preload.so";
 const HEAP: (&str, &str) = ("TENURE_HEAP", "1");
 const EXIT: (&str, &str) = ("TENURE_EXIT", "background");
 
@@ -165,10 +165,12 @@ impl Search {
     /// Looks for tenure's heap, and returns the C library's malloc with tenure's
     /// tear-down.
     fn tenure(&mut self) -> Result<Option<Allocator>> {
-        let Some(file) = tenure_library()? else {
-            let why = format!("{PRELOAD}, beside the command or in ../lib");
-            self.miss(TENURE, &why);
-            return Ok(None);
+        let file = match library::find() {
+            Ok(file) => file,
+            Err(why) => {
+                self.miss(TENURE, &format!("{why:#}"));
+                return Ok(None);
+            }
         };
         let tenure = Allocator::preloaded(TENURE, file);
         let heap = tenure.clone().with(HEAP);
@@ -192,14 +194,6 @@ impl Search {
     fn miss(&mut self, name: &str, why: &str) {
         self.missing.push(format!("{name} ({why})"));
     }
-}
-
-/// Looks for tenure's library where it is built and where it is installed.
-fn tenure_library() -> Result<Option<PathBuf>> {
-    let command = env::current_exe()?;
-    let folder = command.parent().unwrap_or(Path::new("/"));
-    let candidates = [folder.join(PRELOAD), folder.join("../lib").join(PRELOAD)];
-    Ok(candidates.into_iter().find(|file| file.is_file()))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{FAILED, Refusal};
+use anyhow::{Context as _, Result, bail};
 
 const NAME: &str = "libtenure_preload.so";
 
@@ -12,35 +12,31 @@ const NAME: &str = "libtenure_preload.so";
 const PLACES: [&str; 3] = ["../lib", "deps", "."];
 
 /// Finds the library by where this command is.
-pub(super) fn find() -> Result<PathBuf, Refusal> {
+pub fn find() -> Result<PathBuf> {
     let command = std::env::current_exe().and_then(std::fs::canonicalize);
-    let command = command.map_err(|error| {
-        Refusal::new(FAILED, format!("looking for this command's file: {error}"))
-    })?;
+    let command = command.context("looking for this command's file")?;
     let library = find_beside(&command)?;
     if library.as_os_str().as_bytes().iter().any(is_special) {
-        let message = format!(
+        bail!(
             "the loader cannot be given {}: a space, a colon or a dollar sign in a path means \
              something else to it; move tenure elsewhere",
             library.display()
         );
-        return Err(Refusal::new(FAILED, message));
     }
     Ok(library)
 }
 
-fn find_beside(command: &Path) -> Result<PathBuf, Refusal> {
+fn find_beside(command: &Path) -> Result<PathBuf> {
     let folder = command.parent().unwrap_or(Path::new("/"));
     let places = PLACES.map(|place| folder.join(place).join(NAME));
     let found = places.iter().find_map(|place| place.canonicalize().ok());
-    found.ok_or_else(|| {
-        let [installed, _, beside] = places;
-        let message = format!(
+    let [installed, _, beside] = &places;
+    found.with_context(|| {
+        format!(
             "there is no {NAME}: neither {} nor {}",
             installed.display(),
             beside.display()
-        );
-        Refusal::new(FAILED, message)
+        )
     })
 }
 
@@ -62,9 +58,8 @@ mod tests {
             fs::create_dir_all(&folder).unwrap();
             fs::create_dir_all(folder.join(place)).unwrap();
             let command = folder.join("tenure");
-            let refusal = find_beside(&command).unwrap_err();
-            assert_eq!(refusal.status, FAILED);
-            assert!(refusal.message.contains(NAME), "{}", refusal.message);
+            let error = find_beside(&command).unwrap_err().to_string();
+            assert!(error.contains(NAME), "{error}");
             let library = folder.join(place).join(NAME);
             fs::write(&library, "").unwrap();
             let found = find_beside(&command).unwrap();
