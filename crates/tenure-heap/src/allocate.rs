@@ -7,7 +7,7 @@ use crate::blunder::{expect_live, place_of};
 use crate::class::Class;
 use crate::slot::{LIVE, free_in};
 use crate::space::{PLACES_AT, Place, SPACE};
-use crate::{classes, fork, huge, limits, shard, start, sys};
+use crate::{classes, fork, huge, limits, shard, spare, start, sys};
 
 /// Larger blocks that must be zeros are new ones: a program that asks for them may
 /// touch little of them.
@@ -100,6 +100,7 @@ pub unsafe fn deallocate(ptr: *mut u8) {
     let slot = place.slot();
     let state = slot.state.swap(free_in(fork::generation()), AcqRel);
     expect_live(state, ptr, "free");
+    spare::release(slot);
     if shard::put(place, slot) {
         limits::keep();
     }
@@ -130,14 +131,26 @@ fn serve(size: usize, align: usize, contents: Contents) -> *mut u8 {
         return ptr::null_mut();
     };
     let pages = size.div_ceil(SPACE.page_bytes());
+    let warm = || shard::take(class, largest_for(class, align), pages);
     let place = if contents == Contents::Zeros && size > CLEARED_BYTES {
-        fresh(class, align, pages).or_else(|| shard::take(class, pages))
+        fresh(class, align, pages).or_else(warm)
     } else {
-        shard::take(class, pages).or_else(|| fetch(class, align, pages))
+        warm().or_else(|| fetch(class, align, pages))
     };
     place.map_or(ptr::null_mut(), |place| {
         hand_out(place, size, pages, contents)
     })
+}
+
+/// The largest class whose warm blocks may serve requests of this one.
+#[inline]
+fn largest_for(class: &Class, align: usize) -> usize {
+    let number = class.number();
+    if align <= SPACE.page_bytes() && spare::is_allowed() {
+        number.max(classes::LAST_SMALL)
+    } else {
+        number
+    }
 }
 
 /// The class for blocks of such a size whose places are aligned as wanted.
@@ -195,8 +208,13 @@ fn hand_out(place: Place, size: usize, pages: usize, contents: Contents) -> *mut
     let slot = place.slot();
     let at: *mut u8 = ptr::with_exposed_provenance_mut(place.address());
     let mut touched = slot.touched.get();
-    if touched > pages + pages / 8 || contents == Contents::Zeros && touched > 0 {
-        touched = empty_out(place, touched, size, pages, contents);
+    let rest = touched.saturating_sub(pages);
+    let is_too_much = rest > pages / 8 && (place.class.is_huge() || !spare::keep(slot, rest));
+    if is_too_much {
+        touched = cut_off(place, touched, pages);
+    }
+    if contents == Contents::Zeros && touched > 0 {
+        touched = clear(place, touched, size);
     }
     let is_unwritten = contents == Contents::Zeros && touched == 0;
     huge::fit(place, slot, pages, is_unwritten);
@@ -206,34 +224,30 @@ fn hand_out(place: Place, size: usize, pages: usize, contents: Contents) -> *mut
     at
 }
 
-/// Clears the block, or gives up what is touched behind it. Returns how many pages are
-/// touched.
+/// Gives up what is touched behind the block. Returns how many pages are touched.
 #[cold]
-fn empty_out(place: Place, touched: usize, size: usize, pages: usize, contents: Contents) -> usize {
-    let page_bytes = SPACE.page_bytes();
-    let mut touched = touched;
-    if touched > pages + pages / 8 {
-        let rest = (
-            place.address() + pages * page_bytes,
-            (touched - pages) * page_bytes,
-        );
-        // SAFETY: a part of a place that is in this thread's hands.
-        if unsafe { sys::give_back(rest) }.is_ok() {
-            touched = pages;
-        }
+fn cut_off(place: Place, touched: usize, pages: usize) -> usize {
+    let bytes = |pages: usize| pages * SPACE.page_bytes();
+    let rest = (place.address() + bytes(pages), bytes(touched - pages));
+    // SAFETY: a part of a place that is in this thread's hands.
+    match unsafe { sys::give_back(rest) } {
+        Ok(()) => pages,
+        Err(_) => touched,
     }
-    if contents == Contents::Any || touched == 0 {
-        return touched;
-    }
-    let bytes = size.min(touched * page_bytes);
+}
+
+/// Clears the block. Returns how many pages are touched.
+#[cold]
+fn clear(place: Place, touched: usize, size: usize) -> usize {
+    let bytes = touched * SPACE.page_bytes();
     if size > CLEARED_BYTES {
-        // SAFETY: as above.
-        if unsafe { sys::give_back((place.address(), touched * page_bytes)) }.is_ok() {
+        // SAFETY: a part of a place that is in this thread's hands.
+        if unsafe { sys::give_back((place.address(), bytes)) }.is_ok() {
             return 0;
         }
     }
     let at: *mut u8 = ptr::with_exposed_provenance_mut(place.address());
     // SAFETY: the place is in this thread's hands and has as many bytes.
-    unsafe { at.write_bytes(0, bytes) };
+    unsafe { at.write_bytes(0, size.min(bytes)) };
     touched
 }

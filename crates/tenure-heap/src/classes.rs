@@ -7,6 +7,9 @@ pub(crate) const SMALLEST_BYTES: usize = 64 << 10;
 /// What a block must fill to be worth a huge page.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
 
+/// The last class whose blocks have no huge pages.
+pub(crate) const LAST_SMALL: usize = class_of(HUGE_BYTES) - 1;
+
 /// More than the largest reservation has.
 pub(crate) const MOST_CLASSES: usize = 176;
 

@@ -115,7 +115,9 @@ mod tests {
         blocks
             .iter()
             .for_each(|&block| unsafe { deallocate(block) });
-        let taken: Vec<_> = (0..4).filter_map(|_| shard::take(class, 1)).collect();
+        let taken: Vec<_> = (0..4)
+            .filter_map(|_| shard::take(class, number, 1))
+            .collect();
         taken
             .into_iter()
             .for_each(|place| assert!(aging::give_back(place) > 0));

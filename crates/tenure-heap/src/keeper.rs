@@ -8,7 +8,8 @@ use tenure::pressure::{self, Level, Subscription};
 
 use crate::aging::{Fate, age_lazy, age_warm, give_back_oldest};
 use crate::options::HeapOptions;
-use crate::{class, limits, shard, sys};
+use crate::stats::stats;
+use crate::{class, limits, shard, spare, sys};
 
 /// What it is doing; threads sleep and wake on this word.
 static DOING: AtomicU32 = AtomicU32::new(NOTHING);
@@ -118,6 +119,7 @@ impl Keeper {
             limits::advance();
             self.next = now + self.tick;
             limits::read_room();
+            spare::set_live(stats().live_bytes);
             self.age();
         }
         if LEVEL.load(Relaxed) > Level::None as u8 {

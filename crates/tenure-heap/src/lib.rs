@@ -86,6 +86,7 @@ mod seams;
 mod shard;
 mod slot;
 mod space;
+mod spare;
 mod start;
 mod stats;
 mod sys;

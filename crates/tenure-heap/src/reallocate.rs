@@ -9,7 +9,7 @@ use crate::seams::{Parts, bytes};
 use crate::slot::{LIVE, Slot, free_in};
 use crate::space::{Place, SPACE};
 use crate::stats::RESIZED;
-use crate::{aging, fork, huge, limits, seams, start, sys};
+use crate::{aging, fork, huge, limits, seams, spare, start, sys};
 
 /// What costs less to be copied than to be moved.
 const COPIED_BYTES: usize = 1 << 20;
@@ -122,6 +122,7 @@ fn elsewhere(from: Place, slot: &Slot, size: usize, pages: usize) -> Option<*mut
     RESIZED.bytes.fetch_sub(bytes(before), Relaxed);
 
     // What is left are addresses without memory.
+    spare::release(slot);
     slot.set_state(free_in(fork::generation()));
     slot.touched.set(0);
     aging::give_back(from);

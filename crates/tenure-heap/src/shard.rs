@@ -23,6 +23,8 @@ use crate::sys;
 pub(crate) struct Shard {
     lock: Lock,
     pub(crate) tally: Tally,
+    /// The class of the block that was freed last: it is in the CPU's cache.
+    last: AtomicUsize,
     /// By class.
     warm: [List; MOST_CLASSES],
 }
@@ -90,15 +92,16 @@ fn from_here() -> impl Iterator<Item = &'static Shard> {
 }
 
 /// Takes a warm block of the class: from this CPU's shard, else from wherever there
-/// seems to be one.
+/// seems to be one. From this CPU's it may be one of a class further up, no further
+/// than `most`.
 #[inline]
-pub(crate) fn take(class: &'static Class, pages: usize) -> Option<Place> {
+pub(crate) fn take(class: &'static Class, most: usize, pages: usize) -> Option<Place> {
     let all = all();
     let shard = &all[here(all)];
     if let Some(held) = shard.lock.try_lock()
-        && let Some(index) = shard.take(&held, class, pages)
+        && let Some(place) = shard.take_up_to(&held, class, most, pages)
     {
-        return Some(Place { class, index });
+        return Some(place);
     }
     steal(class, pages)
 }
@@ -157,6 +160,30 @@ fn any_other() -> (&'static Shard, Held<'static>) {
 }
 
 impl Shard {
+    /// Takes the block that was freed last, else one of the smallest class that has any.
+    #[inline]
+    fn take_up_to(
+        &self,
+        held: &Held<'_>,
+        class: &'static Class,
+        most: usize,
+        pages: usize,
+    ) -> Option<Place> {
+        let first = class.number();
+        let last = self.last.load(Relaxed);
+        let from = if (first..=most).contains(&last) && !self.warm[last].is_empty() {
+            last
+        } else {
+            let lists = self.warm[first..]
+                .iter()
+                .take((most + 1).saturating_sub(first).max(1));
+            first + lists.into_iter().position(|list| !list.is_empty())?
+        };
+        let class = &CLASSES[from];
+        let index = self.take(held, class, pages)?;
+        Some(Place { class, index })
+    }
+
     #[inline]
     fn take(&self, held: &Held<'_>, class: &Class, pages: usize) -> Option<u32> {
         let index = self.warm[class.number()].pop(held, class)?;
@@ -174,6 +201,7 @@ impl Shard {
     fn put(&self, held: &Held<'_>, place: Place, slot: &Slot) -> bool {
         let page_bytes = SPACE.page_bytes();
         slot.stamp.store(limits::tick(), Relaxed);
+        self.last.store(place.class.number(), Relaxed);
         self.warm[place.class.number()].push(held, place.class, place.index);
         self.tally.warm_bytes.add(slot.touched.get() * page_bytes);
         self.tell()

@@ -23,6 +23,9 @@ pub(crate) struct Slot {
     /// Pages from here on have never been touched, or given back since: they are
     /// zeros, and there is no memory behind them.
     pub(crate) touched: Pages,
+    /// How many touched pages behind the block are kept on purpose, as counted by
+    /// [`spare`](crate::spare).
+    pub(crate) spare: Pages,
     /// From here on the kernel puts no huge pages; 0 if it may anywhere.
     pub(crate) base_from: Pages,
     /// Where the kernel has one mapping end and another one begin, for good, in

@@ -6,7 +6,7 @@ use tenure::{Errno, Error};
 
 use crate::options::HeapOptions;
 use crate::space::SPACE;
-use crate::{fork, huge, keeper, limits};
+use crate::{fork, huge, keeper, limits, spare};
 
 const NOT_YET: u8 = 0;
 const STARTING: u8 = 1;
@@ -65,7 +65,9 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
     huge::start(options);
     limits::start(options);
     keeper::start(options);
-    SPACE.reserve()
+    SPACE.reserve()?;
+    spare::set_live(0);
+    Ok(())
 }
 
 /// The smallest block that the heap serves, in bytes; `usize::MAX` while it is off.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::space::SPACE;
-use crate::{limits, shard};
+use crate::{limits, shard, spare};
 
 /// A figure that one thread at a time changes, and any may read.
 #[derive(Debug)]
@@ -59,6 +59,8 @@ pub struct HeapStats {
     pub live_blocks: usize,
     /// Their memory, in whole pages.
     pub live_bytes: usize,
+    /// Memory behind blocks in use, left of larger ones that were there before.
+    pub spare_bytes: usize,
     /// Memory of freed blocks that is kept for the next ones.
     pub warm_bytes: usize,
     /// How much of that there may be, as things are now.
@@ -97,6 +99,7 @@ pub fn stats() -> HeapStats {
     let mut stats = HeapStats {
         most_warm_bytes: limits::most_warm_bytes(),
         lazy_bytes: limits::lazy_bytes(),
+        spare_bytes: spare::bytes(),
         resized_in_place: RESIZED.in_place.load(Relaxed),
         moved: RESIZED.moved.load(Relaxed),
         given_back_bytes: GIVEN_BACK.load(Relaxed),
