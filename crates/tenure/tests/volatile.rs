@@ -689,21 +689,13 @@ fn a_child_without_userfaultfd_cannot_read_zeros() {
 
 fn close_the_descriptor() {
     let watch = Watch::now();
-    use std::os::fd::{AsRawFd, FromRawFd};
     tenure::set_hand_over_delay(Duration::ZERO);
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
     // Another file under the number that the userfaultfd had.
-    let number = close_userfaultfd();
     let other = std::fs::File::open("/proc/self/status").unwrap();
-    let other = match other.as_raw_fd() == number {
-        true => other,
-        false => unsafe {
-            assert_eq!(libc::dup2(other.as_raw_fd(), number), number);
-            std::fs::File::from_raw_fd(number)
-        },
-    };
+    let other = replace_userfaultfd(other);
     page_out_all(pages(range, 0, 10));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert_eq!(outcome, Outcome::Purged(vec![range]));

@@ -594,9 +594,22 @@ pub fn register_elsewhere(range: PageRange) -> std::os::fd::OwnedFd {
     fd
 }
 
-/// Closes tenure's userfaultfd behind its back; returns the number that it had.
-/// (Only that one: its threads may be using others.)
-pub fn close_userfaultfd() -> std::os::fd::RawFd {
+/// Closes tenure's userfaultfd behind its back. (Only that one: its threads may be
+/// using others.)
+pub fn close_userfaultfd() {
+    assert_eq!(unsafe { libc::close(userfaultfd_number()) }, 0);
+}
+
+/// Puts another file in the place of tenure's userfaultfd, at once: tenure's threads
+/// open files, too, and would get the number in between.
+pub fn replace_userfaultfd(file: std::fs::File) -> std::fs::File {
+    use std::os::fd::{AsRawFd, FromRawFd};
+    let number = userfaultfd_number();
+    assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
+    unsafe { std::fs::File::from_raw_fd(number) }
+}
+
+fn userfaultfd_number() -> std::os::fd::RawFd {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
     let is_it = |path: &std::path::PathBuf| {
         std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == "anon_inode:[userfaultfd]")
@@ -608,9 +621,7 @@ pub fn close_userfaultfd() -> std::os::fd::RawFd {
     let [path] = &found[..] else {
         panic!("there should be one: {found:?}")
     };
-    let number = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
-    assert_eq!(unsafe { libc::close(number) }, 0);
-    number
+    path.file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 
 /// Has every CPU put the pages that wait in its batches on the kernel's lists: for
