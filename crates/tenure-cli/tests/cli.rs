@@ -87,7 +87,9 @@ fn a_record_is_the_json_beside_the_tables() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("record.json");
     let assert = cargo_bin_cmd!("tenure")
-        .args(["bench", "--only", "lazy", "--rounds", "1", "--record"])
+        .args([
+            "bench", "--only", "lazy", "--quick", "--rounds", "1", "--record",
+        ])
         .arg(&path)
         .assert()
         .code(0);

@@ -1,5 +1,6 @@
 //! Man pages and shell completions, all from one definition of the command line;
-//! the C header and its man pages, all from the source of tenure-c.
+//! the C header and its man pages, all from the source of tenure-c; docs/TUNING.md,
+//! from the tables of what can be set.
 
 use std::{
     fs,
@@ -11,7 +12,7 @@ use clap::Command;
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
-use crate::c_interface;
+use crate::{c_interface, tuning};
 
 /// Writes the generated files below `root`, or, with `check`, only compares
 /// them. Returns whether all is well.
@@ -65,6 +66,8 @@ fn files(root: &Path) -> Result<Vec<File>> {
         generate(shell, &mut tenure_cli::command(), "tenure", &mut contents);
         files.push((Path::new("completions").join(name), contents));
     }
+    let tuning = tuning::document().into_bytes();
+    files.push((Path::new("docs/TUNING.md").to_owned(), tuning));
     files.extend(c_interface::files(root, version().trim())?);
     Ok(files)
 }
@@ -89,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_page_for_each_command_and_a_completion_for_each_shell() {
+    fn there_is_a_page_for_each_command_a_completion_for_each_shell_and_all_knobs() {
         let files = files(&crate::root().unwrap()).unwrap();
         let paths = files.iter().map(|file| file.0.to_str().unwrap());
         let of_the_command = |path: &&str| !path.ends_with(".3") && !path.ends_with(".h");
@@ -101,8 +104,10 @@ mod tests {
                 "completions/_tenure",
                 "completions/tenure.bash",
                 "completions/tenure.fish",
+                "docs/TUNING.md",
                 "man/tenure-bench.1",
                 "man/tenure-doctor.1",
+                "man/tenure-report.1",
                 "man/tenure-run.1",
                 "man/tenure-stat.1",
                 "man/tenure.1"

@@ -5,6 +5,7 @@ mod generate;
 mod layers;
 mod summary;
 mod tests_run;
+mod tuning;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -21,7 +22,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Make the man pages and shell completions from the command line's definition
+    /// Make the files that are made from definitions in the source: man pages, shell
+    /// completions, the C header, docs/TUNING.md
     Generate {
         /// Write nothing; fail when a committed file is stale
         #[arg(long)]

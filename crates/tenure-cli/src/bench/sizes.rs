@@ -25,15 +25,18 @@ pub enum Sizes {
 }
 
 impl Sizes {
-    /// Returns the sizes of an experiment: asked for, or else quick, but for
-    /// those named that have more to show.
+    /// Returns the sizes of an experiment: asked for, or else what lets all six end
+    /// within ten minutes, and more for those named.
     pub fn of(name: ExperimentName, arguments: &BenchArguments) -> Self {
         let is_named = arguments.experiments.contains(&name);
         match name {
             _ if arguments.full => Self::Full,
-            ExperimentName::Populate if is_named && !arguments.quick => Self::Full,
-            _ if is_named && !arguments.quick => Self::Middle,
-            _ => Self::Quick,
+            _ if arguments.quick => Self::Quick,
+            ExperimentName::Populate if is_named => Self::Full,
+            ExperimentName::Lazy | ExperimentName::Volatile | ExperimentName::Free if !is_named => {
+                Self::Quick
+            }
+            _ => Self::Middle,
         }
     }
 }

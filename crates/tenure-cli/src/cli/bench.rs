@@ -31,14 +31,12 @@ pub struct BenchArguments {
     #[arg(value_enum, value_name = "EXPERIMENT")]
     pub experiments: Vec<ExperimentName>,
 
-    /// Use sizes that let all six experiments end within a minute on 2 CPUs
-    /// and 24 GiB. This is so without the option, too, but for experiments asked
-    /// for by name: populate uses its full sizes; lock makes more reads in more
-    /// rounds, in about a minute and a half; lazy measures all numbers of processes
-    /// and threads, in about 9 minutes; volatile adds threads, sizes up to 1 GiB and
-    /// 100,000 others beside a page, in about 5; free adds sizes up to 8 GiB, huge
-    /// pages, ways and a process that is killed, in about 5; heap adds threads, large
-    /// arrays and a limit, in about 2
+    /// Use sizes and rounds that let all six experiments end within a minute on 2
+    /// CPUs and 24 GiB. Without the option they end within ten. An experiment that is
+    /// asked for by name shows more: populate its full sizes, in about 6 minutes; lazy
+    /// all numbers of processes and threads, in about 9; volatile threads, sizes up to
+    /// 1 GiB and 100,000 others beside a page, in about 5; free sizes up to 8 GiB,
+    /// huge pages, ways and a process that is killed, in about 5
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
 
@@ -47,18 +45,18 @@ pub struct BenchArguments {
     /// 15,000,000 reads in 5 GiB, in about 10; lazy has 512 chunks in each process
     /// and a limit of 2 GiB, in about 15; volatile refills its memory 100 times, in
     /// about 12; free goes up to three quarters of the memory there is, with up to
-    /// 32 threads, in about 15 on 24 GiB; heap counts for longer, in about 15. The largest have one to three rounds,
-    /// unless --rounds says more
+    /// 32 threads, in about 15 on 24 GiB; heap counts for longer, in about 15. The
+    /// largest have one to three rounds, unless --rounds says more
     #[arg(long)]
     pub full: bool,
 
-    /// Measure exactly N rounds [default: 5, or fewer but at least 3 when an
-    /// experiment has used up its time]
+    /// Measure exactly N rounds [default: 11, 41 of short ones, or as many as there
+    /// is time for, but at least 3; with --quick 5, and at least 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 
     /// Run only these of all experiments, in the order of the list, in the sizes
-    /// that they have among all: quick ones, unless --full is given
+    /// that they have among all
     #[arg(
         long,
         value_enum,

@@ -17,7 +17,7 @@ use super::EXIT_STATUS;
 /// Several records of the same experiment stand side by side: of two machines, or
 /// of before and after a change. Records of different experiments become one page.
 ///
-///     tenure bench --quick --json | tenure report -o page.html
+///   tenure bench --quick --json | tenure report -o page.html
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_STATUS, verbatim_doc_comment)]
 pub struct ReportArguments {

@@ -80,6 +80,7 @@ pub fn cases(scale: &Scale, seed: u64, allocators: &Allocators) -> Vec<Case> {
         Case::new(threads_text(search.threads), ways.collect())
             .in_table(table)
             .comparing(RECORDS, Better::More)
+            .short()
     };
     same.chain(random).map(case).collect()
 }
