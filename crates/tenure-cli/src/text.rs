@@ -2,9 +2,9 @@
 
 /// Bytes in the largest binary unit that leaves a number of at least 1.
 pub fn bytes_text(bytes: f64) -> String {
-    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     for (name, shift) in UNITS {
-        let scaled = bytes / f64::from(1u32 << shift);
+        let scaled = bytes / (1u64 << shift) as f64;
         if scaled >= 1.0 {
             let text = significant(scaled);
             // "4 GiB", not "4.00 GiB".
@@ -85,6 +85,7 @@ mod tests {
         assert_eq!(bytes_text(1.5 * 1048576.0), "1.5 MiB");
         assert_eq!(bytes_text(100.0 * 1048576.0), "100 MiB");
         assert_eq!(bytes_text(4.0 * 1073741824.0), "4 GiB");
+        assert_eq!(bytes_text(1024.0 * 1073741824.0), "1 TiB");
     }
 
     #[test]

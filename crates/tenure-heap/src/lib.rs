@@ -40,9 +40,13 @@
 //! # How large blocks are
 //!
 //! There are eight classes for each doubling of the size, so that a block that is used
-//! again has an eighth of memory more than it needs, at most. From 2 MiB on blocks get
-//! huge pages, but for a last one that would be mostly empty. Addresses are reserved
-//! once, 44 TiB of them; they show as virtual size (`VIRT`, `VSZ`), and cost nothing.
+//! again has an eighth of memory more than it needs, at most. Below 2 MiB the block that
+//! was freed last, which is in the CPU's cache, also serves smaller requests; what is
+//! left behind them all ([`HeapStats::spare_bytes`]) is no more than a MiB for each CPU
+//! (4 MiB at least), or a sixteenth of what is live. From 2 MiB on blocks get huge pages,
+//! but for a last one that would be mostly empty, and for what `calloc` has not written.
+//! Addresses are reserved once, 44 TiB of them; they show as virtual size (`VIRT`,
+//! `VSZ`), and cost nothing.
 //!
 //! Growing blocks grow where they are, or have their page tables moved to a place with
 //! room for four times as much; nothing is copied from 1 MiB on. `calloc` clears what

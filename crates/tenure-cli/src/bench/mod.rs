@@ -220,6 +220,8 @@ fn repeats(name: ExperimentName, sizes: Sizes, arguments: &BenchArguments) -> Re
                 ExperimentName::Free => 270,
                 ExperimentName::Volatile => 240,
                 ExperimentName::Heap if is_full => 600,
+                // Ratios near 1 need many rounds.
+                ExperimentName::Heap if arguments.experiments.contains(&name) => 300,
                 ExperimentName::Heap => 120,
                 _ if is_full => 100,
                 _ => 60,

@@ -36,7 +36,8 @@ pub struct BenchArguments {
     /// asked for by name shows more: populate its full sizes, in about 6 minutes; lazy
     /// all numbers of processes and threads, in about 9; volatile threads, sizes up to
     /// 1 GiB and 100,000 others beside a page, in about 5; free sizes up to 8 GiB,
-    /// huge pages, ways and a process that is killed, in about 5
+    /// huge pages, ways and a process that is killed, in about 5; heap more rounds, in
+    /// about 7
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
 

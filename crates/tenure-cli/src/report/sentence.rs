@@ -13,6 +13,7 @@ pub fn of(experiment: &Experiment) -> String {
         "lazy" => lazy(experiment),
         "volatile" => volatile(experiment),
         "free" => free(experiment),
+        "heap" => heap(experiment),
         _ => None,
     };
     own.or_else(|| any(experiment))
@@ -173,6 +174,34 @@ fn free(experiment: &Experiment) -> Option<String> {
     ))
 }
 
+fn heap(experiment: &Experiment) -> Option<String> {
+    let of = |table: &'static str| {
+        let cases = experiment.cases.iter();
+        cases.filter(move |case| case.table.starts_with(table))
+    };
+    let median = |case: &Case, way, figure| Some(case.way(way)?.figure(figure)?.series.median);
+    let (burst, search) = (
+        of("Burst and idle").next_back()?,
+        of("Copy a chunk").next_back()?,
+    );
+    let freed = of("free() of one block").next()?;
+    let held = |way| Some(ratio_text(median(burst, way, "held / live")?));
+    let time = |way| Some(seconds_text(median(freed, way, "time")?));
+    let records = search.tenure()?.times_as_good.as_ref()?.median;
+    Some(format!(
+        "{} a burst tenure holds {} times what is live and glibc {} times; with {} tenure makes {} \
+         times the records of glibc; free() of {} takes {} instead of {}.",
+        burst.name,
+        held("tenure")?,
+        held("glibc")?,
+        search.name,
+        ratio_text(records),
+        freed.name,
+        time("tenure")?,
+        time("glibc")?
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -217,8 +246,61 @@ mod tests {
     }
 
     #[test]
+    fn the_heap_is_told_by_what_it_holds_makes_and_frees() {
+        let series = |name: &str, unit: &str, median: f64| {
+            json!({
+                "name": name, "unit": unit, "samples": [median],
+                "median": median, "minimum": median, "maximum": median
+            })
+        };
+        let case = |table: &str, name: &str, figure: [serde_json::Value; 2]| {
+            let [glibc, tenure] = figure;
+            json!({
+                "table": table, "name": name, "rounds": 3,
+                "ways": [
+                    {"name": "glibc", "is_baseline": true, "figures": [glibc]},
+                    {
+                        "name": "tenure", "is_tenure": true, "figures": [tenure],
+                        "times_as_good": series("", "ratio", 0.5)
+                    }
+                ]
+            })
+        };
+        let both = |name, unit, [a, b]: [f64; 2]| [series(name, unit, a), series(name, unit, b)];
+        let cases = json!([
+            case(
+                "Copy a chunk: 9",
+                "8 threads",
+                both("records", "per_second", [9.0, 8.0])
+            ),
+            case(
+                "Burst and idle: 9",
+                "1 s after",
+                both("held / live", "ratio", [5.0, 5.0])
+            ),
+            case(
+                "Burst and idle: 9",
+                "2 s after",
+                both("held / live", "ratio", [5.0, 1.1])
+            ),
+            case(
+                "free() of one block",
+                "4 GiB",
+                both("time", "seconds", [0.2, 1e-4])
+            ),
+        ]);
+        let heap = json!({"name": "heap", "compared": "time", "cases": cases});
+        assert_eq!(
+            of(&serde_json::from_value(heap).unwrap()),
+            "2 s after a burst tenure holds 1.10 times what is live and glibc 5.00 times; with 8 \
+             threads tenure makes 0.50 times the records of glibc; free() of 4 GiB takes 100 µs \
+             instead of 200 ms."
+        );
+    }
+
+    #[test]
     fn a_verb_whose_ways_are_not_there_has_the_general_sentence() {
-        for name in ["lock", "lazy", "volatile", "free"] {
+        for name in ["lock", "lazy", "volatile", "free", "heap"] {
             let sentence = of(&experiment(name, &[[2.0, 1.5, 3.0]]));
             assert_eq!(
                 sentence,

@@ -11,6 +11,7 @@ pub use support::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Mutex;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use tempfile::TempDir;
@@ -79,12 +80,15 @@ pub fn project(folder: &str) -> PathBuf {
 /// A temporary folder in which C programs are compiled.
 pub struct Workshop {
     folder: TempDir,
+    /// Held while something is compiled: several tests use the same programs.
+    compiling: Mutex<()>,
 }
 
 impl Workshop {
     pub fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
+            compiling: Mutex::new(()),
         }
     }
 
@@ -94,6 +98,7 @@ impl Workshop {
 
     /// Compiles one source file, if that has not been done.
     pub fn compile(&self, source: &Path, flags: &[&str]) -> PathBuf {
+        let _compiling = self.compiling.lock().unwrap();
         let program = self.path(&stem(source));
         if program.exists() {
             return program;
@@ -111,11 +116,11 @@ impl Workshop {
     }
 }
 
-/// Runs tests one at a time; without a compiler, or closed to this user, one in their
-/// place says why there are none.
+/// Runs tests, two at a time: most are one program that is waited for. Without a
+/// compiler, or closed to this user, one in their place says why there are none.
 pub fn run(trials: impl FnOnce() -> Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
+    arguments.test_threads.get_or_insert(2);
     let reason = match fs::read_dir(project("tests/preload")) {
         Err(error) => Some(format!("the source is closed to this user: {error}")),
         Ok(_) => ["cc", "nm"]

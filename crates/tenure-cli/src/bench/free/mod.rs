@@ -6,6 +6,7 @@ mod kill;
 mod memory;
 mod parallel;
 mod selection;
+mod sparse;
 mod ways;
 
 use anyhow::Result;

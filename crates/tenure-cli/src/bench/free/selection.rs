@@ -12,6 +12,7 @@ use super::{
     },
     kill,
     memory::Pages,
+    sparse,
     ways::{CHUNK, Figures, LARGER, OTHERS, PARALLEL, SMALLER, Work},
 };
 use crate::text::bytes_text;
@@ -106,6 +107,7 @@ impl Selection {
             selection.wait(main, Pages::Huge, is_full);
         }
         selection.kill(main);
+        selection.sparse();
         Ok(selection)
     }
 
@@ -181,6 +183,16 @@ impl Selection {
         };
         let ways = unmapping_ways(work, is_full);
         self.add(&name(len, pages), OTHERS, ways);
+    }
+
+    /// Adds ranges that are larger than memory.
+    fn sparse(&mut self) {
+        match sparse::cases() {
+            Ok(cases) => self.cases.extend(cases),
+            Err(why) => self
+                .notes
+                .push(format!("Nothing larger than memory: {why:#}.")),
+        }
     }
 
     /// Adds a process that is killed.
@@ -262,6 +274,7 @@ mod tests {
         assert_eq!(names(&selection, OTHERS)[0], "unmap 4 GiB");
         assert!(has(&selection, "unmap 8 GiB and 1 GiB"));
         assert!(has(&selection, "kill a process with 4 GiB"));
+        assert_eq!(names(&selection, sparse::TABLE).len(), 3);
     }
 
     #[test]

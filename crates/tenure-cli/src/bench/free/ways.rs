@@ -205,7 +205,7 @@ fn check_discarded<M: Memory>(_before: &Before, rests: Vec<M>) -> Result<()> {
 
 /// Has tenure's thread be there already, which stays for a while after its work:
 /// otherwise a sample would pay for it or not, as the time since the last one is.
-fn warm_up() -> Result<()> {
+pub fn warm_up() -> Result<()> {
     let mut memory = Mapping::anonymous(WARM_UP_LEN).map()?;
     memory.as_mut_slice()?[0] = 1;
     memory.munmap()?;
