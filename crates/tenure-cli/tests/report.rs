@@ -270,7 +270,7 @@ fn compare(name: &str, text: &str) {
         .join("tests/report")
         .join(name);
     if std::env::var_os("TENURE_RECORD").is_some() {
-        fs::write(&path, &text).unwrap();
+        fs::write(&path, text).unwrap();
     }
     let recorded = fs::read_to_string(&path).unwrap_or_default();
     if text != recorded {

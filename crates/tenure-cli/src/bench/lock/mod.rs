@@ -28,12 +28,13 @@ use crate::text::{bytes_text, count_text};
 /// As in the reference: 15,000,000 reads in 5 GiB.
 const READS_PER_GIB: u64 = 3_000_000;
 /// What the slow ways can do within the minute for all experiments.
-const FEW_READS: u64 = 20_000;
+const FEW_READS: u64 = 10_000;
 
 /// Prepares the experiment.
 pub fn experiment(settings: &Settings) -> Result<Experiment> {
     let wanted_len = match settings.sizes {
-        Sizes::Quick | Sizes::Middle => 512 << 20,
+        Sizes::Quick => 256 << 20,
+        Sizes::Middle => 512 << 20,
         Sizes::Full => 5 << 30,
     };
     let page = tenure::page_size();
