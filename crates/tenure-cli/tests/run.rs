@@ -1,6 +1,6 @@
 //! `tenure run` as scripts meet it: what the program gets, and what is refused.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
@@ -125,6 +125,15 @@ fn what_was_preloaded_stays_behind_ours() -> Completion {
 
 fn what_cannot_be_found_is_127_and_what_cannot_be_run_126() -> Completion {
     is_refused(&run(&["no-such-program"]), 127, "no-such-program");
+    let closed = tempfile::tempdir().unwrap();
+    let set = |mode| fs::set_permissions(closed.path(), Permissions::from_mode(mode)).unwrap();
+    set(0o000);
+    let mut tenure = cargo_bin_cmd!("tenure");
+    tenure
+        .env("PATH", closed.path())
+        .args(["run", "no-such-program"]);
+    is_refused(&tenure.output().unwrap(), 127, "no-such-program");
+    set(0o700);
     is_refused(&run(&["/no/such/program"]), 127, "/no/such/program");
     is_refused(&run(&["/"]), 126, "may not be executed");
     let folder = tempfile::tempdir().unwrap();

@@ -258,10 +258,13 @@ mod tests {
             json!({
                 "table": table, "name": name, "rounds": 3,
                 "ways": [
-                    {"name": "glibc", "is_baseline": true, "figures": [glibc]},
                     {
-                        "name": "tenure", "is_tenure": true, "figures": [tenure],
-                        "times_as_good": series("", "ratio", 0.5)
+                        "name": "glibc", "is_tenure": false, "is_baseline": true,
+                        "figures": [glibc]
+                    },
+                    {
+                        "name": "tenure", "is_tenure": true, "is_baseline": false,
+                        "figures": [tenure], "times_as_good": series("", "ratio", 0.5)
                     }
                 ]
             })

@@ -29,7 +29,8 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
 
 fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, Refusal> {
     let shown = Path::new(name).display();
-    let candidates = if name.as_bytes().contains(&b'/') {
+    let is_path = name.as_bytes().contains(&b'/');
+    let candidates = if is_path {
         vec![PathBuf::from(name)]
     } else {
         env::split_paths(path)
@@ -41,7 +42,11 @@ fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, Refusal> {
     for candidate in candidates {
         match may_execute(&candidate) {
             Ok(()) => return Ok(candidate),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            // Of a folder of PATH that is closed nobody can tell whether it is there.
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied
+                    && (is_path || candidate.exists()) =>
+            {
                 refused.get_or_insert(candidate);
             }
             Err(_) => {}
