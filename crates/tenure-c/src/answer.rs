@@ -2,9 +2,12 @@
 //! gets out.
 
 use std::ffi::{c_int, c_uint};
+use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tenure::{Error, PageRange};
+
+use crate::load::AT_LOAD;
 
 /// What a function answers: 0 or a positive result, or an error number.
 pub(crate) type Answer = Result<c_int, Errno>;
@@ -23,6 +26,8 @@ impl From<Error> for Errno {
 /// cancelled meanwhile, for that would end it with our locks held. A panic is
 /// `-ENOTRECOVERABLE`: what was asked for may be half done.
 pub(crate) fn answer(call: impl FnOnce() -> Answer) -> c_int {
+    // A linker takes from the archive what is used, and nothing else.
+    black_box(&AT_LOAD);
     // SAFETY: always points to this thread's `errno`.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.

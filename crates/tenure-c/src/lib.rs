@@ -15,6 +15,7 @@
 
 mod answer;
 mod lazy_free;
+mod load;
 mod lock;
 mod mmap;
 mod populate;
