@@ -273,14 +273,14 @@ impl Memory {
     pub fn unmark(&mut self, first: usize, count: usize) -> Lost {
         let part = self.part(first, count);
         let range = pages(self.range(), part.0, part.1);
-        self.note_what_is_gone(part);
+        let absent = self.note_what_is_gone(part);
         let outcome = match &mut self.body {
             Body::Plain(_) => unsafe { range.mark_nonvolatile() }.unwrap(),
             Body::Buffer(buffer) => buffer.mark_nonvolatile().unwrap(),
         };
         let reported = Self::flags(range, &outcome);
         let mut lost = Lost::default();
-        for (index, &reported) in (part.0..).zip(&reported) {
+        for (index, (&reported, absent)) in (part.0..).zip(reported.iter().zip(absent)) {
             let page = &mut self.pages[index];
             if reported {
                 assert!(
@@ -288,7 +288,7 @@ impl Memory {
                     "page {index} was not lost: {page:?}"
                 );
                 lost.pages += 1;
-                lost.unforeseen += usize::from(!page.gone);
+                lost.unforeseen += usize::from(!page.gone && !absent);
                 (page.version, page.gone) = (0, false);
             }
             assert!(!page.gone, "page {index} is lost without a word: {page:?}");
@@ -322,10 +322,11 @@ impl Memory {
         reported
     }
 
-    /// What was written and is nowhere any more has been taken.
-    fn note_what_is_gone(&mut self, part: (usize, usize)) {
+    /// What was written and is nowhere any more has been taken. Returns which pages are
+    /// nowhere.
+    fn note_what_is_gone(&mut self, part: (usize, usize)) -> Vec<bool> {
         let absent = absent(pages(self.range(), part.0, part.1));
-        for (page, absent) in self.known(part).iter_mut().zip(absent) {
+        for (page, &absent) in self.known(part).iter_mut().zip(&absent) {
             if absent && page.volatile && page.version > 0 {
                 assert!(
                     page.gone || page.may_be_taken(),
@@ -334,6 +335,7 @@ impl Memory {
                 page.gone = true;
             }
         }
+        absent
     }
 
     /// Writes to each page something of its own.
@@ -455,9 +457,10 @@ impl Memory {
         for page in self.known(part).iter_mut().filter(|page| page.volatile) {
             match purged {
                 Ok(()) if page.version > 0 => page.gone = true,
-                Ok(()) => page.takeable |= page.in_huge,
-                // Done in part, perhaps.
-                Err(_) => page.takeable = true,
+                // A page of zeros stays, unless it has memory of its own: as a part of a
+                // huge page, or where the kernel did not tell when it was taken back. Of
+                // an error some may be done.
+                _ => page.takeable = true,
             }
         }
     }
