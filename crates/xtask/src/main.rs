@@ -6,8 +6,9 @@ mod layers;
 mod summary;
 mod tests_run;
 mod tuning;
+mod watched;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
@@ -40,6 +41,13 @@ enum Task {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
+    /// Run a test program; show and kill it should it hang
+    #[command(hide = true)]
+    Watch {
+        /// The program and its arguments
+        #[arg(last = true)]
+        command: Vec<OsString>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -50,6 +58,10 @@ fn main() -> ExitCode {
             unprivileged,
             arguments,
         } => root().and_then(|root| tests_run::run(&root, unprivileged, &arguments)),
+        Task::Watch { command } => match watched::run(&command, watched::LIMIT) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

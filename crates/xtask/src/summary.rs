@@ -20,6 +20,14 @@ impl Summary {
         }
     }
 
+    /// Adds another summary's results to these.
+    pub fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.skipped_tests.extend(other.skipped_tests);
+    }
+
     /// Returns the closing lines: the skipped tests, then the counts.
     pub fn text(&self) -> String {
         let mut text = String::new();

@@ -8,12 +8,15 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
 use tempfile::TempDir;
 
-use crate::summary::Summary;
+use crate::{summary::Summary, watched};
 
 /// The user and group that own nothing (nobody).
 const NOBODY: u32 = 65534;
@@ -46,26 +49,30 @@ const OLDER_KERNELS: [(&str, &[&str]); 2] = [
 /// without such, the core library's tests once more as on older kernels.
 /// Returns whether all is well.
 pub fn run(root: &Path, unprivileged: bool, arguments: &[String]) -> Result<bool> {
-    let mut common = Vec::new();
+    let mut variables = Vec::new();
+    // Each test program is run by this one, which sees that it ends.
+    let this = env::current_exe().context("looking for this program")?;
+    let mut runner = vec![this.into(), "watch".into(), "--".into()];
     // Kept until the tests have ended.
     let _home = if unprivileged {
-        drop_privileges(&mut common, root)?
+        drop_privileges(&mut runner, &mut variables, root)?
     } else {
         None
     };
+    let runner = runner_option(&host_triple()?, &runner)?;
     let mut summary = Summary::default();
     let mut whole = vec!["--workspace"];
     if unprivileged {
         whole.extend(NO_MATTER_WHO);
     }
     whole.extend(arguments.iter().map(String::as_str));
-    let mut all_well = run_cargo(root, &common, &whole, &mut summary)?;
+    let mut all_well = run_cargo(root, &runner, &variables, &whole, &mut summary)?;
     if arguments.is_empty() {
         for (without, which) in OLDER_KERNELS {
             println!("\n== as on a kernel without {without}");
-            let mut variables = common.clone();
+            let mut variables = variables.clone();
             variables.push(("TENURE_WITHOUT".into(), without.into()));
-            all_well &= run_cargo(root, &variables, which, &mut summary)?;
+            all_well &= run_cargo(root, &runner, &variables, which, &mut summary)?;
         }
     }
     print!("{}", summary.text());
@@ -74,8 +81,12 @@ pub fn run(root: &Path, unprivileged: bool, arguments: &[String]) -> Result<bool
 
 type Variable = (OsString, OsString);
 
+/// How long what cargo has left behind may still write.
+const GRACE: Duration = Duration::from_secs(10);
+
 fn run_cargo(
     root: &Path,
+    runner: &str,
     variables: &[Variable],
     which: &[&str],
     summary: &mut Summary,
@@ -83,16 +94,31 @@ fn run_cargo(
     // Standard error stays what it is; standard output is echoed and read.
     let mut child = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .current_dir(root)
-        .args(["test", "--no-fail-fast"])
+        .args(["test", "--no-fail-fast", "--config", runner])
         .args(which)
         .envs(variables.iter().cloned())
         .stdout(Stdio::piped())
         .spawn()
         .context("starting cargo")?;
     let output = child.stdout.take().context("no output from cargo")?;
-    echo(BufReader::new(output), &mut io::stdout().lock(), summary)?;
+    let pipe = watched::name_of(&output)?;
+    let (echoed, all) = mpsc::channel();
+    thread::spawn(move || {
+        let mut read = Summary::default();
+        let done = echo(BufReader::new(output), &mut io::stdout().lock(), &mut read);
+        echoed.send(done.map(|()| read))
+    });
     let status = child.wait().context("waiting for cargo")?;
-    Ok(status.success())
+    // A process that a test has left behind would hold the output open for ever.
+    let (read, left) = match all.recv_timeout(GRACE) {
+        Ok(read) => (read, 0),
+        Err(_) => {
+            let left = watched::kill_who_holds(&pipe);
+            (all.recv().context("reading the output of cargo")?, left)
+        }
+    };
+    summary.add(read?);
+    Ok(status.success() && left == 0)
 }
 
 /// Copies `output` to `out` as it comes, also unfinished lines, and reads it.
@@ -119,9 +145,13 @@ fn echo(mut output: impl BufRead, out: &mut impl Write, summary: &mut Summary) -
     Ok(())
 }
 
-/// Has cargo, by `variables`, run each test binary as [`NOBODY`], with a folder of its own for
+/// Has `runner` run each test program as [`NOBODY`], with a folder of its own for
 /// HOME and TMPDIR, which lives as long as what is returned.
-fn drop_privileges(variables: &mut Vec<Variable>, root: &Path) -> Result<Option<TempDir>> {
+fn drop_privileges(
+    runner: &mut Vec<OsString>,
+    variables: &mut Vec<Variable>,
+    root: &Path,
+) -> Result<Option<TempDir>> {
     let user = fs::metadata("/proc/self")
         .context("reading /proc/self")?
         .uid();
@@ -152,12 +182,17 @@ fn drop_privileges(variables: &mut Vec<Variable>, root: &Path) -> Result<Option<
     chown(home.path(), Some(NOBODY), Some(NOBODY)).context("chown")?;
 
     // `env` because the runner must not change cargo's own HOME and TMPDIR.
-    let runner = format!(
-        "setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups --no-new-privs -- \
-         env HOME={home} TMPDIR={home}",
-        home = home.path().display()
-    );
-    variables.push((runner_variable(&host_triple()?).into(), runner.into()));
+    runner.extend(["setpriv".into()]);
+    runner.extend([
+        format!("--reuid={NOBODY}").into(),
+        format!("--regid={NOBODY}").into(),
+    ]);
+    runner.extend(["--clear-groups", "--no-new-privs", "--", "env"].map(OsString::from));
+    for name in ["HOME", "TMPDIR"] {
+        let mut variable = OsString::from(format!("{name}="));
+        variable.push(home.path());
+        runner.push(variable);
+    }
     Ok(Some(home))
 }
 
@@ -192,10 +227,15 @@ fn host_triple() -> Result<String> {
     Ok(triple.context("rustc -vV names no host")?.to_owned())
 }
 
-/// Returns the variable in which cargo looks for the runner of a target.
-fn runner_variable(triple: &str) -> String {
-    let triple = triple.to_uppercase().replace(['-', '.'], "_");
-    format!("CARGO_TARGET_{triple}_RUNNER")
+/// Returns cargo's option that has `runner` run the test programs of a target.
+fn runner_option(triple: &str, runner: &[OsString]) -> Result<String> {
+    let words = runner.iter().map(|word| {
+        let word = word.to_str();
+        // What Rust escapes, TOML escapes in the same way, but for odd characters.
+        Ok(format!("{:?}", word.context("a path that is not UTF-8")?))
+    });
+    let words: Vec<String> = words.collect::<Result<_>>()?;
+    Ok(format!("target.{triple}.runner=[{}]", words.join(",")))
 }
 
 #[cfg(test)]
@@ -230,9 +270,10 @@ mod tests {
 
     #[test]
     fn the_runner_is_set_for_the_target() {
+        let runner = ["/my tools/xtask", "watch", "--"].map(OsString::from);
         assert_eq!(
-            runner_variable("x86_64-unknown-linux-gnu"),
-            "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER"
+            runner_option("x86_64-unknown-linux-gnu", &runner).unwrap(),
+            r#"target.x86_64-unknown-linux-gnu.runner=["/my tools/xtask","watch","--"]"#
         );
     }
 }
