@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -373,19 +373,25 @@ fn contents_are_right_while_trimming() {
     let locked = with_budget(&file, 128 * KIB);
     let done = AtomicBool::new(false);
     let expected: Vec<u8> = (0..FILE_BYTES).map(byte_at).collect();
-    let let_go = thread::scope(|scope| {
+    let let_go = AtomicUsize::new(0);
+    thread::scope(|scope| {
         let trimmer = scope.spawn(|| {
-            let mut let_go = 0;
             while !done.load(Ordering::Relaxed) {
-                let_go += locked.trim().unwrap();
+                let_go.fetch_add(locked.trim().unwrap(), Ordering::Relaxed);
             }
-            let_go
         });
         let ends = EndsWhenDropped(&done);
         let readers = [(); 2].map(|()| {
             scope.spawn(|| {
-                for _ in 0..20 {
+                let begun = Instant::now();
+                let mut rounds = 0;
+                // Until enough was let go beside them: the trimmer may get a CPU late.
+                while rounds < 20
+                    || let_go.load(Ordering::Relaxed) <= FILE_BYTES
+                        && begun.elapsed() < Duration::from_secs(20)
+                {
                     assert!(locked.as_slice() == expected);
+                    rounds += 1;
                 }
             })
         });
@@ -393,8 +399,9 @@ fn contents_are_right_while_trimming() {
             reader.join().unwrap();
         }
         drop(ends);
-        trimmer.join().unwrap()
+        trimmer.join().unwrap();
     });
+    let let_go = let_go.into_inner();
     assert!(let_go > FILE_BYTES, "{let_go}");
     assert_eq!(locked.as_slice(), expected);
 }
