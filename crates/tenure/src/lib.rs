@@ -50,6 +50,7 @@ struct Readme;
 mod background;
 mod ground;
 mod observation;
+mod prepare;
 mod ready;
 mod verbs;
 
@@ -65,10 +66,11 @@ pub use observation::pressure;
 pub use observation::residency::Residency;
 pub use observation::room::Room;
 pub use observation::stats::{Count, Stats, stats};
+pub use prepare::prepare;
 pub use ready::{CacheStats, LockedFile, Pinned, SecretBuffer, VolatileCache};
 pub use verbs::teardown;
 pub use verbs::{
     Access, BackgroundPopulate, CancelToken, FreePolicy, LazilyFreed, LockAll, LockMode, LockModes,
     MmapRequest, Outcome, PopulateOptions, Priority, Progress, Strategy, VolatileArena,
-    VolatileBuffer, drain, lock_all, prepare, purge_all, set_hand_over_delay, unlock_all,
+    VolatileBuffer, drain, lock_all, purge_all, set_hand_over_delay, unlock_all,
 };

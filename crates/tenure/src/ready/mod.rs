@@ -1,7 +1,7 @@
 //! Ready-made things that stand on the verbs.
 
 mod locked_file;
-mod secret;
+pub(crate) mod secret;
 mod volatile_cache;
 
 pub use locked_file::LockedFile;

@@ -1,20 +1,18 @@
 //! The five verbs. Each has a safe form on [`Mapping`](crate::Mapping) and an
 //! `unsafe` form on [`PageRange`].
 
-mod lazy_free;
-mod lock;
+pub(crate) mod lazy_free;
+pub(crate) mod lock;
 mod mmap;
 mod populate;
-mod prepare;
 mod release;
 pub mod teardown;
-mod volatile;
+pub(crate) mod volatile;
 
 pub use lazy_free::{FreePolicy, LazilyFreed};
 pub use lock::{LockAll, LockMode, LockModes, lock_all, unlock_all};
 pub use mmap::MmapRequest;
 pub use populate::{Access, BackgroundPopulate, CancelToken, PopulateOptions, Progress, Strategy};
-pub use prepare::prepare;
 pub use release::drain;
 pub use volatile::{
     Outcome, Priority, VolatileArena, VolatileBuffer, purge_all, set_hand_over_delay,

@@ -147,6 +147,11 @@ pub fn is_enabled() -> bool {
     HELPER.lock().as_ref().is_some_and(Helper::is_ready)
 }
 
+/// Makes what a helper needs in this process, if that has not been done.
+pub(crate) fn prepare() {
+    let _ = keep_out_of_children();
+}
+
 /// Has children begin without: they do not have the helper's memory, and must
 /// not keep the descriptor whose end the helper waits for.
 fn keep_out_of_children() -> std::result::Result<(), Errno> {

@@ -98,6 +98,8 @@ pub fn run(
         child();
         return ExitCode::SUCCESS;
     }
+    // Tests fork beside threads that may be at their first call.
+    tenure::prepare();
     let mut arguments = Arguments::from_args();
     // One at a time: tests look at the whole process (limits, threads, RSS).
     arguments.test_threads.get_or_insert(1);

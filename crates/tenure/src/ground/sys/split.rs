@@ -68,6 +68,11 @@ impl Drop for Marked {
     }
 }
 
+/// Makes what setting parts apart needs, if that has not been done.
+pub(crate) fn prepare() {
+    let _ = keep_children_out();
+}
+
 fn keep_children_out() -> Result<(), Errno> {
     unsafe extern "C" fn prepare() {
         APART.hold();

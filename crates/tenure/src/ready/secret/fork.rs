@@ -10,25 +10,29 @@ static NO_FORK: ForkMutex<()> = ForkMutex::new(());
 
 /// Has forks of this process wait until what it returns is dropped.
 pub(super) fn hold_off_forks() -> Result<MutexGuard<'static, ()>> {
+    register()?;
+    Ok(NO_FORK.lock())
+}
+
+pub(super) fn register() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     REGISTERED
         .get_or_init(|| {
-            at_fork(prepare, done, done).map_err(|errno| Error::System {
+            at_fork(hold, done, done).map_err(|errno| Error::System {
                 call: "pthread_atfork",
                 errno,
             })
         })
-        .clone()?;
-    Ok(NO_FORK.lock())
+        .clone()
 }
 
-unsafe extern "C" fn prepare() {
+unsafe extern "C" fn hold() {
     NO_FORK.hold();
 }
 
 /// In the parent and in the child.
 unsafe extern "C" fn done() {
-    // SAFETY: `prepare` has run in this thread, or in the one that it is a copy
+    // SAFETY: `hold` has run in this thread, or in the one that it is a copy
     // of.
     unsafe { NO_FORK.let_go(|()| ()) };
 }

@@ -13,6 +13,11 @@ use crate::ground::error::{Error, Result};
 use crate::ground::sys::page_size;
 use memory::SecretMemory;
 
+/// Makes what the first secret would make, if that has not been done.
+pub(crate) fn prepare() {
+    let _ = fork::register();
+}
+
 /// Bytes that are kept from swap, dumps, children and the next owner of their
 /// memory: a small `Vec<u8>` with a fixed maximum.
 ///

@@ -94,7 +94,7 @@ pub(super) fn take_freed() -> Option<PageRange> {
 }
 
 /// Makes what taking notes needs, if that has not been done.
-pub(in crate::verbs) fn prepare() {
+pub(crate) fn prepare() {
     LazyLock::force(&KNOWN);
     let _ = empty_in_children();
 }

@@ -5,7 +5,8 @@ mod adaptive;
 mod known;
 mod policy;
 
-pub(super) use known::{forget, forget_freed, prepare};
+pub(crate) use known::prepare;
+pub(super) use known::{forget, forget_freed};
 pub use policy::FreePolicy;
 
 use crate::ground::error::{Error, Refused, Result};

@@ -5,7 +5,8 @@ mod limit;
 mod registry;
 
 pub use all::{LockAll, lock_all, unlock_all};
-pub(in crate::verbs) use registry::{forget, prepare};
+pub(in crate::verbs) use registry::forget;
+pub(crate) use registry::prepare;
 
 use std::ops::RangeBounds;
 

@@ -36,7 +36,7 @@ pub(super) fn registry() -> std::sync::MutexGuard<'static, Registry> {
 }
 
 /// Makes the registry, if that has not been done.
-pub(in crate::verbs) fn prepare() {
+pub(crate) fn prepare() {
     drop(registry());
 }
 

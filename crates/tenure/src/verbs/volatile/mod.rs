@@ -255,7 +255,7 @@ unsafe fn mark(range: PageRange, priority: Priority, at_once: bool) -> Result<()
 }
 
 /// Makes the engine, if that has not been done.
-pub(super) fn prepare() {
+pub(crate) fn prepare() {
     drop(ENGINE.lock());
 }
 

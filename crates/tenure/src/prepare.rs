@@ -1,11 +1,12 @@
 //! What the verbs make at their first use, made beforehand.
 
-use super::{lazy_free, lock, volatile};
 use crate::background::freeing;
 use crate::ground::sys::advise::finish_batch;
 use crate::ground::sys::features::Features;
-use crate::ground::sys::fork;
+use crate::ground::sys::{fork, split};
 use crate::observation::{pressure, stats};
+use crate::ready::secret;
+use crate::verbs::{lazy_free, lock, teardown, volatile};
 
 /// Makes now what the verbs would make at their first use: fork handlers, the
 /// page of counters, and the answers of [`Features::get`]. It takes less than a
@@ -24,10 +25,13 @@ pub fn prepare() {
     Features::get();
     // What is refused now (ENOMEM) is asked for again by who needs it.
     let _ = fork::generation();
+    split::prepare();
     pressure::prepare();
     freeing::prepare();
     lazy_free::prepare();
     lock::prepare();
     volatile::prepare();
+    teardown::prepare();
+    secret::prepare();
     finish_batch();
 }
