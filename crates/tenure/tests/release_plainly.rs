@@ -10,6 +10,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::neighbour::beside_a_neighbour;
 use common::*;
 use libtest_mimic::Completion;
 use rustix::mm::MprotectFlags;
@@ -21,6 +22,7 @@ tests!(
     without_threads_the_caller_frees,
     without_mremap_the_plain_way_serves,
     without_room_for_one_more_mapping,
+    a_refusal_takes_nothing_from_others,
     under_strict_overcommit_the_plain_way_serves,
     past_the_bound_callers_free_themselves,
     no_more_workers_than_allowed,
@@ -30,6 +32,7 @@ tests!(
     release_without_threads,
     release_without_mremap,
     release_without_mappings,
+    discard_at_the_data_limit_beside_a_neighbour,
     release_under_strict_overcommit,
 );
 
@@ -149,6 +152,30 @@ fn without_room_for_one_more_mapping() -> Completion {
     }
     in_child_ok("release_without_mappings");
     Completion::Completed
+}
+
+/// Emptied, the memory would count twice for a moment: the kernel has unmapped what
+/// is at the place when it refuses to move it there.
+fn discard_at_the_data_limit_beside_a_neighbour() {
+    let mut memory = large();
+    let range = memory.range();
+    let limit = Rlimit {
+        current: Some(status_kib("VmData") * 1024 + (56 << 20)),
+        ..getrlimit(Resource::Data)
+    };
+    setrlimit(Resource::Data, limit).unwrap();
+    let before = tenure::stats().carried_off.calls;
+    beside_a_neighbour(48 * MIB, || {
+        fill(pages(range, 0, 1));
+        memory.discard(..).unwrap();
+        assert!(is_zero(pages(range, 0, 1)));
+    });
+    let moved = tenure::stats().carried_off.calls - before;
+    assert_eq!(moved, 0, "the limit does not hold");
+}
+
+fn a_refusal_takes_nothing_from_others() {
+    in_child_ok("discard_at_the_data_limit_beside_a_neighbour");
 }
 
 /// A sysctl that has its old value again when this is dropped.

@@ -12,6 +12,7 @@ use std::mem::ManuallyDrop;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use common::neighbour::beside_a_neighbour;
 use common::*;
 use libtest_mimic::Completion;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -37,6 +38,7 @@ tests!(
     a_child_forked_meanwhile_has_nothing_hidden,
     over_the_limit_nothing_stays_mapped,
     hidden_over_the_limit_nothing_stays_mapped,
+    a_refusal_takes_nothing_from_others,
     hidden_is_closed_to_proc_mem,
     without_memfd_secret_hidden_is_refused,
     reading_fills_it_in_place,
@@ -53,6 +55,7 @@ tests!(
     drop_hidden_where_munmap_is_refused,
     lock_past_the_limit,
     hide_past_the_limit,
+    hide_past_the_limit_beside_a_neighbour,
     hide_without_the_feature,
 );
 
@@ -440,6 +443,20 @@ fn hidden_over_the_limit_nothing_stays_mapped() -> Completion {
 
 fn hide_past_the_limit() {
     refused_past_the_limit(HIDDEN);
+}
+
+fn hide_past_the_limit_beside_a_neighbour() {
+    limit_memlock(6 * page_size() as u64);
+    beside_a_neighbour(3 << 20, || assert!(HIDDEN(3 << 20).is_err()));
+}
+
+/// The kernel unmaps what is at the place before it refuses to map anything there.
+fn a_refusal_takes_nothing_from_others() -> Completion {
+    if !can_hide() {
+        return skip_hidden();
+    }
+    in_child_ok("hide_past_the_limit_beside_a_neighbour");
+    Completion::Completed
 }
 
 /// In a process for which the limit holds.

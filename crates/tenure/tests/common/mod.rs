@@ -9,6 +9,7 @@
 #![allow(dead_code)]
 
 pub mod cgroup;
+pub mod neighbour;
 pub mod volatile;
 
 use std::process::{Command, ExitCode, Output};

@@ -16,6 +16,7 @@ use self::queue::{ARRIVED, FREED, QUEUE, keep_out_of_children};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Harmless, advise};
+use crate::ground::sys::reservation::Reservation;
 use crate::ground::sys::{Errno, map, pmd_bytes, pud_bytes};
 use crate::observation::stats;
 
@@ -56,38 +57,48 @@ pub(crate) unsafe fn carry_off(
         return parts;
     }
     let mut queue = QUEUE.lock();
-    if queue.pending_bytes >= max_pending_bytes() || !queue.has_place() {
+    if queue.pending_bytes >= max_pending_bytes() || !queue.has_places(parts.len() + 1) {
         return parts;
     }
-    let Ok((reservation, pages)) = reserve_like(range) else {
+    let Ok((mut reservation, pages)) = reserve_like(range) else {
         return parts;
     };
+    let target = |part: PageRange| {
+        let start = pages.start() + (part.start() - range.start());
+        PageRange::between(start, start + part.len())
+    };
     let (moved, left): (Vec<PageRange>, Vec<PageRange>) = parts.into_iter().partition(|part| {
-        let target = pages.start() + (part.start() - range.start());
+        let target = target(*part);
         // SAFETY: the caller gives up the part or its contents; the target was
         // reserved above and nobody else knows of it.
         let answer = unsafe {
             match leave {
-                Leave::Unmapped => map::move_away(*part, target),
-                Leave::Empty => map::move_pages_away(*part, target),
+                Leave::Unmapped => map::move_away(*part, target.start()),
+                Leave::Empty => map::move_pages_away(*part, target.start()),
             }
         };
+        if answer.is_err() {
+            reservation.refused(target);
+        }
         answer.is_ok()
     });
-    let moved_bytes: usize = moved.iter().map(|part| part.len()).sum();
-    if moved_bytes == 0 {
-        // SAFETY: reserved above and used by nobody. If unmapping fails (no
-        // room to split a mapping), addresses stay reserved, no memory.
-        let _ = unsafe { map::unmap(reservation) };
+    if moved.is_empty() {
+        // SAFETY: reserved above and used by nobody.
+        unsafe { reservation.unmap() };
         return left;
     }
-    // Neither call can be refused on mappings of ours; were they, a child would
-    // keep the pages, or a dump would show them.
-    let _ = advise(reservation, Harmless::DontFork);
-    let _ = advise(pages, Harmless::DontDump);
-
-    queue.push(reservation, pages, moved_bytes);
-    stats::CARRIED_OFF.done(moved_bytes);
+    for ours in reservation.parts() {
+        // Neither call can be refused on mappings of ours; were they, a child
+        // would keep the pages, or a dump would show them.
+        let _ = advise(ours, Harmless::DontFork);
+        let _ = advise(ours, Harmless::DontDump);
+        let targets = moved.iter().map(|&part| target(part));
+        let inside = targets.filter(|&target| ours.contains(target));
+        let moved_bytes = inside.map(PageRange::len).sum();
+        let pages = ours.intersection(pages);
+        queue.push(ours, pages.unwrap_or(ours), moved_bytes);
+    }
+    stats::CARRIED_OFF.done(moved.iter().map(|part| part.len()).sum());
     let start_worker = queue.workers == 0;
     if start_worker {
         queue.workers = 1;
@@ -141,16 +152,16 @@ pub(crate) fn pending_bytes() -> usize {
 /// Reserves room for a range of the same length and the same offset within the
 /// page-table pages that can be moved whole. Returns all that is reserved, and
 /// the part to move to.
-fn reserve_like(range: PageRange) -> std::result::Result<(PageRange, PageRange), Errno> {
+fn reserve_like(range: PageRange) -> std::result::Result<(Reservation, PageRange), Errno> {
     let granule = if range.len() >= pud_bytes() {
         pud_bytes()
     } else {
         pmd_bytes()
     };
     let wanted = range.len().checked_add(granule).ok_or(Errno::NOMEM)?;
-    let reservation = map::reserve(wanted)?;
-    let shift = range.start().wrapping_sub(reservation.start()) % granule;
-    let start = reservation.start() + shift;
+    let reservation = Reservation::new(wanted)?;
+    let shift = range.start().wrapping_sub(reservation.range().start()) % granule;
+    let start = reservation.range().start() + shift;
     Ok((reservation, PageRange::between(start, start + range.len())))
 }
 
@@ -165,11 +176,11 @@ mod tests {
             let start = 5 * granule + 3 * page_size();
             let range = PageRange::new(start, len).unwrap();
             let (reservation, pages) = reserve_like(range).unwrap();
-            assert!(reservation.contains(pages));
+            assert!(reservation.range().contains(pages));
             assert_eq!(pages.len(), range.len());
             assert_eq!(pages.start() % granule, range.start() % granule);
             // SAFETY: reserved above and used by nobody.
-            unsafe { map::unmap(reservation) }.unwrap();
+            unsafe { reservation.unmap() };
         }
     }
 }

@@ -62,9 +62,9 @@ impl Queue {
         tempo: Tempo::ONE,
     };
 
-    /// Sees to it that the next `push` needs no memory.
-    pub(super) fn has_place(&mut self) -> bool {
-        self.loads.try_reserve(1).is_ok()
+    /// Sees to it that the next `count` calls of `push` need no memory.
+    pub(super) fn has_places(&mut self, count: usize) -> bool {
+        self.loads.try_reserve(count).is_ok()
     }
 
     pub(super) fn push(&mut self, reservation: PageRange, pages: PageRange, moved_bytes: usize) {
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn loads_are_shared_and_end_with_their_last_chunk() {
         let mut queue = Queue::EMPTY;
-        assert!(queue.has_place());
+        assert!(queue.has_places(1));
         queue.push(range(10, 20), range(12, 17), 5);
         queue.push(range(30, 40), range(30, 32), 2);
         assert_eq!(queue.pending_bytes, 7);

@@ -9,8 +9,10 @@ use rustix::io::Errno;
 
 use super::cgroup::{self, MemoryCgroup};
 use super::map::{self, Backing};
+use super::reservation::Reservation;
 use super::userfaultfd::Userfaultfd;
 use super::{last_errno, lock, page_size, pagemap, vma};
+use crate::PageRange;
 
 /// What this kernel can do, as far as tenure builds on it.
 ///
@@ -109,14 +111,21 @@ fn knows_advice(advice: u32) -> Result<(), Errno> {
 
 fn probe_dontunmap() -> Result<(), Errno> {
     let from = map::map(Backing::Anonymous, page_size(), false, true)?;
-    let answer = map::reserve(page_size()).and_then(|to| {
+    let answer = Reservation::new(2 * page_size()).and_then(|mut room| {
+        let start = room.range().start();
+        let to = PageRange::between(start, start + page_size());
         // Under mlockall(MCL_FUTURE) both are locked, and the kernel (6.18) goes
         // on charging for a locked page that was moved away like this.
-        lock::munlock(from).and_then(|()| lock::munlock(to))?;
+        let unlocked = lock::munlock(from).and_then(|()| lock::munlock(to));
         // SAFETY: both pages were mapped here and nobody uses them.
-        let moved = unsafe { map::move_pages_away(from, to.start()) };
+        let moved = unlocked.and_then(|()| unsafe { map::move_pages_away(from, to.start()) });
+        if moved.is_err() {
+            // To find out whose it is takes what is being found out here.
+            room.give(to);
+        }
         // SAFETY: as above.
-        unsafe { map::unmap(to) }.and(moved)
+        unsafe { room.unmap() };
+        moved
     });
     // SAFETY: as above.
     unsafe { map::unmap(from) }.and(answer)

@@ -11,6 +11,7 @@ use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use super::last_errno;
 use super::pud_bytes;
+use super::reservation::Reservation;
 use crate::PageRange;
 
 /// What a new mapping is made of.
@@ -49,8 +50,8 @@ fn map_aligned(
     flags: MapFlags,
 ) -> Result<PageRange, Errno> {
     let wanted = len.checked_add(pud_bytes()).ok_or(Errno::NOMEM)?;
-    let reserved = reserve(wanted)?;
-    let start = reserved.start().next_multiple_of(pud_bytes());
+    let mut reserved = Reservation::new(wanted)?;
+    let start = reserved.range().start().next_multiple_of(pud_bytes());
     let range = PageRange::between(start, start + len);
     // SAFETY: what was just reserved is used by nobody.
     let mapped = unsafe {
@@ -62,17 +63,12 @@ fn map_aligned(
             flags | MapFlags::FIXED,
         )
     };
-    let rest = match mapped {
-        Ok(_) => [
-            PageRange::between(reserved.start(), range.start()),
-            PageRange::between(range.end(), reserved.end()),
-        ],
-        Err(_) => [reserved, PageRange::between(start, start)],
-    };
-    for rest in rest.into_iter().filter(|rest| !rest.is_empty()) {
-        // SAFETY: as above. What cannot be unmapped stays reserved.
-        let _ = unsafe { unmap(rest) };
+    match mapped {
+        Ok(_) => reserved.give(range),
+        Err(_) => reserved.refused(range),
     }
+    // SAFETY: as above.
+    unsafe { reserved.unmap() };
     mapped
 }
 
@@ -100,7 +96,8 @@ unsafe fn map_at(
 }
 
 /// Maps `backing` over the range, readable and writable, in place of what is
-/// mapped there.
+/// mapped there. If it is refused the range may be a hole: a part of a
+/// [`Reservation`], then.
 ///
 /// # Safety
 ///
@@ -171,6 +168,22 @@ pub(crate) fn reserve(len: usize) -> Result<PageRange, Errno> {
     ))
 }
 
+/// Reserves these very addresses; refused (EEXIST) if any of them is in use.
+pub(crate) fn reserve_at(range: PageRange) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    let at = range.as_ptr().cast();
+    // SAFETY: the flag has the kernel replace nothing.
+    let addr = unsafe { mm::mmap_anonymous(at, range.len(), ProtFlags::empty(), flags) }?;
+    if addr == at {
+        return Ok(());
+    }
+    // Before Linux 4.17 the flag is unknown, and the address but a wish.
+    let start = addr.expose_provenance();
+    // SAFETY: mapped just now.
+    let _ = unsafe { unmap(PageRange::between(start, start + range.len())) };
+    Err(Errno::EXIST)
+}
+
 /// Reserves addresses that can be written to: memory is taken, and charged under
 /// strict overcommit only, as pages are written.
 pub(crate) fn reserve_writable(len: usize) -> Result<PageRange, Errno> {
@@ -191,7 +204,8 @@ pub(crate) unsafe fn unmap(range: PageRange) -> Result<(), Errno> {
 }
 
 /// Moves the pages of `from`, one whole mapping or a part of one, to the
-/// address `to`, which must be reserved by the caller, and unmaps `from`.
+/// address `to`, a part of a [`Reservation`], and unmaps `from`. If it is
+/// refused there may be a hole at `to`.
 ///
 /// # Safety
 ///
@@ -201,8 +215,9 @@ pub(crate) unsafe fn move_away(from: PageRange, to: usize) -> Result<(), Errno> 
     unsafe { remap(from, to, MremapFlags::MAYMOVE) }
 }
 
-/// Moves the pages of `from` to the address `to`, which must be reserved by
-/// the caller, and leaves `from` mapped and empty (Linux 5.7).
+/// Moves the pages of `from` to the address `to`, a part of a [`Reservation`],
+/// and leaves `from` mapped and empty (Linux 5.7). If it is refused there may be
+/// a hole at `to`.
 ///
 /// # Safety
 ///
@@ -232,7 +247,8 @@ pub(crate) fn protect_none(range: PageRange) -> Result<(), Errno> {
 ///
 /// # Safety
 ///
-/// The program must have had this access to the range before.
+/// The program must have had this access to the range before, or have reserved
+/// it for itself.
 pub(crate) unsafe fn protect_read_write(range: PageRange) -> Result<(), Errno> {
     let access = MprotectFlags::READ | MprotectFlags::WRITE;
     // SAFETY: the caller gives back what it took away with `protect_none`.

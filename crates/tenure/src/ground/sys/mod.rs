@@ -22,6 +22,7 @@ pub(crate) mod pagemap;
 pub(crate) mod process;
 pub(crate) mod psi;
 mod raw;
+pub(crate) mod reservation;
 pub(crate) mod smaps;
 pub(crate) mod split;
 pub(crate) mod thread;

@@ -10,6 +10,7 @@ use crate::ground::sys::advise::{Harmless, Losing, advise, advise_losing};
 use crate::ground::sys::features::Features;
 use crate::ground::sys::map::{self, Backing};
 use crate::ground::sys::process::LockLimit;
+use crate::ground::sys::reservation::Reservation;
 use crate::ground::sys::{Errno, page_size};
 use crate::verbs::LockMode;
 
@@ -28,10 +29,11 @@ pub(super) struct SecretMemory {
 impl SecretMemory {
     /// Private anonymous memory for `len` bytes, zeros in a child.
     pub(super) fn wiped_on_fork(len: usize) -> Result<Self> {
-        let memory = Self::reserve(len, None)?;
+        let outside = map::reserve(outside_len(len)?).map_err(system("mmap"))?;
+        let memory = Self::new(outside, None);
         let inside = memory.inside;
-        // SAFETY: reserved just now, so nobody uses it.
-        unsafe { map::map_over(inside, Backing::Anonymous, false) }.map_err(at("mmap", inside))?;
+        // SAFETY: reserved just now, so nobody relies on its being closed.
+        unsafe { map::protect_read_write(inside) }.map_err(at("mprotect", inside))?;
         match advise(inside, Harmless::NoHugePage) {
             // A kernel built without huge pages has none to refuse.
             Ok(()) | Err(Errno::INVAL) => {}
@@ -57,50 +59,41 @@ impl SecretMemory {
                 answer,
                 remedy: "it needs Linux 5.14, before 6.5 also secretmem.enable=1 on the kernel's command line, and a container that allows the system call",
             })?;
+        let outside_len = outside_len(len)?;
         let mut witness = Mapping::anonymous(1).wipe_on_fork().map()?;
         witness.as_mut_slice()?[0] = 1;
-        let memory = Self::reserve(len, Some(witness))?;
-        let inside = memory.inside;
         // Longer than the descriptor, which children would inherit as well.
         let _held_off = hold_off_forks()?;
-        let fd = map::memfd_secret(inside.len()).map_err(|errno| Error::System {
-            call: "memfd_secret",
-            errno,
-        })?;
+        let fd =
+            map::memfd_secret(outside_len - 2 * page_size()).map_err(system("memfd_secret"))?;
+        let mut reserved = Reservation::new(outside_len).map_err(system("mmap"))?;
+        let outside = reserved.range();
+        let inside = between_guards(outside);
         let backing = Backing::File {
             fd: fd.as_fd(),
             offset: 0,
         };
         // SAFETY: reserved just now, so nobody uses it.
-        unsafe { map::map_over(inside, backing, true) }
-            .map_err(|errno| explain_secret_mmap(inside, errno))?;
+        if let Err(errno) = unsafe { map::map_over(inside, backing, true) } {
+            let error = explain_secret_mmap(inside, errno);
+            reserved.refused(inside);
+            // SAFETY: as above.
+            unsafe { reserved.unmap() };
+            return Err(error);
+        }
+        let memory = Self::new(outside, Some(witness));
         // It is shared memory, which the kernel does not wipe on fork.
-        advise(memory.outside, Harmless::DontFork)
-            .map_err(at("madvise(MADV_DONTFORK)", memory.outside))?;
+        advise(outside, Harmless::DontFork).map_err(at("madvise(MADV_DONTFORK)", outside))?;
         Ok(memory)
     }
 
-    /// Takes addresses for the pages and their guards; none can be touched yet.
-    fn reserve(len: usize, witness: Option<Mapping>) -> Result<Self> {
-        if len == 0 {
-            return Err(Error::EmptyMapping);
-        }
-        let guard_bytes = page_size();
-        let outside_len = len
-            .checked_next_multiple_of(page_size())
-            .and_then(|inside_len| inside_len.checked_add(2 * guard_bytes))
-            .filter(|&len| isize::try_from(len).is_ok())
-            .ok_or(Error::Overflow { addr: 0, len })?;
-        let outside = map::reserve(outside_len).map_err(|errno| Error::System {
-            call: "mmap",
-            errno,
-        })?;
-        let inside = PageRange::between(outside.start() + guard_bytes, outside.end() - guard_bytes);
-        Ok(Self {
+    /// Of addresses that are used for nothing else.
+    fn new(outside: PageRange, witness: Option<Mapping>) -> Self {
+        Self {
             outside,
-            inside,
+            inside: between_guards(outside),
             witness,
-        })
+        }
     }
 
     /// The first byte's address.
@@ -127,6 +120,25 @@ impl Drop for SecretMemory {
             let _ = unsafe { self.outside.munmap() };
         }
     }
+}
+
+/// The length of memory for `len` bytes and its guard pages.
+fn outside_len(len: usize) -> Result<usize> {
+    if len == 0 {
+        return Err(Error::EmptyMapping);
+    }
+    len.checked_next_multiple_of(page_size())
+        .and_then(|inside_len| inside_len.checked_add(2 * page_size()))
+        .filter(|&len| isize::try_from(len).is_ok())
+        .ok_or(Error::Overflow { addr: 0, len })
+}
+
+fn between_guards(outside: PageRange) -> PageRange {
+    PageRange::between(outside.start() + page_size(), outside.end() - page_size())
+}
+
+fn system(call: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| Error::System { call, errno }
 }
 
 fn at(call: &'static str, range: PageRange) -> impl Fn(Errno) -> Error {
