@@ -25,7 +25,17 @@ const NOBODY: u32 = 65534;
 /// nothing.
 const NO_MATTER_WHO: [&str; 2] = ["--exclude", "tenure-model"];
 
-/// What is run once more as on older kernels: the features that tenure then does
+/// Tests that are not run once more without privileges, by what their names begin
+/// with: the same programs are, but without a tool or another allocator beneath.
+const TOOLS: [&str; 5] = [
+    "asan::",
+    "valgrind::",
+    "libjemalloc",
+    "libmimalloc",
+    "libtcmalloc",
+];
+
+/// What is run once more, not without privileges, as on older kernels: the features that tenure then does
 /// without, and the tests that concern them.
 const OLDER_KERNELS: [(&str, &[&str]); 2] = [
     (
@@ -66,8 +76,13 @@ pub fn run(root: &Path, unprivileged: bool, arguments: &[String]) -> Result<bool
         whole.extend(NO_MATTER_WHO);
     }
     whole.extend(arguments.iter().map(String::as_str));
+    let is_all = arguments.is_empty();
+    if is_all && unprivileged {
+        whole.push("--");
+        whole.extend(TOOLS.iter().flat_map(|&tool| ["--skip", tool]));
+    }
     let mut all_well = run_cargo(root, &runner, &variables, &whole, &mut summary)?;
-    if arguments.is_empty() {
+    if is_all && !unprivileged {
         for (without, which) in OLDER_KERNELS {
             println!("\n== as on a kernel without {without}");
             let mut variables = variables.clone();
