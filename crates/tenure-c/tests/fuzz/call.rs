@@ -68,7 +68,7 @@ impl Call {
             3 => (page(a * 5), b * 5 * PAGE),
             4 => (page(a % SMALL_PAGES) + 1 + c, b % 16 * PAGE),
             5 => (page(a % SMALL_PAGES), b * 16 + c % 16),
-            6 if b % 2 == 0 => (WILD[a % WILD.len()], LENGTHS[c % LENGTHS.len()]),
+            6 if b.is_multiple_of(2) => (WILD[a % WILD.len()], LENGTHS[c % LENGTHS.len()]),
             6 => (page(a % SMALL_PAGES), LENGTHS[c % LENGTHS.len()]),
             _ => {
                 let range = &SPECIAL[a % SPECIAL.len()];
@@ -133,7 +133,7 @@ impl Call {
 
     /// Whether pages must be named whole, by the verbs that lose contents.
     fn check_exact(&self, name: &str, answer: c_int, most: c_int) {
-        if self.len % PAGE != 0 {
+        if !self.len.is_multiple_of(PAGE) {
             assert_eq!(answer, -libc::EINVAL, "{name}");
         }
         self.check(name, answer, most);
@@ -141,7 +141,7 @@ impl Call {
 
     fn check(&self, name: &str, answer: c_int, most: c_int) {
         documented::check(name, answer, most);
-        let is_whole = self.addr % PAGE == 0 && self.addr.checked_add(self.len).is_some();
+        let is_whole = self.addr.is_multiple_of(PAGE) && self.addr.checked_add(self.len).is_some();
         assert!(
             is_whole || answer == -libc::EINVAL,
             "{name}() answers {answer}"
@@ -221,7 +221,7 @@ impl Call {
     fn lock_all(&self) {
         // Now and then, for it brings in all that there is; and not for future
         // mappings where a limit would then keep memory from the fuzzer.
-        if self.more[0] % 16 != 0 {
+        if !self.more[0].is_multiple_of(16) {
             let answer = tenure_munlockall(self.flags % 5);
             return documented::check("tenure_munlockall", answer, 0);
         }
@@ -276,7 +276,9 @@ impl Call {
             assert_eq!(out.addr(), 17, "touched on an error");
             return;
         }
-        assert!(out.addr() % PAGE == 0 && !(START..START + world.len()).contains(&out.addr()));
+        assert!(
+            out.addr().is_multiple_of(PAGE) && !(START..START + world.len()).contains(&out.addr())
+        );
         let len = len.next_multiple_of(PAGE);
         // SAFETY: mapped above and nobody else's.
         assert_eq!(unsafe { tenure_munmap(out, len) }, 0);
@@ -347,7 +349,7 @@ impl Call {
         let pages = self.pages(world);
         let mut at = self.addr;
         for run in runs {
-            assert!(run.addr.addr() >= at && run.len > 0 && run.len % PAGE == 0);
+            assert!(run.addr.addr() >= at && run.len > 0 && run.len.is_multiple_of(PAGE));
             let first = (run.addr.addr() - START) / PAGE;
             at = run.addr.addr() + run.len;
             assert!(at <= self.addr + self.len);

@@ -240,7 +240,7 @@ impl World {
 }
 
 fn is_looked_at(index: usize) -> bool {
-    index < SMALL_PAGES || index % LOOKED_AT == 0
+    index < SMALL_PAGES || index.is_multiple_of(LOOKED_AT)
 }
 
 /// What a call that succeeded does to a page of its range.

@@ -45,7 +45,7 @@ fn take(marks: &mut Marks, pages: &mut [Page], step: Step, index: usize) {
         }
         2 => unmark(marks, pages, named),
         3 => {
-            let offered_now = step.more % 2 == 0;
+            let offered_now = step.more.is_multiple_of(2);
             marks.settle(named, offered_now);
             for page in pages.iter_mut().flatten() {
                 if let Mark::Volatile { offered, due, .. } = page {
