@@ -31,6 +31,7 @@ check:
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --workspace --no-deps --document-private-items
 	$(CARGO) xtask layers
 	$(CARGO) xtask generate --check
+	$(CARGO) xtask dependencies --check
 
 # Man pages and shell completions, from the command's own definition; the C header
 # and its pages, from the source of the C interface.

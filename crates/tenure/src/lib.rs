@@ -48,6 +48,9 @@ compile_error!("tenure is built on Linux's own memory calls");
 struct Readme;
 
 mod background;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod ground;
 mod observation;
 mod prepare;

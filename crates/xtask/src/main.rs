@@ -1,6 +1,7 @@
 //! The project's own tasks, run as `cargo xtask TASK`.
 
 mod c_interface;
+mod dependencies;
 mod generate;
 mod layers;
 mod summary;
@@ -30,6 +31,12 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Write docs/DEPENDENCIES.md anew, with the reasons that it has
+    Dependencies {
+        /// Write nothing; fail when it is stale or a reason is missing
+        #[arg(long)]
+        check: bool,
+    },
     /// Check that each layer of the core library uses only those below it
     Layers,
     /// Run all tests and add up their results
@@ -53,6 +60,7 @@ enum Task {
 fn main() -> ExitCode {
     let done = match Cli::parse().task {
         Task::Generate { check } => root().and_then(|root| generate::run(&root, check)),
+        Task::Dependencies { check } => root().and_then(|root| dependencies::run(&root, check)),
         Task::Layers => root().and_then(|root| layers::run(&root)),
         Task::Test {
             unprivileged,

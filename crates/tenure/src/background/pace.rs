@@ -26,7 +26,9 @@ pub(crate) struct Pace {
 impl Pace {
     /// Begins as wished, or keeps to a size that was asked for.
     pub(crate) fn new(wish: Wish, fixed_bytes: Option<usize>) -> Self {
-        let chunk_bytes = fixed_bytes.unwrap_or(wish.first_bytes);
+        /// More than any range has, and can be rounded up to pages of any size.
+        const MOST_BYTES: usize = isize::MAX as usize;
+        let chunk_bytes = fixed_bytes.unwrap_or(wish.first_bytes).min(MOST_BYTES);
         Self {
             wish,
             chunk_bytes: chunk_bytes.next_multiple_of(page_size()),
@@ -91,5 +93,11 @@ mod tests {
         let mut pace = Pace::new(WISH, Some(page_size() + 1));
         pace.learn(2 * page_size(), Duration::from_secs(1));
         assert_eq!(pace.chunk_bytes(), 2 * page_size());
+    }
+
+    #[test]
+    fn a_size_without_end_is_all_at_once() {
+        let pace = Pace::new(WISH, Some(usize::MAX));
+        assert!(pace.chunk_bytes() > isize::MAX as usize);
     }
 }

@@ -131,10 +131,9 @@ impl PageRange {
     pub(crate) fn chunks(self, chunk_bytes: usize) -> impl Iterator<Item = Self> {
         debug_assert!(chunk_bytes > 0 && chunk_bytes.is_multiple_of(sys::page_size()));
         (0..self.len).step_by(chunk_bytes).map(move |at| {
-            Self::between(
-                self.start + at,
-                (self.start + at + chunk_bytes).min(self.end()),
-            )
+            let start = self.start + at;
+            // The range may end where the addresses do.
+            Self::between(start, start.saturating_add(chunk_bytes).min(self.end()))
         })
     }
 
@@ -263,5 +262,16 @@ mod tests {
             range.slice((Bound::Included(5), Bound::Excluded(3))),
             Err(Error::OutOfBounds { .. })
         ));
+    }
+
+    #[test]
+    fn chunks_end_with_the_addresses() {
+        let page = sys::page_size();
+        let last = PageRange::between(
+            usize::MAX / page * page - 3 * page,
+            usize::MAX / page * page,
+        );
+        let chunks: Vec<_> = last.chunks(2 * page).map(PageRange::pages).collect();
+        assert_eq!(chunks, [2, 1]);
     }
 }

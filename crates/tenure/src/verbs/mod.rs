@@ -1,6 +1,12 @@
 //! The five verbs. Each has a safe form on [`Mapping`](crate::Mapping) and an
 //! `unsafe` form on [`PageRange`].
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing {
+    pub(crate) use super::lazy_free::fuzzing::known;
+    pub(crate) use super::lock::fuzzing::registry;
+    pub(crate) use super::volatile::fuzzing::{marks, objects, runs};
+}
 pub(crate) mod lazy_free;
 pub(crate) mod lock;
 mod mmap;

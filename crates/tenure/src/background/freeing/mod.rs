@@ -1,6 +1,8 @@
 //! Memory that has been moved out of its owner's way waits here until workers
 //! have freed it.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod limits;
 mod queue;
 mod tempo;

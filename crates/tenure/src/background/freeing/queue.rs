@@ -53,7 +53,7 @@ pub(super) static ARRIVED: Condvar = Condvar::new();
 pub(super) static FREED: Condvar = Condvar::new();
 
 impl Queue {
-    const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         loads: VecDeque::new(),
         pending_bytes: 0,
         workers: 0,

@@ -12,6 +12,8 @@ pub(crate) mod copy;
 pub(crate) mod counters;
 pub(crate) mod features;
 pub(crate) mod fork;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 pub(crate) mod helper;
 pub(crate) mod hugetlb;
 pub(crate) mod lock;

@@ -58,7 +58,7 @@ fn cpus_of(folder: &Path, nodes: &[usize], allowed: &CpuSet) -> Option<CpuSet> {
 
 /// Reads a list of the kernel's, such as `0-3,8`, in ascending order. Ends at
 /// what is not one.
-fn parse_list(text: &str) -> impl Iterator<Item = usize> {
+pub(super) fn parse_list(text: &str) -> impl Iterator<Item = usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse::<usize>().ok()?..=last.parse().ok()?)

@@ -25,8 +25,8 @@ impl LockLimit {
         let status = procfs::process::Process::myself().ok()?.status().ok()?;
         Some(Self {
             limit_bytes: limit_bytes as usize,
-            used_bytes: (status.vmlck? * 1024) as usize,
-            mapped_bytes: (status.vmsize? * 1024) as usize,
+            used_bytes: status.vmlck?.saturating_mul(1024) as usize,
+            mapped_bytes: status.vmsize?.saturating_mul(1024) as usize,
         })
     }
 }
@@ -67,7 +67,10 @@ pub(crate) struct MachineMemory {
 impl MachineMemory {
     /// Reads `/proc/meminfo`; `None` where it cannot be read.
     pub(crate) fn now() -> Option<Self> {
-        let info = procfs::Meminfo::current().ok()?;
+        Self::of(&procfs::Meminfo::current().ok()?)
+    }
+
+    pub(super) fn of(info: &procfs::Meminfo) -> Option<Self> {
         let page_cache = info.cached.saturating_sub(info.shmem.unwrap_or(0));
         let bytes = |number| usize::try_from(number).unwrap_or(usize::MAX);
         Some(Self {
@@ -98,11 +101,11 @@ impl Reclaims {
         Some(Self::parse(&text))
     }
 
-    fn parse(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         let sum = |name| {
             let counters = text.lines().filter(|line| line.starts_with(name));
             let counts = counters.filter_map(|line| line.split(' ').nth(1)?.parse::<u64>().ok());
-            counts.sum()
+            counts.fold(0, u64::saturating_add)
         };
         Self {
             direct: sum("allocstall"),
@@ -171,6 +174,8 @@ mod tests {
         };
         assert_eq!(Reclaims::parse(text), expected);
         assert_eq!(Reclaims::parse(""), Reclaims::default());
+        let many = format!("allocstall_a {0}\nallocstall_b {0}\n", u64::MAX);
+        assert_eq!(Reclaims::parse(&many).direct, u64::MAX);
     }
 
     #[test]

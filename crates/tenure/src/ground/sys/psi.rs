@@ -37,7 +37,7 @@ impl Stalls {
         Self::parse(&fs::read_to_string(file).ok()?)
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let line = |name| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
             let field = |name| line.split(' ').find_map(|field| field.strip_prefix(name));

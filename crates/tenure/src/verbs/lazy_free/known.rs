@@ -14,7 +14,7 @@ use crate::ground::sys::fork::{ForkMutex, at_fork};
 const MOST_RANGES: usize = 1 << 14;
 
 #[derive(Default)]
-struct Known {
+pub(super) struct Known {
     /// What was private anonymous memory when it was looked at, and has not been
     /// unmapped through tenure since.
     checked: RangeSet<usize>,
@@ -41,27 +41,12 @@ pub(super) struct Noted {
 /// there is room for one more range.
 pub(super) fn note(range: PageRange, wants_lazy: bool) -> Noted {
     HAS_NOTES.store(true, Ordering::Relaxed);
-    let mut known = KNOWN.lock();
-    let is_checked = contains(&known.checked, range);
-    let is_noted = contains(&known.lazily_free, range);
-    let is_lazy = wants_lazy && (is_noted || known.lazily_free.len() < MOST_RANGES);
-    if is_lazy && !is_noted {
-        known.lazily_free.insert(range.as_std());
-    } else if !is_lazy && !known.lazily_free.is_empty() {
-        known.lazily_free.remove(range.as_std());
-    }
-    Noted {
-        is_checked,
-        is_lazy,
-    }
+    KNOWN.lock().note(range, wants_lazy)
 }
 
 /// Takes note that a range is private anonymous memory.
 pub(super) fn note_checked(range: PageRange) {
-    let mut known = KNOWN.lock();
-    if known.checked.len() < MOST_RANGES {
-        known.checked.insert(range.as_std());
-    }
+    KNOWN.lock().note_checked(range);
 }
 
 fn contains(set: &RangeSet<usize>, range: PageRange) -> bool {
@@ -72,25 +57,59 @@ fn contains(set: &RangeSet<usize>, range: PageRange) -> bool {
 /// Takes note that a range is in use again.
 pub(in crate::verbs) fn forget_freed(range: PageRange) {
     if HAS_NOTES.load(Ordering::Relaxed) {
-        KNOWN.lock().lazily_free.remove(range.as_std());
+        KNOWN.lock().forget_freed(range);
     }
 }
 
 /// Takes note that a range is being unmapped, or is not what it was.
 pub(in crate::verbs) fn forget(range: PageRange) {
     if HAS_NOTES.load(Ordering::Relaxed) {
-        let mut known = KNOWN.lock();
-        known.checked.remove(range.as_std());
-        known.lazily_free.remove(range.as_std());
+        KNOWN.lock().forget(range);
     }
 }
 
 /// Returns a range that is lazily free, as far as is known, and forgets that.
 pub(super) fn take_freed() -> Option<PageRange> {
-    let mut known = KNOWN.lock();
-    let range = known.lazily_free.first()?.clone();
-    known.lazily_free.remove(range.clone());
-    Some(range.into())
+    KNOWN.lock().take_freed()
+}
+
+/// What the functions of the same names say.
+impl Known {
+    pub(super) fn note(&mut self, range: PageRange, wants_lazy: bool) -> Noted {
+        let is_checked = contains(&self.checked, range);
+        let is_noted = contains(&self.lazily_free, range);
+        let is_lazy = wants_lazy && (is_noted || self.lazily_free.len() < MOST_RANGES);
+        if is_lazy && !is_noted {
+            self.lazily_free.insert(range.as_std());
+        } else if !is_lazy && !self.lazily_free.is_empty() {
+            self.lazily_free.remove(range.as_std());
+        }
+        Noted {
+            is_checked,
+            is_lazy,
+        }
+    }
+
+    pub(super) fn note_checked(&mut self, range: PageRange) {
+        if self.checked.len() < MOST_RANGES {
+            self.checked.insert(range.as_std());
+        }
+    }
+
+    pub(super) fn forget_freed(&mut self, range: PageRange) {
+        self.lazily_free.remove(range.as_std());
+    }
+
+    pub(super) fn forget(&mut self, range: PageRange) {
+        self.checked.remove(range.as_std());
+        self.lazily_free.remove(range.as_std());
+    }
+
+    pub(super) fn take_freed(&mut self) -> Option<PageRange> {
+        let range = self.lazily_free.first()?.clone();
+        self.lazily_free.remove(range.clone());
+        Some(range.into())
+    }
 }
 
 /// Makes what taking notes needs, if that has not been done.

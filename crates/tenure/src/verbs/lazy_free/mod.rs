@@ -2,6 +2,8 @@
 //! must, or when a policy says so.
 
 mod adaptive;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod known;
 mod policy;
 

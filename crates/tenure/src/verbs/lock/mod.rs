@@ -1,6 +1,8 @@
 //! lock: pages stay once they are in, at once or from the first fault on.
 
 mod all;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod limit;
 mod registry;
 

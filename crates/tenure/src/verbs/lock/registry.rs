@@ -53,8 +53,12 @@ impl Registry {
     /// hugetlb memory, DAX and the kernel's own mappings are never locked.
     pub(super) fn note(&mut self, vmas: &[Vma], mode: LockMode) {
         for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
-            self.locked.insert(vma.range.as_std(), mode);
+            self.insert(vma.range, mode);
         }
+    }
+
+    pub(super) fn insert(&mut self, range: PageRange, mode: LockMode) {
+        self.locked.insert(range.as_std(), mode);
     }
 
     pub(super) fn remove(&mut self, range: PageRange) {
@@ -73,15 +77,24 @@ impl Registry {
     pub(super) fn locked_parts(&self, vmas: &[Vma]) -> Result<Vec<LockedPart>> {
         let mut parts = Vec::new();
         for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
-            let known = self.locked.overlapping(vma.range.as_std());
-            parts.extend(known.filter_map(|(part, &mode)| {
-                Some((PageRange::from(part.clone()).intersection(vma.range)?, mode))
-            }));
-            if self.locked.gaps(&vma.range.as_std()).next().is_some() {
-                return look_up(vmas);
+            match self.known_parts(vma.range) {
+                Some(known) => parts.extend(known),
+                None => return look_up(vmas),
             }
         }
         Ok(parts)
+    }
+
+    /// The modes of the range, in order; `None` if that of a part is not known.
+    pub(super) fn known_parts(&self, range: PageRange) -> Option<Vec<LockedPart>> {
+        if self.locked.gaps(&range.as_std()).next().is_some() {
+            return None;
+        }
+        let known = self.locked.overlapping(range.as_std());
+        let part = |(part, &mode): (&std::ops::Range<usize>, &LockMode)| {
+            Some((PageRange::from(part.clone()).intersection(range)?, mode))
+        };
+        Some(known.filter_map(part).collect())
     }
 }
 

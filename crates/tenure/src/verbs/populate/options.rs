@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::ground::range::PageRange;
+use crate::ground::sys::pmd_bytes;
 
 /// What populated pages are made ready for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,11 +129,13 @@ impl PopulateOptions {
 
     /// How many threads share the work, the calling one among them.
     pub(super) fn threads_for(&self, range: PageRange) -> usize {
-        self.threads.unwrap_or_else(|| {
+        let threads = self.threads.unwrap_or_else(|| {
             // CPUs by affinity and by the cgroup's quota.
             let cpus = std::thread::available_parallelism().map_or(1, usize::from);
             cpus.min(range.len().div_ceil(BYTES_PER_THREAD))
-        })
+        });
+        // The range may begin within a page of page-table entries.
+        threads.min(range.len().div_ceil(pmd_bytes()) + 1)
     }
 
     /// Chooses the way.
@@ -143,7 +146,8 @@ impl PopulateOptions {
 
     /// Uses this many threads, the calling one included; 0 counts as 1. Without
     /// it: one for each CPU that affinity and the cgroup's quota allow, at most
-    /// one for each 64 MiB begun. Where a thread cannot be started the others do its
+    /// one for each 64 MiB begun. Never more than can share the range in parts of
+    /// 2 MiB. Where a thread cannot be started the others do its
     /// work.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.max(1));
@@ -189,5 +193,21 @@ impl fmt::Debug for PopulateOptions {
             .field("chunk_bytes", &self.chunk_bytes)
             .field("force", &self.force)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_no_more_threads_than_parts() {
+        let range = PageRange::between(pmd_bytes(), 5 * pmd_bytes());
+        let threads = |asked| {
+            let options = PopulateOptions::new(Access::Read).threads(asked);
+            options.threads_for(range)
+        };
+        assert_eq!([0, 1, 4].map(threads), [1, 1, 4]);
+        assert_eq!(threads(usize::MAX), 5);
     }
 }

@@ -5,6 +5,8 @@ mod arena;
 mod buffer;
 mod engine;
 mod fork;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod keeper;
 mod marks;
 mod objects;

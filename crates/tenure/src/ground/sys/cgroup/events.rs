@@ -21,18 +21,26 @@ pub(crate) struct Events {
 
 impl Events {
     pub(super) fn read(folder: &Path, version: MemoryCgroup) -> Self {
+        match version {
+            MemoryCgroup::V2 => Self::parse(version, |_| read(&file(folder))),
+            _ => Self::parse(version, |name| read(&folder.join(name))),
+        }
+    }
+
+    /// The same for files that `read` has.
+    pub(super) fn parse(version: MemoryCgroup, read: impl Fn(&str) -> String) -> Self {
         if version == MemoryCgroup::V2 {
-            let text = read(&file(folder));
+            let text = read("memory.events");
             let count = |name| number(&text, name);
             return Self {
                 hits: hits_of_version_2(&text),
-                ooms: count("oom ") + count("oom_kill "),
+                ooms: count("oom ").saturating_add(count("oom_kill ")),
                 is_out_of_memory: false,
             };
         }
-        let control = read(&folder.join("memory.oom_control"));
+        let control = read("memory.oom_control");
         Self {
-            hits: hits(folder, version),
+            hits: hits_of_version_1(&read),
             // Linux 4.13.
             ooms: number(&control, "oom_kill "),
             is_out_of_memory: number(&control, "under_oom ") != 0,
@@ -45,12 +53,16 @@ pub(super) fn hits(folder: &Path, version: MemoryCgroup) -> u64 {
     if version == MemoryCgroup::V2 {
         return hits_of_version_2(&read(&file(folder)));
     }
-    let count = |name| read(&folder.join(name)).trim().parse().unwrap_or(0);
-    count("memory.failcnt") + count("memory.memsw.failcnt")
+    hits_of_version_1(|name| read(&folder.join(name)))
+}
+
+fn hits_of_version_1(read: impl Fn(&str) -> String) -> u64 {
+    let count = |name| read(name).trim().parse().unwrap_or(0_u64);
+    count("memory.failcnt").saturating_add(count("memory.memsw.failcnt"))
 }
 
 fn hits_of_version_2(text: &str) -> u64 {
-    number(text, "max ") + number(text, "high ")
+    number(text, "max ").saturating_add(number(text, "high "))
 }
 
 /// The file of a group of version 2: its own events where the kernel tells them
@@ -71,4 +83,23 @@ fn number(text: &str, name: &str) -> u64 {
         .next()
         .and_then(|number| number.trim().parse().ok())
         .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_that_are_too_large_are_the_largest() {
+        let most = u64::MAX;
+        for version in [MemoryCgroup::V1, MemoryCgroup::V2] {
+            let read = |name: &str| match name {
+                "memory.events" => format!("max {most}\nhigh 1\noom {most}\noom_kill {most}\n"),
+                "memory.oom_control" => format!("oom_kill {most}\n"),
+                _ => format!("{most}\n"),
+            };
+            let events = Events::parse(version, read);
+            assert_eq!((events.hits, events.ooms), (most, most));
+        }
+    }
 }

@@ -5,6 +5,8 @@
 //! cannot be seen or read bounds nothing here.
 
 mod events;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod mounts;
 
 pub(crate) use events::Events;
@@ -204,7 +206,10 @@ static VERSION_2: Version = Version {
 
 /// The groups that this process is in.
 fn own_groups(root: &Path) -> Option<ProcessCGroups> {
-    let text = read(&root.join("proc/self/cgroup"));
+    parse_groups(&read(&root.join("proc/self/cgroup")))
+}
+
+fn parse_groups(text: &str) -> Option<ProcessCGroups> {
     ProcessCGroups::from_buf_read(text.as_bytes()).ok()
 }
 
@@ -227,14 +232,23 @@ fn unified_group(own: &Option<ProcessCGroups>) -> Option<PathBuf> {
 }
 
 fn limited_group(folder: &Path, version: &Version) -> Option<LimitedGroup> {
+    parse_group(folder, version, |file| read(&folder.join(file)))
+}
+
+/// The same for files that `read` has.
+fn parse_group(
+    folder: &Path,
+    version: &Version,
+    read: impl Fn(&str) -> String,
+) -> Option<LimitedGroup> {
     /// Version 1 says "no limit" with the greatest number that it has, which
     /// depends on the page size.
     const NO_LIMIT: u64 = 1 << 62;
-    let number = |file| read(&folder.join(file)).trim().parse::<u64>().ok();
+    let number = |file| read(file).trim().parse::<u64>().ok();
     // "max" is no number.
     let limit = number(version.limit).filter(|&limit| limit < NO_LIMIT)?;
     let usage = number(version.usage)?;
-    let stat = read(&folder.join("memory.stat"));
+    let stat = read("memory.stat");
     let line = |name| {
         let mut numbers = stat.lines().filter_map(|line| line.strip_prefix(name));
         numbers.next()?.parse::<u64>().ok()

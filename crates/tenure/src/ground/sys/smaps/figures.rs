@@ -58,18 +58,35 @@ impl Figures {
         };
         let kib = figure.trim().strip_suffix(" kB");
         if let Some(kib) = kib.and_then(|kib| kib.parse::<usize>().ok()) {
-            *place += kib * 1024;
+            *place = place.saturating_add(kib.saturating_mul(1024));
         }
     }
 }
 
 impl AddAssign for Figures {
     fn add_assign(&mut self, other: Self) {
-        self.resident += other.resident;
-        self.proportional += other.proportional;
-        self.swapped += other.swapped;
-        self.lazily_free = self.lazily_free.zip(other.lazily_free).map(|(a, b)| a + b);
-        self.huge_pages += other.huge_pages;
-        self.hugetlb += other.hugetlb;
+        let add = |sum: &mut usize, other| *sum = sum.saturating_add(other);
+        add(&mut self.resident, other.resident);
+        add(&mut self.proportional, other.proportional);
+        add(&mut self.swapped, other.swapped);
+        let both = self.lazily_free.zip(other.lazily_free);
+        self.lazily_free = both.map(|(sum, other)| sum.saturating_add(other));
+        add(&mut self.huge_pages, other.huge_pages);
+        add(&mut self.hugetlb, other.hugetlb);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_that_are_too_large_are_the_largest() {
+        let mut figures = Figures::default();
+        figures.read_line("Rss: 18014398509481984 kB");
+        figures.read_line("Rss: 1 kB");
+        assert_eq!(figures.resident, usize::MAX);
+        figures += figures;
+        assert_eq!(figures.resident, usize::MAX);
     }
 }

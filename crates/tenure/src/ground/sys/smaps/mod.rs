@@ -2,6 +2,8 @@
 //! every page, about 30 ms for each GiB of 4 KiB pages.
 
 mod figures;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod parse;
 mod process;
 

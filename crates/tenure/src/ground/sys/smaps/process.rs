@@ -75,10 +75,13 @@ fn sizes(folder: &Path) -> Result<Option<(usize, usize)>, Errno> {
         procfs::ProcError::Io(error, _) => errno_of(&error),
         _ => Errno::IO,
     })?;
-    let bytes = |kib: u64| usize::try_from(kib * 1024).unwrap_or(usize::MAX);
-    Ok(status
-        .vmsize
-        .map(|size| (bytes(size), bytes(status.vmlck.unwrap_or(0)))))
+    Ok(sizes_in(&status))
+}
+
+pub(super) fn sizes_in(status: &procfs::process::Status) -> Option<(usize, usize)> {
+    let bytes = |kib: u64| usize::try_from(kib.saturating_mul(1024)).unwrap_or(usize::MAX);
+    let size = status.vmsize?;
+    Some((bytes(size), bytes(status.vmlck.unwrap_or(0))))
 }
 
 fn figures(folder: &Path) -> Result<Figures, Errno> {

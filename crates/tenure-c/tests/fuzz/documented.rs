@@ -1,0 +1,76 @@
+//! Which errors the header names for a function.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_int;
+use std::sync::LazyLock;
+
+const HEADER: &str = include_str!("../../include/tenure.h");
+
+/// What `mmap()` answers besides, as its own page says.
+const OF_MMAP: &[c_int] = &[
+    libc::EAGAIN,
+    libc::EEXIST,
+    libc::ENFILE,
+    libc::EOVERFLOW,
+    libc::ETXTBSY,
+    libc::EOPNOTSUPP,
+];
+
+const NAMES: &[(&str, c_int)] = &[
+    ("E2BIG", libc::E2BIG),
+    ("EACCES", libc::EACCES),
+    ("EBADF", libc::EBADF),
+    ("EBUSY", libc::EBUSY),
+    ("ECANCELED", libc::ECANCELED),
+    ("EFAULT", libc::EFAULT),
+    ("EHWPOISON", libc::EHWPOISON),
+    ("EINVAL", libc::EINVAL),
+    ("ENODEV", libc::ENODEV),
+    ("ENOMEM", libc::ENOMEM),
+    ("ENOSYS", libc::ENOSYS),
+    ("EOPNOTSUPP", libc::EOPNOTSUPP),
+    ("EPERM", libc::EPERM),
+    ("ETIMEDOUT", libc::ETIMEDOUT),
+];
+
+static DOCUMENTED: LazyLock<BTreeMap<&str, BTreeSet<c_int>>> = LazyLock::new(|| {
+    let mut documented = BTreeMap::<&str, BTreeSet<c_int>>::new();
+    // A comment, then the function that it is about.
+    for text in HEADER.split("/**").skip(1) {
+        let Some((comment, code)) = text.split_once("*/") else {
+            continue;
+        };
+        let Some(name) = code
+            .trim()
+            .strip_prefix("int ")
+            .and_then(|code| code.split('(').next())
+        else {
+            continue;
+        };
+        let mut errors: BTreeSet<c_int> = BTreeSet::new();
+        for part in comment.split("* -E").skip(1) {
+            let end = part.find(|c: char| !c.is_ascii_alphanumeric()).unwrap();
+            let found = NAMES.iter().find(|(name, _)| name[1..] == part[..end]);
+            errors.insert(found.unwrap_or_else(|| panic!("E{}", &part[..end])).1);
+        }
+        if let Some((_, of)) = comment.split_once("Those of ") {
+            let of = of.split('(').next().unwrap();
+            errors.extend(documented[of].clone());
+        }
+        if name == "tenure_mmap" {
+            errors.extend(OF_MMAP);
+        }
+        documented.insert(name, errors);
+    }
+    documented
+});
+
+/// Asserts that this is an answer that the header names.
+pub fn check(name: &str, answer: c_int, most: c_int) {
+    let is_documented = match answer {
+        0.. => answer <= most,
+        _ => DOCUMENTED[name].contains(&-answer),
+    };
+    let says = std::io::Error::from_raw_os_error(-answer);
+    assert!(is_documented, "{name}() answers {answer} ({says})");
+}

@@ -1,0 +1,51 @@
+//! The bodies, run over what the fuzzer has found and over bytes of any kind.
+
+use std::fs;
+use std::path::Path;
+
+use super::{parsers, registries};
+
+/// How many inputs of any bytes are run beside those of the corpus.
+const RANDOM_INPUTS: usize = 2000;
+
+fn replay(target: &str, body: fn(&[u8])) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let corpus = root.join("fuzz/corpus").join(target);
+    let mut inputs = 0;
+    for entry in fs::read_dir(&corpus).unwrap() {
+        run(body, &fs::read(entry.unwrap().path()).unwrap());
+        inputs += 1;
+    }
+    assert!(inputs > 0, "nothing in {}", corpus.display());
+    let mut random = fastrand::Rng::with_seed(17);
+    for _ in 0..RANDOM_INPUTS {
+        let len = random.usize(..200);
+        let data: Vec<u8> = (0..len).map(|_| random.u8(..)).collect();
+        run(body, &data);
+    }
+}
+
+/// Says which input it was, if it fails: `fuzz/README.md` tells how to run it alone.
+fn run(body: fn(&[u8]), data: &[u8]) {
+    struct Told<'a>(&'a [u8]);
+    impl Drop for Told<'_> {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                eprintln!("the input was b\"{}\"", self.0.escape_ascii());
+            }
+        }
+    }
+    let told = Told(data);
+    body(data);
+    drop(told);
+}
+
+#[test]
+fn registries_are_as_their_models() {
+    replay("registries", registries);
+}
+
+#[test]
+fn parsers_stand_any_text() {
+    replay("parsers", parsers);
+}

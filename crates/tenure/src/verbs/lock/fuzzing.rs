@@ -1,0 +1,53 @@
+//! The registry of locks beside a mode for each page.
+
+use super::LockMode;
+use super::registry::Registry;
+use crate::fuzzing::{PAGES, range, steps};
+
+pub(crate) fn registry(data: &[u8]) {
+    let mut registry = Registry::default();
+    let mut model: [Option<LockMode>; PAGES] = [None; PAGES];
+    for step in steps(data) {
+        let named = range(step.from, step.to);
+        let pages = &mut model[step.from..step.to];
+        match step.what % 4 {
+            0 => {
+                registry.insert(named, LockMode::Now);
+                pages.fill(Some(LockMode::Now));
+            }
+            1 => {
+                registry.insert(named, LockMode::OnFault);
+                pages.fill(Some(LockMode::OnFault));
+            }
+            2 => {
+                registry.remove(named);
+                pages.fill(None);
+            }
+            _ if step.more == 0 => {
+                registry.clear();
+                model.fill(None);
+            }
+            _ => {}
+        }
+        compare(&registry, &model, step.from, step.to);
+        compare(&registry, &model, 0, PAGES);
+        for page in 0..PAGES {
+            compare(&registry, &model, page, page + 1);
+        }
+    }
+}
+
+fn compare(registry: &Registry, model: &[Option<LockMode>], from: usize, to: usize) {
+    let parts = registry.known_parts(range(from, to));
+    let is_known = model[from..to].iter().all(Option::is_some);
+    assert_eq!(parts.is_some(), is_known, "{from}..{to}");
+    let mut next = range(from, to).start();
+    for (part, mode) in parts.iter().flatten() {
+        assert_eq!(part.start(), next, "in order, and without gaps");
+        next = part.end();
+        let first = from + (part.start() - range(from, to).start()) / crate::page_size();
+        let pages = &model[first..first + part.pages()];
+        assert!(pages.iter().all(|page| *page == Some(*mode)), "{part}");
+    }
+    assert!(parts.is_none() || next == range(from, to).end());
+}
