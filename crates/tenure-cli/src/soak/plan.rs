@@ -259,10 +259,24 @@ impl Plan {
         self.slots.iter().map(|&(kind, pages, _)| (kind, pages))
     }
 
-    /// Decides what is next.
+    /// Decides what is next. Each kind of operation comes once at first, so that a
+    /// short run has all of them.
     pub fn step(&mut self) -> Step {
-        let number = self.next;
+        let mut step = self.draw();
+        while self.next < VERBS.len() as u64 && step.verb.index() as u64 != self.next {
+            step = self.draw();
+        }
         self.next += 1;
+        let pages = &mut self.slots[step.slot].1;
+        match step.verb {
+            Verb::Renew { page_count, .. } => *pages = page_count,
+            Verb::Cut => *pages = kept(*pages, step.first, step.count).1,
+            _ => {}
+        }
+        step
+    }
+
+    fn draw(&mut self) -> Step {
         let slot = self.random.usize(..self.slots.len());
         let (kind, pages, most) = self.slots[slot];
         let first = self.random.usize(..pages);
@@ -279,18 +293,14 @@ impl Plan {
             _ if kind.is_private_anonymous() => self.of_memory(),
             _ => self.of_file(kind),
         };
-        match &mut verb {
-            Verb::Renew {
-                page_count: new, ..
-            } => {
-                *new = page_count(&mut self.random, most);
-                self.slots[slot].1 = *new;
-            }
-            Verb::Cut => self.slots[slot].1 = kept(pages, first, count).1,
-            _ => {}
+        if let Verb::Renew {
+            page_count: new, ..
+        } = &mut verb
+        {
+            *new = page_count(&mut self.random, most);
         }
         Step {
-            number,
+            number: self.next,
             slot,
             first,
             count,

@@ -290,3 +290,84 @@ fn file_of(stamps: &[u64]) -> io::Result<File> {
     }
     Ok(file)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A slot of four filled pages, and what all its threads share.
+    fn slot(kind: Kind) -> (Slot, &'static Board) {
+        let (board, _) = Board::make().unwrap();
+        let arena = VolatileArena::new(1 << 20).unwrap();
+        let mut slot = Slot::new(kind, 4, &arena, &mut Rng::with_seed(1)).unwrap();
+        slot.write((0, 4), &mut Rng::with_seed(2)).unwrap();
+        slot.check((0, 4), board).unwrap();
+        (slot, board)
+    }
+
+    /// Changes a byte, behind the slot's back.
+    fn change(slot: &Slot, page: usize, byte: usize) {
+        let at = slot.part(page, 1).as_ptr();
+        // SAFETY: inside of the slot's memory, which nobody borrows.
+        unsafe { at.add(byte).write_volatile(!at.add(byte).read_volatile()) };
+    }
+
+    /// Has a page read as zeros, as if the kernel had taken it.
+    fn take(slot: &Slot, page: usize) {
+        let at = slot.part(page, 1).as_ptr();
+        // SAFETY: as above.
+        unsafe { at.write_bytes(0, page_size()) };
+    }
+
+    #[test]
+    fn a_wrong_byte_is_found_in_memory_of_every_kind() {
+        for kind in [
+            Kind::Plain,
+            Kind::Huge,
+            Kind::SharedAnonymous,
+            Kind::Memfd,
+            Kind::File,
+            Kind::PrivateFile,
+            Kind::Buffer,
+            Kind::InArena,
+        ] {
+            let (mut slot, board) = slot(kind);
+            change(&slot, 2, 1234);
+            let at = Some(slot.part(2, 1).start());
+            let wrong = slot.check((0, 4), board).unwrap_err();
+            assert_eq!(wrong.page, at, "{kind:?}: {wrong:?}");
+            let wrong = slot.check_directly((0, 4), board).unwrap_err();
+            assert_eq!(wrong.page, at, "{kind:?}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_loss_without_a_word_is_found() {
+        let (mut slot, board) = slot(Kind::Plain);
+        slot.pages.iter_mut().for_each(|page| page.volatile = true);
+        take(&slot, 3);
+        let at = Some(slot.part(3, 1).start());
+        let wrong = slot.unmarked((0, 4), &Outcome::Intact, board).unwrap_err();
+        assert_eq!(wrong.page, at, "{wrong:?}");
+    }
+
+    #[test]
+    fn a_loss_that_is_none_is_found() {
+        let (mut slot, board) = slot(Kind::Plain);
+        slot.pages.iter_mut().for_each(|page| page.volatile = true);
+        take(&slot, 1);
+        let told = Outcome::Purged(vec![slot.part(1, 2)]);
+        let at = Some(slot.part(2, 1).start());
+        let wrong = slot.unmarked((0, 4), &told, board).unwrap_err();
+        assert_eq!(wrong.page, at, "{wrong:?}");
+    }
+
+    #[test]
+    fn a_loss_that_is_told_is_right() {
+        let (mut slot, board) = slot(Kind::Plain);
+        slot.pages.iter_mut().for_each(|page| page.volatile = true);
+        take(&slot, 1);
+        let told = Outcome::Purged(vec![slot.part(1, 1)]);
+        assert_eq!(slot.unmarked((0, 4), &told, board), Ok(1));
+    }
+}

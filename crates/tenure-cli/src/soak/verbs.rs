@@ -310,7 +310,7 @@ impl Tools<'_> {
             _ => (part, unsafe { slot.part(part.0, part.1).purge() }),
         };
         let is_locked = slot.has(part, |page| page.volatile && page.lock.is_some());
-        let may_be: &[&str] = if is_locked { &["other"] } else { &[] };
+        let may_be: &[&str] = if is_locked { &["locked", "other"] } else { &[] };
         // Of an error some may be done.
         if self.expect(answer, may_be)?.is_some() {
             slot.known(part).iter_mut().for_each(|page| page.purged());

@@ -32,7 +32,7 @@ pub static GATE: RwLock<()> = RwLock::new(());
 pub static CHILD: Mutex<()> = Mutex::new(());
 
 /// How many operations the sequence's digest is of.
-const DIGEST_STEPS: u64 = 200;
+const DIGEST_STEPS: u64 = 100;
 
 /// What all threads share.
 pub struct Shared {
@@ -176,7 +176,8 @@ impl<'a> Worker<'a> {
             }
             Verb::PurgeAll => {
                 // What was locked after it was marked cannot be purged.
-                self.tools.expect(tenure::purge_all(), &["other"])?;
+                self.tools
+                    .expect(tenure::purge_all(), &["locked", "other"])?;
                 board.add(Count::PurgeAll, 1);
             }
             _ => self.use_memory(&step)?,
