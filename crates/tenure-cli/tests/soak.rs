@@ -17,9 +17,9 @@ fn main() {
     arguments.test_threads = Some(1);
     let trials = vec![
         Trial::ignorable_test("a_short_run_has_everything", || Ok(short_run())),
-        Trial::test("the_same_seed_does_the_same", || Ok(same_seed())),
+        Trial::test("the_same_seed_does_the_same", same_seed),
         Trial::test("a_process_that_is_killed_is_a_failure", killed),
-        Trial::test("too_little_memory_is_refused", || Ok(too_little())),
+        Trial::test("too_little_memory_is_refused", too_little),
     ];
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -72,10 +72,11 @@ fn short_run() -> Completion {
     Completion::Completed
 }
 
-fn same_seed() {
+fn same_seed() -> Result<(), Failed> {
     let [one, other] = [report("5"), report("5")];
     assert_eq!(one["digest"], other["digest"]);
     assert_ne!(one["digest"], report("6")["digest"]);
+    Ok(())
 }
 
 /// The process that is soaked, when it is there.
@@ -114,11 +115,12 @@ fn killed() -> Result<(), Failed> {
     Ok(())
 }
 
-fn too_little() {
+fn too_little() -> Result<(), Failed> {
     let output = soak(&["--threads", "4", "--memory", "300"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("at least 512 MiB"), "{errors}");
+    Ok(())
 }

@@ -15,6 +15,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use procfs::process::Process;
+use tenure::Features;
 
 use super::{
     ARGUMENT,
@@ -48,7 +49,7 @@ pub fn soak(arguments: &SoakArguments, out: &mut impl Write) -> Result<Report> {
         LEAST_MIB_PER_THREAD * u64::from(threads)
     );
     let limit_bytes = usize::try_from(memory)? * MIB;
-    let (group, why_no_limit) = match Group::with_limit(limit_bytes) {
+    let (group, why_no_limit) = match limited(limit_bytes) {
         Ok(group) => (Some(group), None),
         Err(why) => (None, Some(format!("{why:#}"))),
     };
@@ -83,6 +84,16 @@ pub fn soak(arguments: &SoakArguments, out: &mut impl Write) -> Result<Report> {
         watch.peak_rss_bytes,
         failure,
     ))
+}
+
+fn limited(limit_bytes: usize) -> Result<Group> {
+    let features = Features::get();
+    // What is volatile would not be taken in time.
+    ensure!(
+        features.sigbus_on_missing() && features.madv_populate.is_ok(),
+        "without userfaultfd or MADV_POPULATE_WRITE the kernel cannot be offered anything"
+    );
+    Group::with_limit(limit_bytes)
 }
 
 fn default_threads() -> u32 {

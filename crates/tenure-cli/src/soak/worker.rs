@@ -31,8 +31,9 @@ pub static GATE: RwLock<()> = RwLock::new(());
 /// there twice.
 pub static CHILD: Mutex<()> = Mutex::new(());
 
-/// How many operations the sequence's digest is of.
-const DIGEST_STEPS: u64 = 100;
+/// How many operations each thread does at least, unless something is wrong: those
+/// that the sequence's digest is of, each kind of them among it.
+const LEAST_STEPS: u64 = 40;
 
 /// What all threads share.
 pub struct Shared {
@@ -95,9 +96,11 @@ impl<'a> Worker<'a> {
             Relaxed,
         );
         let mut done = self.fill();
-        while done.is_ok() && !self.shared.board.stop.load(Acquire) {
+        while done.is_ok() {
             let step = self.plan.step();
-            if step.number >= most {
+            let is_time = self.shared.board.stop.load(Acquire)
+                && (step.number >= LEAST_STEPS || self.shared.board.failure().is_some());
+            if is_time || step.number >= most {
                 break;
             }
             done = self.take(step);
@@ -150,7 +153,7 @@ impl<'a> Worker<'a> {
         let board = self.shared.board;
         board.begin(self.number, &step);
         board.verbs[step.verb.index()].fetch_add(1, Relaxed);
-        if step.number < DIGEST_STEPS {
+        if step.number < LEAST_STEPS {
             // The same from all threads, in whatever order they come.
             board.add(Count::Digest, digest(self.number, &step));
         }
