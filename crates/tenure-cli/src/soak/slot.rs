@@ -175,8 +175,9 @@ impl Slot {
     }
 
     fn look(&mut self, index: usize, seen: Seen) -> Result<(), Wrong> {
-        let at = self.part(index, 1).start();
+        let (at, kind, count) = (self.part(index, 1).start(), self.kind, self.pages.len());
         self.pages[index].look(seen).map_err(|wrong| Wrong {
+            what: format!("{}, page {index} of {count}, {kind:?}", wrong.what),
             page: Some(at),
             ..wrong
         })
