@@ -31,10 +31,12 @@ pub fn fork(worker: &mut Worker, step: &Step, steps: usize) -> Result<(), Wrong>
         return Err(Wrong::new("fork", "a child", io::Error::last_os_error()));
     }
     if pid == 0 {
-        let is_right = match be_a_child(worker, step, steps) {
+        let mut done = Vec::new();
+        let is_right = match be_a_child(worker, step, steps, &mut done) {
             Ok(()) => true,
             Err(wrong) => {
-                board.fail(&format!("a child of {} ({step:?})", worker.who()), &wrong);
+                let who = format!("a child of {} ({step:?}) that has done", worker.who());
+                board.fail(&format!("{who} {done:?}"), &wrong);
                 false
             }
         };
@@ -63,7 +65,12 @@ pub fn fork(worker: &mut Worker, step: &Step, steps: usize) -> Result<(), Wrong>
     Err(Wrong::new("a child", "exit status 0", found))
 }
 
-fn be_a_child(worker: &mut Worker, step: &Step, steps: usize) -> Result<(), Wrong> {
+fn be_a_child(
+    worker: &mut Worker,
+    step: &Step,
+    steps: usize,
+    done: &mut Vec<Step>,
+) -> Result<(), Wrong> {
     die_with_the_parent();
     worker.forget_locks();
     let board = worker.tools.board;
@@ -72,8 +79,7 @@ fn be_a_child(worker: &mut Worker, step: &Step, steps: usize) -> Result<(), Wron
     worker.ready.check_in_child()?;
     let mut plan = Plan::new(step.number, worker.tools.stamps.usize(..1 << 20));
     let mut random = Rng::with_seed(step.number);
-    let mut done = 0;
-    while done < steps {
+    while done.len() < steps {
         let planned = plan.step();
         let Some(Some(slot)) = worker.slots.get(planned.slot) else {
             continue;
@@ -99,12 +105,13 @@ fn be_a_child(worker: &mut Worker, step: &Step, steps: usize) -> Result<(), Wron
         }
         let first = random.usize(..pages);
         let count = random.usize(1..=(pages - first).min(MOST_PAGES));
-        worker.use_memory(&Step {
+        let taken = Step {
             first,
             count,
             ..planned
-        })?;
-        done += 1;
+        };
+        done.push(taken);
+        worker.use_memory(&taken)?;
     }
     check_all(worker)?;
     let drained = tenure::drain(Some(Duration::from_secs(30)));
