@@ -31,6 +31,9 @@ _tenure() {
             tenure,run)
                 cmd="tenure__subcmd__run"
                 ;;
+            tenure,soak)
+                cmd="tenure__subcmd__soak"
+                ;;
             tenure,stat)
                 cmd="tenure__subcmd__stat"
                 ;;
@@ -49,6 +52,9 @@ _tenure() {
             tenure__subcmd__help,run)
                 cmd="tenure__subcmd__help__subcmd__run"
                 ;;
+            tenure__subcmd__help,soak)
+                cmd="tenure__subcmd__help__subcmd__soak"
+                ;;
             tenure__subcmd__help,stat)
                 cmd="tenure__subcmd__help__subcmd__stat"
                 ;;
@@ -59,7 +65,7 @@ _tenure() {
 
     case "${cmd}" in
         tenure)
-            opts="-h -V --help --version bench doctor report run stat help"
+            opts="-h -V --help --version bench doctor report run soak stat help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -117,7 +123,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__help)
-            opts="bench doctor report run stat help"
+            opts="bench doctor report run soak stat help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -200,6 +206,20 @@ _tenure() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        tenure__subcmd__help__subcmd__soak)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         tenure__subcmd__help__subcmd__stat)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -264,6 +284,36 @@ _tenure() {
                     return 0
                     ;;
                 --exit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__soak)
+            opts="-h --minutes --seed --threads --memory --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --minutes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --memory)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -9,6 +9,7 @@ mod doctor;
 mod library;
 mod report;
 mod run;
+mod soak;
 mod stat;
 mod table;
 mod text;
@@ -36,6 +37,15 @@ pub fn run() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
+    if soak::is_body() {
+        return match soak::be_body() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("tenure: {error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return not_a_command(&error),
@@ -50,6 +60,7 @@ pub fn run() -> ExitCode {
             report::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
         cli::Command::Run(arguments) => Ok(run::run(&arguments)),
+        cli::Command::Soak(arguments) => soak::run(&arguments, &mut stdout),
         cli::Command::Stat(arguments) => {
             stat::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }

@@ -22,6 +22,7 @@ tests!(
     taken_back_it_stays,
     what_lazy_free_refuses_is_refused,
     what_is_known_already_is_refused_all_the_same,
+    what_is_known_and_locked_in_part_stays_whole,
     nothing_is_nothing,
     what_is_done_is_counted,
     severe_pressure_takes_what_was_freed,
@@ -134,6 +135,26 @@ fn what_is_known_already_is_refused_all_the_same() {
     raw_unmap(pages(holed.range(), 20, 1));
     let refused = holed.free(FreePolicy::Adaptive).unwrap_err();
     assert!(matches!(refused.error, Error::Hole { .. }), "{refused}");
+}
+
+fn what_is_known_and_locked_in_part_stays_whole() {
+    let memory = anonymous(64);
+    let range = memory.range();
+    unsafe { range.free(FreePolicy::Adaptive) }.unwrap();
+    fill(range);
+    // Of tenure's own and of another's: neither is looked up again.
+    for lock in [
+        |part: PageRange| unsafe { part.lock(LockMode::OnFault) }.unwrap(),
+        raw_lock_on_fault,
+    ] {
+        lock(pages(range, 60, 4));
+        let refused = unsafe { range.free(FreePolicy::Adaptive) }.unwrap_err();
+        assert!(matches!(refused, Error::Locked { .. }), "{refused}");
+        finish_all_batches();
+        page_out(pages(range, 0, 60));
+        assert!(is_filled(range), "what lies before the lock is gone");
+        unsafe { range.unlock(tenure::LockModes::ALL) }.unwrap();
+    }
 }
 
 fn nothing_is_nothing() {

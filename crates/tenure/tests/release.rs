@@ -43,6 +43,7 @@ tests!(
     large_mappings_lie_on_a_gib,
     shared_memory_stays_with_a_child,
     a_memfd_can_be_sealed_when_munmap_returns,
+    no_way_of_unmapping_leaves_a_descriptor,
     a_registered_range_goes_like_others,
     release_now_leaves_nothing_pending,
 );
@@ -462,6 +463,25 @@ fn a_memfd_can_be_sealed_when_munmap_returns() {
     assert_eq!(seal(), Err(rustix::io::Errno::BUSY));
     memory.munmap().unwrap();
     seal().unwrap();
+}
+
+fn no_way_of_unmapping_leaves_a_descriptor() {
+    let open_count = || {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap();
+        let targets = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
+        let is_memfd = |target: &std::path::PathBuf| target.starts_with("/memfd:tenure (deleted)");
+        targets.filter(is_memfd).count()
+    };
+    let before = open_count();
+    let map = || Mapping::memfd(MIB, MemfdPages::Base).map().unwrap();
+    let memory = map();
+    assert_eq!(open_count(), before + 1);
+    memory.munmap().unwrap();
+    assert_eq!(open_count(), before);
+    map().release_now().unwrap();
+    assert_eq!(open_count(), before);
+    drop(map());
+    assert_eq!(open_count(), before);
 }
 
 fn a_registered_range_goes_like_others() -> Completion {

@@ -40,6 +40,8 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+// A soak has one, too.
+pub use self::group::Group;
 // What the page that is made from a report reads and writes as well.
 pub use self::{
     experiment::Unit,

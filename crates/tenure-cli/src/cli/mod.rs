@@ -4,6 +4,7 @@ mod bench;
 mod doctor;
 mod report;
 mod run;
+mod soak;
 mod stat;
 
 use clap::{Parser, Subcommand};
@@ -12,6 +13,7 @@ pub use self::bench::{BenchArguments, ExperimentName};
 pub use self::doctor::DoctorArguments;
 pub use self::report::ReportArguments;
 pub use self::run::RunArguments;
+pub use self::soak::SoakArguments;
 pub use self::stat::StatArguments;
 
 const EXIT_STATUS: &str = "\
@@ -40,5 +42,6 @@ pub enum Command {
     Doctor(DoctorArguments),
     Report(ReportArguments),
     Run(RunArguments),
+    Soak(SoakArguments),
     Stat(StatArguments),
 }

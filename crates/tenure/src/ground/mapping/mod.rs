@@ -96,6 +96,11 @@ impl Mapping {
             .map(|(file, offset)| (file.as_fd(), *offset))
     }
 
+    /// Closes the descriptor, for who unmaps the memory without dropping this.
+    pub(crate) fn close_file(&mut self) {
+        self.file = None;
+    }
+
     /// The pages that hold the bytes named: for verbs that lose nothing.
     pub(crate) fn pages_covering(&self, bounds: impl RangeBounds<usize>) -> Result<PageRange> {
         let (addr, len) = self.range.slice(bounds)?;

@@ -6,7 +6,9 @@ use super::known::{self, Noted};
 use super::policy::{discard, free_at_once};
 use crate::ground::error::{MemoryKind, Result};
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::{Harmless, Losing, advise, advise_losing, finish_batch};
+use crate::ground::sys::advise::{
+    Harmless, LockState, Losing, advise, advise_losing, finish_batch, lock_state,
+};
 use crate::ground::sys::{fork, vma};
 use crate::observation::pressure::{self, Level};
 use crate::observation::stats;
@@ -25,8 +27,11 @@ pub(super) unsafe fn free(range: PageRange) -> Result<()> {
     }
     let wants_lazy = is_watched() && pressure::level() == Level::None;
     let noted = known::note(range, wants_lazy);
+    // Of a range that was locked in part since, the kernel would free what lies
+    // before that, and then refuse.
+    let is_fit = noted.is_checked && lock_state(range) == Ok(LockState::Unlocked);
     // SAFETY: handed on to the caller.
-    if !noted.is_checked || !unsafe { free_unchecked(range, noted) } {
+    if !is_fit || !unsafe { free_unchecked(range, noted) } {
         // SAFETY: handed on to the caller.
         unsafe { free_checked(range, noted) }?;
     }

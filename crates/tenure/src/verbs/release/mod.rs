@@ -36,11 +36,14 @@ impl Mapping {
     /// # Ok::<(), tenure::Error>(())
     /// ```
     pub fn munmap(self) -> Result<(), Refused<Self>> {
-        let mapping = ManuallyDrop::new(self);
+        let mut mapping = ManuallyDrop::new(self);
         // SAFETY: the mapping is owned, so nothing borrows its bytes, and it is
         // not dropped as well.
         match unsafe { mapping.range().munmap() } {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                mapping.close_file();
+                Ok(())
+            }
             Err(error) => Err(Refused {
                 value: ManuallyDrop::into_inner(mapping),
                 error,
@@ -63,13 +66,14 @@ impl Mapping {
     /// # Ok::<(), tenure::Error>(())
     /// ```
     pub fn release_now(self) -> Result<(), Refused<Self>> {
-        let mapping = ManuallyDrop::new(self);
+        let mut mapping = ManuallyDrop::new(self);
         let range = mapping.range();
         forget(range);
         // SAFETY: the mapping is owned, so nothing borrows its bytes, and it is
         // not dropped as well.
         match unsafe { unmap_now(range) } {
             Ok(()) => {
+                mapping.close_file();
                 stats::MUNMAP.done(range.len());
                 Ok(())
             }

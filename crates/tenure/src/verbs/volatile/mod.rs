@@ -197,14 +197,16 @@ impl PageRange {
     /// # Errors
     ///
     /// [`Error::Hole`] when a part is not mapped, with nothing done.
-    /// [`Error::SystemAt`] when the kernel refuses, as for memory that was
-    /// locked after it was marked.
+    /// For memory that was locked after it was marked, [`Error::Locked`] as long
+    /// as the kernel has not been offered it, and [`Error::SystemAt`] afterwards,
+    /// as for all else that the kernel refuses.
     ///
     /// # Safety
     ///
     /// The range must be the caller's.
     ///
     /// [`Error::Hole`]: crate::Error::Hole
+    /// [`Error::Locked`]: crate::Error::Locked
     /// [`Error::SystemAt`]: crate::Error::SystemAt
     pub unsafe fn purge(self) -> Result<()> {
         if self.is_empty() {
