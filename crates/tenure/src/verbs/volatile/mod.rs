@@ -69,7 +69,9 @@ impl PageRange {
     ///   a system call that is given such an address answers EFAULT.
     /// * Pages that were never touched are not lost; they read as zeros.
     ///
-    /// Marking again is harmless and offers pages written since. Ranges may
+    /// Marking again is harmless and offers pages written since; what was looked at
+    /// when it was marked before is not looked at again: locked meanwhile, it is
+    /// marked and stays (`not_offered_bytes` in [`Stats`](crate::Stats)). Ranges may
     /// overlap. When it is offered to the kernel, what is swapped out is lost, and
     /// what is merged with other memory (KSM) no longer is.
     ///
