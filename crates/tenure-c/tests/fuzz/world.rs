@@ -174,10 +174,8 @@ impl World {
             _ => return,
         };
         // SAFETY: mapped above; nobody has references into it.
-        assert_eq!(
-            unsafe { libc::mprotect(at.cast(), count * PAGE, access) },
-            0
-        );
+        let answer = unsafe { libc::mprotect(at.cast(), count * PAGE, access) };
+        assert_eq!(answer, 0);
     }
 
     /// Compares all of it with what may be there.
