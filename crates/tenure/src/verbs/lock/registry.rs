@@ -9,6 +9,7 @@ use super::LockMode;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
+use crate::ground::sys::features::Features;
 use crate::ground::sys::fork::{ForkMutex, at_fork};
 use crate::ground::sys::smaps;
 use crate::ground::sys::vma::Vma;
@@ -66,10 +67,10 @@ impl Registry {
         self.future = None;
     }
 
-    /// Returns what is locked in the mappings, by whomever: whether a mapping is
-    /// locked says the kernel, how says the registry. What it does not know (an
-    /// older `mlock` of another's, new mappings after `lock_all`) is looked up
-    /// in `/proc/self/smaps`.
+    /// Returns what is locked in the mappings, by whomever and in order: whether a
+    /// mapping is locked says the kernel, how says the registry. What it does not
+    /// know (an older `mlock` of another's, new mappings after `lock_all`) is looked
+    /// up in `/proc/self/smaps`, where that tells.
     pub(super) fn locked_parts(&self, vmas: &[Vma]) -> Result<Vec<LockedPart>> {
         let mut parts = Vec::new();
         for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
@@ -77,11 +78,34 @@ impl Registry {
             parts.extend(known.filter_map(|(part, &mode)| {
                 Some((PageRange::from(part.clone()).intersection(vma.range)?, mode))
             }));
-            if self.locked.gaps(&vma.range.as_std()).next().is_some() {
+            let unknown = self.unknown(vma);
+            if !unknown.is_empty() && Features::get().smaps_lock_mode.is_ok() {
                 return look_up(vmas);
             }
+            parts.extend(unknown.into_iter().map(|part| (part, self.untold())));
         }
+        parts.sort_unstable_by_key(|part| part.0.start());
         Ok(parts)
+    }
+
+    fn unknown(&self, vma: &Vma) -> Vec<PageRange> {
+        let whole = vma.range.as_std();
+        self.locked.gaps(&whole).map(PageRange::from).collect()
+    }
+
+    /// How that is taken to be locked of which nobody tells: as `lock_all` has said
+    /// of new mappings, else as `mlock` does it.
+    fn untold(&self) -> LockMode {
+        self.future.unwrap_or(LockMode::Now)
+    }
+
+    /// Notes the modes that only follow from `future`, before that changes.
+    pub(super) fn note_untold(&mut self, vmas: &[Vma]) {
+        for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
+            for part in self.unknown(vma) {
+                self.locked.insert(part.as_std(), self.untold());
+            }
+        }
     }
 }
 
@@ -152,7 +176,9 @@ mod tests {
         let vmas = vma::cover(range).unwrap();
         let parts = registry.locked_parts(&vmas).unwrap();
         assert_eq!(parts.len(), 3);
-        assert_eq!(parts, look_up(&vmas).unwrap());
+        if Features::get().smaps_lock_mode.is_ok() {
+            assert_eq!(parts, look_up(&vmas).unwrap());
+        }
         drop(registry);
         memory.munmap().unwrap();
         let registry = super::registry();
