@@ -20,6 +20,7 @@ tests!(
     without_address_space_the_plain_way_serves,
     without_threads_the_caller_frees,
     without_mremap_the_plain_way_serves,
+    where_nothing_more_is_promised_the_plain_way_serves,
     without_room_for_one_more_mapping,
     under_strict_overcommit_the_plain_way_serves,
     past_the_bound_callers_free_themselves,
@@ -29,6 +30,7 @@ tests!(
     release_under_address_space_limit,
     release_without_threads,
     release_without_mremap,
+    release_where_nothing_is_promised,
     release_without_mappings,
     release_under_strict_overcommit,
 );
@@ -96,6 +98,17 @@ fn release_without_mremap() {
 
 fn without_mremap_the_plain_way_serves() {
     in_child_ok("release_without_mremap");
+}
+
+fn release_where_nothing_is_promised() {
+    let memory = large();
+    // What the kernel answers under strict overcommit.
+    refuse(libc::SYS_mremap, libc::ENOMEM);
+    release_plainly(memory);
+}
+
+fn where_nothing_more_is_promised_the_plain_way_serves() {
+    in_child_ok("release_where_nothing_is_promised");
 }
 
 /// Uses up `vm.max_map_count`: pages whose access differs do not merge.
@@ -196,7 +209,12 @@ fn release_under_strict_overcommit() {
 }
 
 fn under_strict_overcommit_the_plain_way_serves() -> Completion {
-    // For a moment nobody is promised more than the machine has.
+    // For a moment nobody is promised more than the machine has: other programs fail.
+    if !machine_is_ours() {
+        return skip(
+            "changes vm.overcommit_memory for the whole machine: make test-kernels runs it",
+        );
+    }
     let mode = Sysctl::set("/proc/sys/vm/overcommit_memory", "2");
     if mode.is_none() {
         return skip("needs root, to set vm.overcommit_memory for a moment");
