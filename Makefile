@@ -9,7 +9,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) \
 	ARCHIVE=$(TARGET)/release/libtenure_c.a
 
-.PHONY: demo test check generate install uninstall bench clean
+.PHONY: demo test test-kernels check generate install uninstall bench clean
 
 # Six experiments on this machine's memory, within a minute; the last line is the path
 # of a page that shows them.
@@ -24,6 +24,11 @@ bench: demo
 test:
 	$(CARGO) xtask test
 	if [ "$$(id -u)" = 0 ]; then $(CARGO) xtask test --unprivileged; fi
+
+# The library's tests on Debian's kernels, emulated: half an hour; docs/KERNELS.md tells
+# what came of it.
+test-kernels:
+	tests/kernels/run
 
 check:
 	$(CARGO) fmt --all --check

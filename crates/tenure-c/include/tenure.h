@@ -402,7 +402,10 @@ int tenure_mlock(const void *addr,
  * Notes:
  *
  * The modes are looked up in /proc/self/smaps for what was not locked through tenure,
- * which takes about 20 ms for each GiB that the process has in memory.
+ * which takes about 20 ms for each GiB that the process has in memory. Before Linux
+ * 6.11 that does not tell the mode: what others have locked then counts as
+ * TENURE_LOCK_NOW, or, while tenure_mlockall holds for future mappings, as the mode
+ * that it was told.
  */
 int tenure_munlock(const void *addr, size_t len, unsigned int modes);
 

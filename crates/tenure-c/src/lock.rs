@@ -96,7 +96,10 @@ pub unsafe extern "C" fn tenure_mlock(addr: *const c_void, len: usize, mode: c_u
 /// # Notes
 ///
 /// The modes are looked up in /proc/self/smaps for what was not locked through tenure,
-/// which takes about 20 ms for each GiB that the process has in memory.
+/// which takes about 20 ms for each GiB that the process has in memory. Before Linux
+/// 6.11 that does not tell the mode: what others have locked then counts as
+/// `TENURE_LOCK_NOW`, or, while `tenure_mlockall` holds for future mappings, as the mode
+/// that it was told.
 ///
 /// # See also
 ///

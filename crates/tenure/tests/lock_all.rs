@@ -21,6 +21,7 @@ tests!(
     ending_one_mode_keeps_the_other,
     ending_one_mode_keeps_the_other_within_a_small_limit,
     the_other_mode_in_the_future_goes_on,
+    another_mode_for_the_future_keeps_the_first,
     populating_works_where_the_flags_of_mmap_do_not,
     releasing_locked_memory,
     marking_locked_memory_is_refused,
@@ -33,6 +34,7 @@ tests!(
     end_one_mode,
     end_one_mode_within_a_limit,
     other_mode_goes_on,
+    other_future,
     populate,
     release,
     mark_volatile,
@@ -44,7 +46,7 @@ tests!(
 const NOW: Option<LockMode> = Some(LockMode::Now);
 const ON_FAULT: Option<LockMode> = Some(LockMode::OnFault);
 
-fn mode(range: PageRange) -> Option<LockMode> {
+fn mode(range: PageRange) -> SeenLock {
     lock_modes(range)[0]
 }
 
@@ -150,6 +152,28 @@ fn other_mode_goes_on() {
 
 fn the_other_mode_in_the_future_goes_on() -> Completion {
     without_limit_in_child("other_mode_goes_on")
+}
+
+/// The mode of mappings made later is known where the kernel does not tell it, too.
+fn other_future() {
+    lock_all(LockAll::Future, LockMode::OnFault).unwrap();
+    let first = anonymous(2);
+    lock_all(LockAll::Future, LockMode::Now).unwrap();
+    let second = anonymous(2);
+    assert_eq!(mode(first.range()), ON_FAULT);
+    assert_eq!(mode(second.range()), NOW);
+    first.unlock(.., LockModes::NOW).unwrap();
+    second.unlock(.., LockModes::ON_FAULT).unwrap();
+    assert_eq!(mode(first.range()), ON_FAULT);
+    assert_eq!(mode(second.range()), NOW);
+    first.unlock(.., LockModes::ON_FAULT).unwrap();
+    second.unlock(.., LockModes::NOW).unwrap();
+    assert_eq!(mode(first.range()), None);
+    assert_eq!(mode(second.range()), None);
+}
+
+fn another_mode_for_the_future_keeps_the_first() -> Completion {
+    without_limit_in_child("other_future")
 }
 
 fn populate() {

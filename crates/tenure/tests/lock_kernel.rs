@@ -52,7 +52,7 @@ fn assert_locked_now(range: PageRange) {
 }
 
 fn assert_locked_on_fault(range: PageRange) {
-    assert!(has_vm_flag(range, "lo") && has_vm_flag(range, "lf"));
+    assert!(is_locked_on_fault(range));
     assert!(smaps_bytes(range, "Rss") < smaps_bytes(range, "Size"));
 }
 
@@ -237,6 +237,8 @@ fn locking_the_middle_splits_and_locking_all_merges() {
 fn changing_the_mode_of_the_middle_splits() {
     let memory = apart(3);
     let (page, start) = (page_size(), memory.range().start());
+    // Older kernels (6.1) do not join what was written first after it was set apart.
+    touch(memory.range());
     memory.lock(.., LockMode::OnFault).unwrap();
     memory.lock(page..2 * page, LockMode::Now).unwrap();
     assert_eq!(
@@ -252,7 +254,7 @@ fn a_lock_on_fault_of_locked_memory_keeps_its_pages() {
     let memory = apart(2);
     memory.lock(.., LockMode::Now).unwrap();
     memory.lock(.., LockMode::OnFault).unwrap();
-    assert!(has_vm_flag(memory.range(), "lf"));
+    assert!(is_locked_on_fault(memory.range()));
     assert_eq!(
         smaps_bytes(memory.range(), "Locked"),
         2 * page_size() as u64
@@ -308,7 +310,7 @@ fn without_a_limit() {
         assert_eq!(error.errno(), libc::EPERM, "{error}");
     }
     // What is locked stays so, and may be unlocked.
-    assert!(has_vm_flag(memory.range(), "lf"));
+    assert!(is_locked_on_fault(memory.range()));
     memory.unlock(.., LockModes::ON_FAULT).unwrap();
 }
 
@@ -353,8 +355,7 @@ fn growing_keeps_the_mode() {
             )
         }
         .unwrap();
-        assert!(has_vm_flag(room, "lo"));
-        assert_eq!(has_vm_flag(room, "lf"), mode == LockMode::OnFault);
+        assert_eq!(lock_modes(room)[0], Some(mode));
         assert_eq!(count_present(room), present);
         raw_unmap(room);
     }

@@ -156,10 +156,17 @@ fn an_idle_watcher_takes_next_to_no_time() {
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     };
+    let begin = Instant::now();
+    for _ in 0..10 {
+        Look::now().unwrap();
+    }
+    // Ticks of 10 ms: a tenth of a CPU would be 30. What is more where a look takes so
+    // long, under emulation, is not the watcher's doing: it looks once a second.
+    let most = (begin.elapsed().as_millis() as u64 / 10).max(10);
     let before = ticks();
     thread::sleep(Duration::from_secs(3));
-    // Ticks of 10 ms: a tenth of a CPU would be 30.
-    assert!(ticks() - before < 10, "{} ticks in 3 s", ticks() - before);
+    let took = ticks() - before;
+    assert!(took < most, "{took} ticks in 3 s, {most} at most");
 }
 
 fn reclaim_that_programs_wait_for_is_severe_and_ends() -> Completion {

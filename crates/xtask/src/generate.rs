@@ -1,6 +1,6 @@
 //! Man pages and shell completions, all from one definition of the command line;
 //! the C header and its man pages, all from the source of tenure-c; docs/TUNING.md,
-//! from the tables of what can be set.
+//! from the tables of what can be set; docs/KERNELS.md, from the recorded results.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use clap::Command;
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
-use crate::{c_interface, tuning};
+use crate::{c_interface, kernels, tuning};
 
 /// Writes the generated files below `root`, or, with `check`, only compares
 /// them. Returns whether all is well.
@@ -68,6 +68,8 @@ fn files(root: &Path) -> Result<Vec<File>> {
     }
     let tuning = tuning::document().into_bytes();
     files.push((Path::new("docs/TUNING.md").to_owned(), tuning));
+    let kernels = kernels::document(root)?.into_bytes();
+    files.push((Path::new("docs/KERNELS.md").to_owned(), kernels));
     files.extend(c_interface::files(root, version().trim())?);
     Ok(files)
 }
@@ -104,6 +106,7 @@ mod tests {
                 "completions/_tenure",
                 "completions/tenure.bash",
                 "completions/tenure.fish",
+                "docs/KERNELS.md",
                 "docs/TUNING.md",
                 "man/tenure-bench.1",
                 "man/tenure-doctor.1",

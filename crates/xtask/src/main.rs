@@ -3,6 +3,7 @@
 mod c_interface;
 mod dependencies;
 mod generate;
+mod kernels;
 mod layers;
 mod summary;
 mod tests_run;
@@ -39,6 +40,12 @@ enum Task {
     },
     /// Check that each layer of the core library uses only those below it
     Layers,
+    /// Record what the tests have said on Debian's kernels (tests/kernels/run calls it),
+    /// and make docs/KERNELS.md of all that is recorded
+    Kernels {
+        /// What the virtual machines have printed, one file for each
+        logs: Vec<PathBuf>,
+    },
     /// Run all tests and add up their results
     Test {
         /// Run the tests as user and group 65534, without privileges
@@ -61,6 +68,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().task {
         Task::Generate { check } => root().and_then(|root| generate::run(&root, check)),
         Task::Dependencies { check } => root().and_then(|root| dependencies::run(&root, check)),
+        Task::Kernels { logs } => root().and_then(|root| kernels::record(&root, &logs)),
         Task::Layers => root().and_then(|root| layers::run(&root)),
         Task::Test {
             unprivileged,

@@ -3,11 +3,11 @@
 /// Results added up from the output of cargo test.
 #[derive(Debug, Default, PartialEq)]
 pub struct Summary {
-    passed: u64,
+    pub passed: u64,
     failed: u64,
     skipped: u64,
     /// Each skipped test that was printed, with its reason.
-    skipped_tests: Vec<String>,
+    pub skipped_tests: Vec<String>,
 }
 
 impl Summary {

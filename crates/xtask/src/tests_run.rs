@@ -39,7 +39,7 @@ const TOOLS: [&str; 5] = [
 /// without, and the tests that concern them.
 const OLDER_KERNELS: [(&str, &[&str]); 2] = [
     (
-        "procmap_query,pagemap_scan,mremap_dontunmap,madv_dontneed_locked",
+        "procmap_query,pagemap_scan,mremap_dontunmap,madv_dontneed_locked,smaps_lock_mode",
         &["--package", "tenure", "--tests"],
     ),
     (

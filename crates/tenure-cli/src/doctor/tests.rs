@@ -30,6 +30,7 @@ fn everything() -> Facts {
     features.memfd_secret = Ok(());
     features.pagemap_scan = Ok(());
     features.procmap_query = Ok(());
+    features.smaps_lock_mode = Ok(());
     features.psi = Ok(());
     features.memory_cgroup = MemoryCgroup::V2;
     Facts {
@@ -112,6 +113,7 @@ fn every_complaint_says_what_to_change_and_names_stand_once() {
     features.memfd_secret = Err(Errno::NOSYS);
     features.pagemap_scan = Err(Errno::NOTTY);
     features.procmap_query = Err(Errno::NOTTY);
+    features.smaps_lock_mode = Err(Errno::NOSYS);
     features.psi = Err(Errno::NOENT);
     features.memory_cgroup = MemoryCgroup::None;
     facts.features = features;
@@ -195,10 +197,12 @@ fn an_old_kernel_says_since_when() {
     facts.features.memfd_secret = Err(Errno::NOSYS);
     facts.features.pagemap_scan = Err(Errno::NOTTY);
     facts.features.procmap_query = Err(Errno::NOTTY);
+    facts.features.smaps_lock_mode = Err(Errno::NOSYS);
     facts.seccomp = true;
     let expected = [
         ("PROCMAP_QUERY", Status::Limited, "6.11"),
         ("MADV_POPULATE", Status::Limited, "5.14"),
+        ("lock modes in smaps", Status::Limited, "6.11"),
         ("MADV_DONTNEED_LOCKED", Status::Limited, "5.18"),
         ("userfaultfd", Status::Missing, "5.11"),
         ("MADV_POPULATE_WRITE", Status::Missing, "5.14"),

@@ -185,6 +185,12 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Whether nothing but these tests runs on the machine, as in those of
+/// tests/kernels: they may change what concerns everybody.
+pub fn machine_is_ours() -> bool {
+    std::env::var_os("TENURE_TEST_MACHINE_IS_OURS").is_some_and(|value| value == "1")
+}
+
 /// Makes root a user like others, for whom limits hold.
 pub fn give_up_privileges() {
     if is_root() {
@@ -540,9 +546,42 @@ pub fn has_vm_flag(range: PageRange, flag: &str) -> bool {
     vm_flags(range).iter().any(|found| found == flag)
 }
 
+/// How a page is locked, as far as the kernel tells: before Linux 6.11 it tells only
+/// whether it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SeenLock(pub Option<LockMode>);
+
+impl PartialEq<Option<LockMode>> for SeenLock {
+    fn eq(&self, expected: &Option<LockMode>) -> bool {
+        match kernel_tells_lock_modes() {
+            true => self.0 == *expected,
+            false => self.0.is_some() == expected.is_some(),
+        }
+    }
+}
+
+/// Whether the range is locked on fault, as far as the kernel tells.
+pub fn is_locked_on_fault(range: PageRange) -> bool {
+    lock_modes(range)
+        .iter()
+        .all(|&seen| seen == Some(LockMode::OnFault))
+}
+
+/// Whether smaps has the flag `lf`.
+pub fn kernel_tells_lock_modes() -> bool {
+    let kernel = procfs::sys::kernel::Version::current().unwrap();
+    (kernel.major, kernel.minor) >= (6, 11)
+}
+
+/// Why the mode of others' locks cannot be known, if so.
+pub fn others_locks_are_untold() -> Option<&'static str> {
+    let tells = tenure::Features::get().smaps_lock_mode.is_ok();
+    (!tells).then_some("the kernel does not tell how others have locked (before Linux 6.11)")
+}
+
 /// How each page is locked, by the flags of the mapping that it lies in.
-pub fn lock_modes(range: PageRange) -> Vec<Option<LockMode>> {
-    let mut modes = vec![None; range.pages()];
+pub fn lock_modes(range: PageRange) -> Vec<SeenLock> {
+    let mut modes = vec![SeenLock(None); range.pages()];
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut pages = 0..0;
     for line in text.lines() {
@@ -551,17 +590,22 @@ pub fn lock_modes(range: PageRange) -> Vec<Option<LockMode>> {
             pages = page(bounds.start) / page_size()..page(bounds.end) / page_size();
         } else if let Some(flags) = line.strip_prefix("VmFlags:") {
             let has = |flag| flags.split_whitespace().any(|other| other == flag);
-            modes[pages.clone()].fill(match (has("lo"), has("lf")) {
+            modes[pages.clone()].fill(SeenLock(match (has("lo"), has("lf")) {
                 (false, _) => None,
                 (true, false) => Some(LockMode::Now),
                 (true, true) => Some(LockMode::OnFault),
-            });
+            }));
         }
     }
     modes
 }
 
 /// Locks the range behind tenure's back.
+pub fn raw_lock(range: PageRange) {
+    unsafe { rustix::mm::mlock(range.as_ptr().cast(), range.len()) }.unwrap();
+}
+
+/// The same, on fault.
 pub fn raw_lock_on_fault(range: PageRange) {
     let flags = rustix::mm::MlockFlags::ONFAULT;
     unsafe { rustix::mm::mlock_with(range.as_ptr().cast(), range.len(), flags) }.unwrap();

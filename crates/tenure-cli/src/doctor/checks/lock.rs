@@ -7,7 +7,7 @@ use crate::text::bytes_text;
 const VERB: &str = "lock";
 
 pub fn checks(facts: &Facts) -> Vec<Check> {
-    vec![limit(facts), let_go(facts)]
+    vec![limit(facts), modes(facts), let_go(facts)]
 }
 
 fn limit(facts: &Facts) -> Check {
@@ -45,6 +45,21 @@ fn limit(facts: &Facts) -> Check {
         ),
     )
     .limited(remedy)
+}
+
+fn modes(facts: &Facts) -> Check {
+    let check = |found, effect| Check::ok(VERB, "lock modes in smaps", found, effect);
+    match facts.features.smaps_lock_mode {
+        Ok(()) => check(
+            "told".to_owned(),
+            "unlock clears others' locks by their mode, too",
+        ),
+        Err(errno) => check(
+            refused(errno),
+            "what others have locked counts as locked now, not on fault",
+        )
+        .limited(how_to_have(facts, "smaps_lock_mode", (6, 11), errno)),
+    }
 }
 
 fn let_go(facts: &Facts) -> Check {

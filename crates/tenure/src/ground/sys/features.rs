@@ -22,7 +22,7 @@ use crate::PageRange;
 ///
 /// The environment variable `TENURE_WITHOUT` names features, separated by
 /// commas, that tenure then does without, as on a kernel that lacks them:
-/// `TENURE_WITHOUT=madv_populate,madv_dontneed_locked,madv_guard,procmap_query,pagemap_scan,mremap_dontunmap,userfaultfd,memfd_secret`.
+/// `TENURE_WITHOUT=madv_populate,madv_dontneed_locked,madv_guard,procmap_query,pagemap_scan,mremap_dontunmap,userfaultfd,memfd_secret,smaps_lock_mode`.
 /// It is read once, and shows how a program does on older kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -47,6 +47,8 @@ pub struct Features {
     pub pagemap_scan: Result<(), Errno>,
     /// `PROCMAP_QUERY` (Linux 6.11).
     pub procmap_query: Result<(), Errno>,
+    /// How memory is locked, told by `/proc/self/smaps` (Linux 6.11).
+    pub smaps_lock_mode: Result<(), Errno>,
     /// Pressure stall information for memory (Linux 4.20; may be switched off).
     pub psi: Result<(), Errno>,
     /// Which cgroup version controls this process's memory.
@@ -92,6 +94,7 @@ impl Features {
                 .map(drop),
             pagemap_scan: wanted("pagemap_scan").and_then(|()| pagemap::probe_scan()),
             procmap_query: wanted("procmap_query").and_then(|()| vma::probe_query()),
+            smaps_lock_mode: wanted("smaps_lock_mode").and_then(|()| tells_lock_mode()),
             psi: rustix::fs::access("/proc/pressure/memory", rustix::fs::Access::READ_OK),
             memory_cgroup: cgroup::memory_cgroup(),
         }
@@ -106,6 +109,15 @@ fn knows_advice(advice: u32) -> Result<(), Errno> {
     match unsafe { libc::madvise(std::ptr::null_mut(), 0, advice as i32) } {
         0 => Ok(()),
         _ => Err(last_errno()),
+    }
+}
+
+/// By the version: to try would take a lock, and a look at every page of the process.
+fn tells_lock_mode() -> Result<(), Errno> {
+    let kernel = procfs::sys::kernel::Version::current().map_err(|_| Errno::NOSYS)?;
+    match (kernel.major, kernel.minor) >= (6, 11) {
+        true => Ok(()),
+        false => Err(Errno::NOSYS),
     }
 }
 

@@ -190,6 +190,8 @@ impl Alarms {
         if self.sources.as_ref() == Some(&sources) {
             return;
         }
+        // Held while files are opened: a child that is forked meanwhile would keep them.
+        let mut state = STATE.lock();
         let pressure_file = sources.pressure_file.as_deref();
         let trigger = psi::arm(pressure_file.unwrap_or(psi::SYSTEM.as_ref()));
         self.reports_stalls = trigger.is_ok();
@@ -199,7 +201,8 @@ impl Alarms {
         self.files = Arc::new(trigger.into_iter().chain(events).collect());
         // Those of before are closed without the lock: the kernel takes some
         // milliseconds to disarm a trigger.
-        let before = STATE.lock().alarms.replace(Arc::clone(&self.files));
+        let before = state.alarms.replace(Arc::clone(&self.files));
+        drop(state);
         drop(before);
         self.sources = Some(sources);
     }

@@ -4,6 +4,7 @@ use super::registry::{Registry, is_locked, registry};
 use super::{LockMode, LockModes, apply, limit};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
+use crate::ground::sys::features::Features;
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, lock};
 use crate::observation::stats;
@@ -58,6 +59,9 @@ impl LockAll {
 pub fn lock_all(what: LockAll, mode: LockMode) -> Result<()> {
     let mut registry = registry();
     let on_fault = mode == LockMode::OnFault;
+    if Features::get().smaps_lock_mode.is_err() {
+        registry.note_untold(&everything()?);
+    }
     lock::mlockall(what.current(), what.future(), on_fault).map_err(explain)?;
     registry.future = what.future().then_some(mode);
     if what.current() {

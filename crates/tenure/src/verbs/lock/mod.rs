@@ -185,7 +185,11 @@ impl PageRange {
     ///
     /// What was not locked through this library (or by [`lock_all`], when it
     /// was mapped later) is looked up in `/proc/self/smaps`, for which the
-    /// kernel looks at every page of the process: some 20 ms for each GiB.
+    /// kernel looks at every page of the process: some 20 ms for each GiB. Before
+    /// Linux 6.11 that tells only whether memory is locked, not how: what others
+    /// have locked then counts as [`LockMode::Now`] (and is locked so again by a call
+    /// of [`lock`](Self::lock) that fails), or, while [`lock_all`] holds for
+    /// future mappings, as the mode that it was told.
     ///
     /// # Errors
     ///

@@ -9,6 +9,7 @@ use super::LockMode;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
+use crate::ground::sys::features::Features;
 use crate::ground::sys::fork::{ForkMutex, at_fork};
 use crate::ground::sys::smaps;
 use crate::ground::sys::vma::Vma;
@@ -70,31 +71,51 @@ impl Registry {
         self.future = None;
     }
 
-    /// Returns what is locked in the mappings, by whomever: whether a mapping is
-    /// locked says the kernel, how says the registry. What it does not know (an
-    /// older `mlock` of another's, new mappings after `lock_all`) is looked up
-    /// in `/proc/self/smaps`.
+    /// Returns what is locked in the mappings, by whomever and in order: whether a
+    /// mapping is locked says the kernel, how says the registry. What it does not
+    /// know (an older `mlock` of another's, new mappings after `lock_all`) is looked
+    /// up in `/proc/self/smaps`, where that tells.
     pub(super) fn locked_parts(&self, vmas: &[Vma]) -> Result<Vec<LockedPart>> {
         let mut parts = Vec::new();
         for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
-            match self.known_parts(vma.range) {
-                Some(known) => parts.extend(known),
-                None => return look_up(vmas),
+            parts.extend(self.known_parts(vma.range));
+            let unknown = self.unknown(vma);
+            if !unknown.is_empty() && Features::get().smaps_lock_mode.is_ok() {
+                return look_up(vmas);
             }
+            parts.extend(unknown.into_iter().map(|part| (part, self.untold())));
         }
+        parts.sort_unstable_by_key(|part| part.0.start());
         Ok(parts)
     }
 
-    /// The modes of the range, in order; `None` if that of a part is not known.
-    pub(super) fn known_parts(&self, range: PageRange) -> Option<Vec<LockedPart>> {
-        if self.locked.gaps(&range.as_std()).next().is_some() {
-            return None;
-        }
+    /// The parts of the range whose modes are known, in order.
+    pub(super) fn known_parts(&self, range: PageRange) -> Vec<LockedPart> {
         let known = self.locked.overlapping(range.as_std());
         let part = |(part, &mode): (&std::ops::Range<usize>, &LockMode)| {
             Some((PageRange::from(part.clone()).intersection(range)?, mode))
         };
-        Some(known.filter_map(part).collect())
+        known.filter_map(part).collect()
+    }
+
+    fn unknown(&self, vma: &Vma) -> Vec<PageRange> {
+        let whole = vma.range.as_std();
+        self.locked.gaps(&whole).map(PageRange::from).collect()
+    }
+
+    /// How that is taken to be locked of which nobody tells: as `lock_all` has said
+    /// of new mappings, else as `mlock` does it.
+    fn untold(&self) -> LockMode {
+        self.future.unwrap_or(LockMode::Now)
+    }
+
+    /// Notes the modes that only follow from `future`, before that changes.
+    pub(super) fn note_untold(&mut self, vmas: &[Vma]) {
+        for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
+            for part in self.unknown(vma) {
+                self.locked.insert(part.as_std(), self.untold());
+            }
+        }
     }
 }
 
@@ -165,7 +186,9 @@ mod tests {
         let vmas = vma::cover(range).unwrap();
         let parts = registry.locked_parts(&vmas).unwrap();
         assert_eq!(parts.len(), 3);
-        assert_eq!(parts, look_up(&vmas).unwrap());
+        if Features::get().smaps_lock_mode.is_ok() {
+            assert_eq!(parts, look_up(&vmas).unwrap());
+        }
         drop(registry);
         memory.munmap().unwrap();
         let registry = super::registry();

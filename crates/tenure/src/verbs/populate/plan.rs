@@ -180,7 +180,7 @@ mod tests {
         if Features::get().madv_populate.is_err() {
             return;
         }
-        let memory = Mapping::memfd(1 << 20, MemfdPages::Base).map().unwrap();
+        let memory = Mapping::memfd(8 << 20, MemfdPages::Base).map().unwrap();
         let write = PopulateOptions::new(Access::Write);
         assert_eq!(way_of(&memory, &write), Way::Allocate);
         assert_eq!(way_of(&memory, &write.clone().threads(3)), Way::Populate);

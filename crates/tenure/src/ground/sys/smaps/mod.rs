@@ -56,7 +56,7 @@ pub(crate) struct Locked {
 }
 
 /// Returns the locked parts of the range, in order: nothing else tells whether
-/// they are locked on fault.
+/// they are locked on fault, and this only from Linux 6.11 on.
 pub(crate) fn locked(range: PageRange) -> Result<Vec<Locked>, Errno> {
     let mut found = Vec::new();
     each_within(range, |range, mapped| {
@@ -68,6 +68,7 @@ pub(crate) fn locked(range: PageRange) -> Result<Vec<Locked>, Errno> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::features::Features;
     use super::super::map::{self, Backing};
     use super::super::{lock, page_size};
     use super::*;
@@ -80,7 +81,11 @@ mod tests {
             |from, to| PageRange::between(range.start() + from * page, range.start() + to * page);
         lock::mlock(part(1, 2)).unwrap();
         lock::mlock_onfault(part(3, 5)).unwrap();
-        let locked = |range, on_fault| Locked { range, on_fault };
+        let tells = Features::get().smaps_lock_mode.is_ok();
+        let locked = |range, on_fault| Locked {
+            range,
+            on_fault: on_fault && tells,
+        };
         let all = super::locked(range).unwrap();
         assert_eq!(all, [locked(part(1, 2), false), locked(part(3, 5), true)]);
         let some = super::locked(part(4, 6)).unwrap();

@@ -1,0 +1,315 @@
+//! docs/KERNELS.md, of what is recorded.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    path::Path,
+};
+
+use anyhow::Result;
+
+use super::record::{Boot, Program};
+
+const TITLE: &str = "\
+<!-- Made by `cargo xtask kernels` from tests/kernels/results; `make generate` makes it anew. -->
+
+# Kernels
+
+The tests of the library, run on Debian's stock kernels:
+
+```console
+$ make test-kernels
+```
+
+QEMU emulates a machine of two x86-64 CPUs in software, so no virtualisation is needed. A
+column is one boot, with the programs for which it may matter. They run
+
+- **root**: as root, without swap;
+- **user**: as user 65534 without privileges; secretmem.enable=1;
+- **swap**: as root, with 1 GiB of swap; secretmem.enable=1;
+- **group**: as root, with swap, in a memory cgroup of 512 MiB (version 2);
+- **small**: as root, with 2 GiB of swap, on a machine of 640 MiB;
+- **psi-off**: as root, without swap, with psi=0: the kernel tells nothing of stalls.
+
+Kernels and images are Debian's own packages, booted with mitigations=off, which saves
+time under emulation. The disk is ext4; cgroups are of version 2.
+";
+
+const NOT_RUN: &str = "
+## What has not been run
+
+- Other processors: all that is here is x86-64 with pages of 4 KiB.
+- Machines with several NUMA nodes, and real hardware: devices and time are emulated.
+- Kernels with patches of vendors, older than 6.1, or with memory control by cgroups of
+  version 1 (the project's own machine has Linux 6.18 with those; `make test` runs there).
+- The command, the C library, the heap and the preload: only the library's own tests are run.
+";
+
+/// Makes the document of all that is recorded below `root`.
+pub fn document(root: &Path) -> Result<String> {
+    Ok(text(&super::recorded(root)?))
+}
+
+fn text(boots: &[Boot]) -> String {
+    let mut text = TITLE.to_owned();
+    text.push_str("\nThe kernels:\n\n");
+    let kernels: BTreeSet<String> = boots
+        .iter()
+        .map(|boot| {
+            let (short, version) = (boot.names().0, &boot.version);
+            format!("- {short}: {}, {version}\n", boot.kernel)
+        })
+        .collect();
+    text.extend(kernels);
+    text.push_str("\n## What tenure finds\n\nBy `tenure doctor`, in the place of the tests.\n\n");
+    text.push_str(&checks(boots));
+    text.push_str(
+        "\n## What the tests say\n\nHow many have passed; s: skipped, with the reason below; \
+         **f**: failed.\n\n",
+    );
+    text.push_str(&programs(boots));
+    text.push_str(&troubles(boots));
+    text.push_str(&skips(boots));
+    text.push_str(
+        "\n## What the kernel did\n\nCounted in the last boot, in pages and events. \
+         `pglazyfreed` are the pages that the kernel took of what was freed lazily or volatile.\n\n",
+    );
+    text.push_str(&counters(boots));
+    text.push_str(NOT_RUN);
+    text
+}
+
+/// A table with a column for each boot; `cell` is asked for each row.
+fn table<'a>(
+    boots: &[Boot],
+    first: &str,
+    rows: impl IntoIterator<Item = &'a str>,
+    cell: impl Fn(&Boot, &str) -> String,
+) -> String {
+    let mut text = format!("| {first} |");
+    for boot in boots {
+        let (kernel, name) = boot.names();
+        let _ = write!(text, " {kernel} {name} |");
+    }
+    text.push_str("\n| --- |");
+    text.extend(boots.iter().map(|_| " --- |"));
+    text.push('\n');
+    for row in rows {
+        let _ = write!(text, "| {row} |");
+        for boot in boots {
+            let _ = write!(text, " {} |", cell(boot, row).replace('|', "\\|"));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// All names, in the order of the first boot that has them.
+fn names<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut seen = BTreeSet::new();
+    all.filter(|name| seen.insert(*name)).collect()
+}
+
+fn checks(boots: &[Boot]) -> String {
+    let rows = names(
+        boots
+            .iter()
+            .flat_map(|boot| boot.checks.iter().map(|check| check.name.as_str())),
+    );
+    let found = |boot: &Boot, row: &str| {
+        let check = boot.checks.iter().find(|check| check.name == row);
+        check.map_or_else(
+            || ("–".to_owned(), String::new()),
+            |check| (check.status.clone(), check.found.clone()),
+        )
+    };
+    let mut text = table(
+        boots,
+        "doctor's check",
+        rows.iter().copied(),
+        |boot, row| match found(boot, row) {
+            (status, _) if status == "ok" => status,
+            (status, _) => format!("**{status}**"),
+        },
+    );
+    let mut reasons: BTreeMap<(String, String), Vec<&str>> = BTreeMap::new();
+    for boot in boots {
+        for row in &rows {
+            let (status, found) = found(boot, row);
+            if status == "limited" || status == "missing" {
+                let key = (format!("{row}, {status}"), found);
+                reasons.entry(key).or_default().push(&boot.configuration);
+            }
+        }
+    }
+    if !reasons.is_empty() {
+        text.push('\n');
+    }
+    for ((what, found), where_) in reasons {
+        let _ = writeln!(text, "- {what} ({}): {found}", where_.join(", "));
+    }
+    text
+}
+
+fn programs(boots: &[Boot]) -> String {
+    let rows = names(
+        boots
+            .iter()
+            .flat_map(|boot| boot.programs.iter().map(|program| program.name.as_str())),
+    );
+    let mut text = table(boots, "program", rows, |boot, row| {
+        let program = boot.programs.iter().find(|program| program.name == row);
+        program.map_or_else(|| "–".to_owned(), counts)
+    });
+    let sums = table(boots, "", ["all", "minutes"], |boot, row| match row {
+        "all" => counts(&sum(boot)),
+        _ => {
+            let seconds: u64 = boot.programs.iter().map(|program| program.seconds).sum();
+            format!("{}", seconds.div_ceil(60))
+        }
+    });
+    text.extend(sums.split_inclusive('\n').skip(2));
+    text
+}
+
+fn sum(boot: &Boot) -> Program {
+    let mut sum = Program::default();
+    for program in &boot.programs {
+        sum.passed += program.passed;
+        sum.failed.extend(program.failed.iter().cloned());
+        sum.skipped.extend(program.skipped.iter().cloned());
+        sum.trouble = sum.trouble.or_else(|| program.trouble.clone());
+    }
+    sum
+}
+
+/// A cell: "12", "10, 2 s", or "9, 2 s, **1 f**".
+fn counts(program: &Program) -> String {
+    let mut cell = program.passed.to_string();
+    if !program.skipped.is_empty() {
+        let _ = write!(cell, ", {} s", program.skipped.len());
+    }
+    if !program.failed.is_empty() {
+        let _ = write!(cell, ", **{} f**", program.failed.len());
+    }
+    if program.trouble.is_some() {
+        cell.push_str(", **not to its end**");
+    }
+    cell
+}
+
+fn troubles(boots: &[Boot]) -> String {
+    let mut text = String::new();
+    for boot in boots {
+        for trouble in boot.troubles() {
+            let _ = writeln!(text, "- {}: {trouble}", boot.configuration);
+        }
+    }
+    match text.is_empty() {
+        true => "\nNothing has failed.\n".to_owned(),
+        false => format!("\nNot well:\n\n{text}"),
+    }
+}
+
+fn skips(boots: &[Boot]) -> String {
+    // By reason, then by test: where.
+    let mut reasons: BTreeMap<&str, BTreeMap<String, Vec<&str>>> = BTreeMap::new();
+    for boot in boots {
+        for program in &boot.programs {
+            for skip in &program.skipped {
+                let test = format!("`{}::{}`", program.name, skip.test);
+                let tests = reasons.entry(&skip.reason).or_default();
+                tests.entry(test).or_default().push(&boot.configuration);
+            }
+        }
+    }
+    let mut text = "\n## What was skipped, and why\n\n".to_owned();
+    for (reason, tests) in reasons {
+        let _ = writeln!(text, "- {reason}");
+        for (test, places) in tests {
+            let places = match places.len() == boots.len() {
+                true => "everywhere".to_owned(),
+                false => places.join(", "),
+            };
+            let _ = writeln!(text, "  - {test}: {places}");
+        }
+    }
+    text
+}
+
+fn counters(boots: &[Boot]) -> String {
+    let rows: BTreeSet<&str> = boots
+        .iter()
+        .flat_map(|boot| boot.counters.keys().map(String::as_str))
+        .collect();
+    table(boots, "counter", rows, |boot, row| {
+        boot.counters
+            .get(row)
+            .map_or_else(|| "–".to_owned(), u64::to_string)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Check, Skip};
+    use super::*;
+
+    fn boot(configuration: &str) -> Boot {
+        Boot {
+            configuration: configuration.to_owned(),
+            complete: true,
+            checks: vec![Check {
+                verb: "volatile".to_owned(),
+                name: "PAGEMAP_SCAN".to_owned(),
+                status: "limited".to_owned(),
+                found: "no".to_owned(),
+            }],
+            programs: vec![Program {
+                name: "lock".to_owned(),
+                seconds: 61,
+                passed: 5,
+                skipped: vec![Skip {
+                    test: "charges".to_owned(),
+                    reason: "needs root".to_owned(),
+                }],
+                ..Program::default()
+            }],
+            ..Boot::default()
+        }
+    }
+
+    #[test]
+    fn each_boot_is_a_column_and_each_reason_is_named() {
+        let text = text(&[boot("6.1/root"), boot("6.12/root")]);
+        for line in [
+            "| program | 6.1 root | 6.12 root |",
+            "| lock | 5, 1 s | 5, 1 s |",
+            "| all | 5, 1 s | 5, 1 s |",
+            "| minutes | 2 | 2 |",
+            "| PAGEMAP_SCAN | **limited** | **limited** |",
+            "- PAGEMAP_SCAN, limited (6.1/root, 6.12/root): no",
+            "- needs root",
+            "  - `lock::charges`: everywhere",
+            "Nothing has failed.",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_well_is_told() {
+        let mut bad = boot("6.1/root");
+        bad.programs[0].failed.push("stays".to_owned());
+        bad.programs[0].trouble = Some("killed after 300 s in stays".to_owned());
+        let text = text(&[bad, boot("6.12/root")]);
+        for line in [
+            "| lock | 5, 1 s, **1 f**, **not to its end** | 5, 1 s |",
+            "- 6.1/root: lock: stays failed",
+            "- 6.1/root: lock: killed after 300 s in stays",
+            "  - `lock::charges`: everywhere",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("Nothing has failed."));
+    }
+}

@@ -1,0 +1,224 @@
+//! Reads what tests/kernels/init prints: lines that begin with `@`, and between them what
+//! the programs have printed.
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+use super::record::{Boot, Check, Program, Skip};
+use crate::summary::Summary;
+
+/// What is read of `tenure doctor --json`.
+#[derive(Deserialize)]
+struct Doctor {
+    checks: Vec<Check>,
+}
+
+/// Reads the log of one boot.
+pub fn read(text: &str) -> Result<Boot> {
+    let mut boot = Boot::default();
+    // The lines since the last one of init's.
+    let mut output = Vec::new();
+    let mut running = None;
+    for line in text.lines() {
+        let Some(said) = line.strip_prefix('@') else {
+            output.push(line);
+            continue;
+        };
+        let (word, rest) = said.split_once(' ').unwrap_or((said, ""));
+        match word {
+            "configuration" => boot.configuration = rest.to_owned(),
+            "kernel" => boot.kernel = rest.to_owned(),
+            "version" => boot.version = rest.to_owned(),
+            "command_line" => boot.command_line = rest.trim().to_owned(),
+            "memory_kib" => boot.memory_kib = rest.parse().context("memory_kib")?,
+            "end_doctor" => {
+                let json = output.join("\n");
+                let doctor: Doctor = serde_json::from_str(&json).context("tenure doctor")?;
+                boot.checks = doctor.checks;
+            }
+            "begin" => running = Some(rest.to_owned()),
+            "end" => {
+                boot.programs.push(program(rest, &output)?);
+                running = None;
+            }
+            "counter" => {
+                let (name, value) = rest.rsplit_once(' ').context("a counter")?;
+                boot.counters.insert(name.to_owned(), value.parse()?);
+            }
+            "kernel_said" => boot.kernel_said.push(rest.to_owned()),
+            "done" => boot.complete = true,
+            _ => {}
+        }
+        output.clear();
+    }
+    if let Some(name) = running {
+        boot.programs.push(Program {
+            name,
+            trouble: Some("the machine ended before it".to_owned()),
+            ..Program::default()
+        });
+    }
+    Ok(boot)
+}
+
+/// Reads "NAME STATUS SECONDS" and what the program has printed.
+fn program(ended: &str, output: &[&str]) -> Result<Program> {
+    let mut fields = ended.split(' ');
+    let mut next = || {
+        fields
+            .next()
+            .context("name, status and seconds of a program")
+    };
+    let (name, status, seconds) = (next()?, next()?, next()?);
+    let mut summary = Summary::default();
+    output.iter().for_each(|line| summary.read_line(line));
+    let is_whole = output.iter().any(|line| line.starts_with("test result: "));
+    let failed = failed(output);
+    let trouble = match status {
+        "0" if is_whole => None,
+        // Of libtest and libtest-mimic: there are failed tests, and they are named.
+        "101" if is_whole && !failed.is_empty() => None,
+        "137" => Some(format!("killed after {seconds} s in {}", last_test(output))),
+        _ => Some(format!("ended with {status} in {}", last_test(output))),
+    };
+    Ok(Program {
+        name: name.to_owned(),
+        seconds: seconds.parse().context("seconds")?,
+        trouble,
+        // There are no counts of what was killed.
+        passed: match is_whole {
+            true => summary.passed,
+            false => output.iter().filter(|line| has_passed(line)).count() as u64,
+        },
+        failed,
+        skipped: summary
+            .skipped_tests
+            .iter()
+            .map(|text| skip(text))
+            .collect(),
+    })
+}
+
+fn has_passed(line: &str) -> bool {
+    line.starts_with("test ") && line.ends_with(" ... ok")
+}
+
+/// Returns the tests that are named after the last "failures:".
+fn failed(output: &[&str]) -> Vec<String> {
+    let Some(at) = output.iter().rposition(|&line| line == "failures:") else {
+        return Vec::new();
+    };
+    let names = output[at + 1..]
+        .iter()
+        .map_while(|line| line.strip_prefix("    "));
+    names.map(str::to_owned).collect()
+}
+
+/// Returns the test that was begun last.
+fn last_test<'a>(output: &[&'a str]) -> &'a str {
+    let name = |line: &&'a str| Some(line.strip_prefix("test ")?.split_once(" ... ")?.0.trim());
+    output.iter().rev().find_map(name).unwrap_or("no test")
+}
+
+fn skip(text: &str) -> Skip {
+    let (test, reason) = text.split_once(": ").unwrap_or((text, ""));
+    Skip {
+        test: test.to_owned(),
+        reason: reason.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = r#"
+@configuration 6.1/swap
+@kernel 6.1.0-56-cloud-amd64
+@version #1 SMP Debian 6.1.192-2
+@command_line console=ttyS0 configuration=6.1/swap 
+@memory_kib 2025988
+@begin_doctor
+{ "tenure_version": "0.1.0", "checks": [
+  { "verb": "lock", "name": "RLIMIT_MEMLOCK", "status": "ok", "found": "8 MiB", "effect": "", "remedy": null }
+] }
+@end_doctor
+@begin lock
+running 3 tests
+test stays           ... ok
+test charges         ... ignored (needs 64 MiB: 8 MiB here)
+test is_kept         ... FAILED
+
+failures:
+
+---- is_kept ----
+    it is not
+
+failures:
+    is_kept
+
+test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.05s
+
+@end lock 101 12
+@begin prepare
+running 2 tests
+test begins ... ok
+test waits  ... 
+Killed
+@end prepare 137 300
+@counter pglazyfreed 4096
+@counter memory.events: max 3
+@kernel_said [  12.3] WARNING: something
+@done
+"#;
+
+    #[test]
+    fn all_that_was_said_is_recorded() {
+        let boot = read(LOG).unwrap();
+        assert_eq!(boot.configuration, "6.1/swap");
+        assert_eq!(boot.kernel, "6.1.0-56-cloud-amd64");
+        assert_eq!(boot.memory_kib, 2_025_988);
+        assert!(boot.complete);
+        assert_eq!(boot.checks[0].name, "RLIMIT_MEMLOCK");
+        assert_eq!(boot.counters["pglazyfreed"], 4096);
+        assert_eq!(boot.counters["memory.events: max"], 3);
+        assert_eq!(boot.kernel_said, ["[  12.3] WARNING: something"]);
+        let lock = &boot.programs[0];
+        assert_eq!((lock.passed, lock.seconds), (1, 12));
+        assert_eq!(lock.failed, ["is_kept"]);
+        assert_eq!(lock.skipped, [skip("charges: needs 64 MiB: 8 MiB here")]);
+        assert_eq!(boot.programs[1].passed, 1);
+        assert_eq!(
+            boot.troubles(),
+            [
+                "lock: is_kept failed",
+                "prepare: killed after 300 s in waits"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_machine_that_ends_in_the_middle_is_not_well() {
+        let text = LOG.split_once("@end prepare").unwrap().0;
+        let boot = read(text).unwrap();
+        assert!(!boot.complete);
+        assert_eq!(
+            boot.troubles()[1..],
+            [
+                "prepare: the machine ended before it",
+                "the machine has not come to its end"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_program_that_tells_no_result_is_not_well() {
+        let well = program("lock 0 1", &["test result: ok. 1 passed; 0 failed"]).unwrap();
+        assert_eq!(well.trouble, None);
+        for status in ["0", "101", "139"] {
+            let program = program(&format!("lock {status} 1"), &["test a ... ok"]).unwrap();
+            let told = format!("ended with {status} in a");
+            assert_eq!(program.trouble, Some(told));
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What the tests say on Debian's kernels (tests/kernels): read from what the virtual
+//! machines have printed, recorded, and shown in docs/KERNELS.md.
+
+mod document;
+mod log;
+mod record;
+
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+pub use document::document;
+use record::Boot;
+
+/// Where results are recorded, below the root.
+const RESULTS: &str = "tests/kernels/results";
+
+/// Records what lies in `logs`, one `.log` for each boot, and makes docs/KERNELS.md anew.
+/// What was recorded of other programs, on the same kernel in the same configuration,
+/// stays. Returns whether all tests have passed or said why they cannot run.
+pub fn record(root: &Path, logs: &[PathBuf]) -> Result<bool> {
+    let mut all_well = true;
+    for path in logs {
+        let text = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        let mut boot = log::read(&String::from_utf8_lossy(&text))
+            .with_context(|| format!("in {}", path.display()))?;
+        for trouble in boot.troubles() {
+            println!("{}: {trouble}", boot.configuration);
+            all_well = false;
+        }
+        let name = boot.configuration.replace('/', "-");
+        let to = root.join(RESULTS).join(format!("{name}.json"));
+        if to.exists() {
+            boot.keep(read(&to)?);
+        }
+        let json = serde_json::to_string_pretty(&boot)? + "\n";
+        fs::create_dir_all(root.join(RESULTS))
+            .and_then(|()| fs::write(&to, json))
+            .with_context(|| format!("writing {}", to.display()))?;
+    }
+    let path = root.join("docs/KERNELS.md");
+    fs::write(&path, document(root)?).with_context(|| format!("writing {}", path.display()))?;
+    Ok(all_well)
+}
+
+/// Reads all that is recorded, in the order in which it is shown.
+fn recorded(root: &Path) -> Result<Vec<Boot>> {
+    let folder = root.join(RESULTS);
+    let mut boots = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+        let path = entry?.path();
+        if path.extension() != Some(OsStr::new("json")) {
+            continue;
+        }
+        boots.push(read(&path)?);
+    }
+    if boots.is_empty() {
+        bail!(
+            "nothing is recorded in {}: make test-kernels",
+            folder.display()
+        );
+    }
+    boots.sort_by_key(Boot::place);
+    Ok(boots)
+}
+
+fn read(path: &Path) -> Result<Boot> {
+    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_boot_is_recorded_by_its_name_and_shown() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("docs")).unwrap();
+        let log = root.path().join("some.log");
+        let write = |program: &str| {
+            let said = "running 1 test\ntest result: ok. 7 passed; 0 failed; 0 ignored;";
+            let text = format!(
+                "@configuration 6.1/root\n@begin {program}\n{said}\n@end {program} 0 1\n@done"
+            );
+            fs::write(&log, text).unwrap();
+        };
+        let logs = [log.clone()];
+        for program in ["lock", "mapping"] {
+            write(program);
+            assert!(record(root.path(), &logs).unwrap());
+        }
+        assert!(root.path().join(RESULTS).join("6.1-root.json").exists());
+        let shown = fs::read_to_string(root.path().join("docs/KERNELS.md")).unwrap();
+        assert_eq!(shown, document(root.path()).unwrap());
+        assert!(
+            shown.contains("| lock | 7 |\n| mapping | 7 |\n| all | 14 |\n"),
+            "{shown}"
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! What is recorded of one boot.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One kernel, booted in one configuration.
+#[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Boot {
+    /// The kernel's short name and that of the configuration: "6.1/swap".
+    pub configuration: String,
+    /// As `uname -r` and `uname -v` have it.
+    pub kernel: String,
+    pub version: String,
+    pub command_line: String,
+    pub memory_kib: u64,
+    /// Whether the machine has come to its end by itself.
+    pub complete: bool,
+    /// What `tenure doctor` says.
+    pub checks: Vec<Check>,
+    pub programs: Vec<Program>,
+    /// The kernel's counters at the end.
+    pub counters: BTreeMap<String, u64>,
+    /// What it had to complain of.
+    pub kernel_said: Vec<String>,
+}
+
+/// A line of `tenure doctor --json`; the rest of it follows from these.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub struct Check {
+    pub verb: String,
+    pub name: String,
+    pub status: String,
+    pub found: String,
+}
+
+/// One test program.
+#[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Program {
+    pub name: String,
+    pub seconds: u64,
+    /// How it ended, if not by itself and with all its results.
+    pub trouble: Option<String>,
+    pub passed: u64,
+    pub failed: Vec<String>,
+    pub skipped: Vec<Skip>,
+}
+
+/// A test that could not run.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Skip {
+    pub test: String,
+    pub reason: String,
+}
+
+/// The order of configurations; those of other names come last.
+const ORDER: [&str; 6] = ["root", "user", "swap", "group", "small", "psi-off"];
+
+impl Boot {
+    /// What it is sorted by: kernels by their numbers, then the configurations' order.
+    pub fn place(&self) -> (Vec<u32>, usize, String) {
+        let (kernel, name) = self.names();
+        let numbers = kernel.split('.').map(|part| part.parse().unwrap_or(0));
+        let at = ORDER.iter().position(|&other| other == name);
+        (
+            numbers.collect(),
+            at.unwrap_or(ORDER.len()),
+            name.to_owned(),
+        )
+    }
+
+    /// Returns the short name of the kernel and that of the configuration.
+    pub fn names(&self) -> (&str, &str) {
+        self.configuration
+            .split_once('/')
+            .unwrap_or((&self.configuration, ""))
+    }
+
+    /// Takes over what an earlier boot of the same kernel has said of other programs.
+    pub fn keep(&mut self, earlier: Self) {
+        if (&self.kernel, &self.version) != (&earlier.kernel, &earlier.version) {
+            return;
+        }
+        let others = |program: &Program| self.programs.iter().all(|own| own.name != program.name);
+        let kept: Vec<_> = earlier.programs.into_iter().filter(others).collect();
+        self.programs.extend(kept);
+        self.programs
+            .sort_by(|one, other| one.name.cmp(&other.name));
+    }
+
+    /// Returns all that should not be.
+    pub fn troubles(&self) -> Vec<String> {
+        let mut troubles = Vec::new();
+        for program in &self.programs {
+            let name = &program.name;
+            let failed = program.failed.iter();
+            troubles.extend(failed.map(|test| format!("{name}: {test} failed")));
+            troubles.extend(program.trouble.iter().map(|how| format!("{name}: {how}")));
+        }
+        if !self.complete {
+            troubles.push("the machine has not come to its end".to_owned());
+        }
+        troubles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boot(version: &str, programs: &[(&str, u64)]) -> Boot {
+        let program = |&(name, passed): &(&str, u64)| Program {
+            name: name.to_owned(),
+            passed,
+            ..Program::default()
+        };
+        Boot {
+            configuration: "6.1/root".to_owned(),
+            version: version.to_owned(),
+            programs: programs.iter().map(program).collect(),
+            ..Boot::default()
+        }
+    }
+
+    #[test]
+    fn programs_that_were_not_run_again_stay() {
+        let earlier = || boot("#1", &[("lock", 1), ("prepare", 2)]);
+        let mut later = boot("#1", &[("lock", 3), ("mapping", 4)]);
+        later.keep(earlier());
+        let all = boot("#1", &[("lock", 3), ("mapping", 4), ("prepare", 2)]);
+        assert_eq!(later, all);
+        // Of another kernel nothing stays.
+        let mut newer = boot("#2", &[("lock", 3)]);
+        newer.keep(earlier());
+        assert_eq!(newer, boot("#2", &[("lock", 3)]));
+    }
+
+    #[test]
+    fn kernels_are_in_the_order_of_their_numbers() {
+        let mut boots = ["6.12/root", "6.1/swap", "6.1/root"].map(|configuration| Boot {
+            configuration: configuration.to_owned(),
+            ..Boot::default()
+        });
+        boots.sort_by_key(Boot::place);
+        let names = boots.map(|boot| boot.configuration);
+        assert_eq!(names, ["6.1/root", "6.1/swap", "6.12/root"]);
+    }
+}
