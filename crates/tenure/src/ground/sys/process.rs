@@ -3,7 +3,8 @@
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use procfs::Current;
+use procfs::{Current, FromBufRead};
+use rustix::io::Errno;
 use rustix::process::Resource;
 use rustix::thread::CapabilitySet;
 
@@ -65,15 +66,17 @@ pub(crate) struct MachineMemory {
 }
 
 impl MachineMemory {
-    /// Reads `/proc/meminfo`; `None` where it cannot be read.
-    pub(crate) fn now() -> Option<Self> {
-        let info = procfs::Meminfo::current().ok()?;
+    /// Reads `/proc/meminfo`; ENOENT where it does not tell what is available.
+    pub(crate) fn now() -> Result<Self, Errno> {
+        let text = std::fs::read("/proc/meminfo")
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let info = procfs::Meminfo::from_buf_read(&*text).map_err(|_| Errno::IO)?;
         let page_cache = info.cached.saturating_sub(info.shmem.unwrap_or(0));
         let bytes = |number| usize::try_from(number).unwrap_or(usize::MAX);
-        Some(Self {
+        Ok(Self {
             total_bytes: bytes(info.mem_total),
             free_bytes: bytes(info.mem_free),
-            available_bytes: bytes(info.mem_available?),
+            available_bytes: bytes(info.mem_available.ok_or(Errno::NOENT)?),
             page_cache_bytes: bytes(page_cache),
         })
     }
