@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 use tenure::{HugePages, Mapping, PageRange, page_size};
 
 use super::case::Case;
-use super::common::{fill, is_filled, pages, raw_unmap};
+use super::common::{fill, is_filled, may_lock_anything, pages, raw_unmap};
 
 pub struct Operation {
     pub name: &'static str,
@@ -41,10 +41,18 @@ pub static ALL: LazyLock<Vec<Operation>> = LazyLock::new(|| {
         name,
         run,
         is_warm: true,
-        unless: || None,
+        unless: match name {
+            "lock_all" | "unlock_all" => cannot_lock_all,
+            _ => || None,
+        },
     })
     .collect()
 });
+
+fn cannot_lock_all() -> Option<&'static str> {
+    let reason = "locks all memory of a process, which RLIMIT_MEMLOCK does not allow";
+    (!may_lock_anything()).then_some(reason)
+}
 
 /// The operations of one file.
 type Group = &'static [(&'static str, fn(&Case))];
