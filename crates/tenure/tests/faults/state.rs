@@ -44,18 +44,26 @@ pub fn without_excess(usual: &State) -> State {
     while !excess(&least, usual).is_empty() && start.elapsed() < Duration::from_secs(1) {
         std::thread::sleep(Duration::from_millis(3));
         unmap_stacks();
-        lessen(&mut least);
+        let state = lessen(&mut least);
+        // As they are now, for each explains a stack: one may have started between the
+        // look at the threads and the one at the mappings.
+        least.extend(
+            state
+                .into_iter()
+                .filter(|(kind, _)| kind.starts_with("threads ")),
+        );
     }
     least
 }
 
-/// Looks once more, and keeps what is there at both looks.
-fn lessen(least: &mut State) {
+/// Looks once more, and keeps what is there at both looks. Answers what it has seen.
+fn lessen(least: &mut State) -> State {
     let state = now();
     least.retain(|kind, amount| {
         *amount = state.get(kind).copied().unwrap_or(0).min(*amount);
         *amount > 0
     });
+    state
 }
 
 fn now() -> State {
