@@ -4,7 +4,6 @@ use std::cell::LazyCell;
 
 use crate::ground::error::{Error, Result};
 use crate::ground::room_bound::RoomBound;
-use crate::ground::sys::Errno;
 use crate::ground::sys::cgroup::{Groups, LimitedGroup};
 use crate::ground::sys::process::MachineMemory;
 use crate::ground::sys::{hugetlb, smaps};
@@ -102,9 +101,9 @@ impl Bounds {
     }
 
     pub(crate) fn of(groups: &Groups) -> Result<Self> {
-        let machine = MachineMemory::now().ok_or(Error::System {
+        let machine = MachineMemory::now().map_err(|errno| Error::System {
             call: "reading MemAvailable in /proc/meminfo",
-            errno: Errno::NOENT,
+            errno,
         })?;
         Ok(Self {
             machine,

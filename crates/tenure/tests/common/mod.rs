@@ -569,8 +569,10 @@ pub fn is_locked_on_fault(range: PageRange) -> bool {
 
 /// Whether smaps has the flag `lf`.
 pub fn kernel_tells_lock_modes() -> bool {
-    let kernel = procfs::sys::kernel::Version::current().unwrap();
-    (kernel.major, kernel.minor) >= (6, 11)
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit());
+    let mut next = || numbers.next().unwrap().parse::<u32>().unwrap();
+    (next(), next()) >= (6, 11)
 }
 
 /// Why the mode of others' locks cannot be known, if so.

@@ -44,6 +44,8 @@ pub(super) struct Queue {
     /// Memory is short, or there is less room than waits to be freed.
     pub(super) is_short: bool,
     pub(super) tempo: Tempo,
+    /// Addresses that the kernel has refused to unmap; their pages are gone.
+    pub(super) refused: Vec<PageRange>,
 }
 
 /// Held while memory is on its way from its owner to the queue, so that a fork
@@ -60,6 +62,7 @@ impl Queue {
         waiting: 0,
         is_short: false,
         tempo: Tempo::ONE,
+        refused: Vec::new(),
     };
 
     /// Sees to it that the next `count` calls of `push` need no memory.
@@ -163,6 +166,7 @@ pub(super) fn keep_out_of_children() -> Result<(), Errno> {
         unsafe {
             QUEUE.let_go(|queue| {
                 queue.loads.clear();
+                queue.refused.clear();
                 // The child's counters begin at zero.
                 queue.pending_bytes = 0;
                 queue.workers = 0;

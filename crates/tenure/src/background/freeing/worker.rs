@@ -41,6 +41,7 @@ pub(super) fn start_first() {
     let mut hurry = Hurry::new(false);
     loop {
         free_all(&mut hurry);
+        unmap_refused();
         let mut queue = QUEUE.lock();
         if !queue.has_more() {
             queue.workers -= 1;
@@ -61,6 +62,7 @@ fn work() {
     let mut hurry = Hurry::new(true);
     loop {
         free_all(&mut hurry);
+        unmap_refused();
         let queue = QUEUE.lock();
         let (mut queue, waited) = ARRIVED
             .wait_timeout_while(queue, LINGER, |queue| {
@@ -165,9 +167,18 @@ fn unmap(load: &Load) {
     FREED.notify_all();
 }
 
+/// A part of a load that is all free, and that nobody knows.
 fn unmap_part(part: PageRange) {
-    // SAFETY: a part of a load that is all free, and that nobody knows. If it
-    // fails (no room to split a mapping that has merged with a neighbour),
-    // addresses stay reserved, no memory.
-    let _ = unsafe { map::unmap(part) };
+    // SAFETY: nobody uses it, as just said.
+    if unsafe { map::unmap(part) }.is_err() {
+        QUEUE.lock().refused.push(part);
+    }
+}
+
+/// Tries once more what the kernel has refused, at vm.max_map_count where a load has
+/// merged with a neighbour: addresses would stay taken, and under strict overcommit
+/// charged.
+fn unmap_refused() {
+    let refused = std::mem::take(&mut QUEUE.lock().refused);
+    refused.into_iter().for_each(unmap_part);
 }

@@ -238,8 +238,8 @@ impl MappingBuilder<'_> {
                 Ok((range, kept.ok().flatten().map(|file| (file, offset))))
             }
             Source::Memfd(pages) => {
-                let memfd =
-                    map::memfd(len, pages == MemfdPages::Huge2M).map_err(system("memfd_create"))?;
+                let memfd = map::memfd(len, pages == MemfdPages::Huge2M)
+                    .map_err(|(call, errno)| Error::System { call, errno })?;
                 let range = map(Backing::File {
                     fd: memfd.as_fd(),
                     offset: 0,

@@ -257,13 +257,14 @@ pub(crate) unsafe fn protect_read_write(range: PageRange) -> Result<(), Errno> {
 
 /// Makes a file that lives in memory, `len` bytes long, of base pages or of
 /// 2 MiB pages from the hugetlb pool.
-pub(crate) fn memfd(len: usize, huge_2m: bool) -> Result<OwnedFd, Errno> {
+pub(crate) fn memfd(len: usize, huge_2m: bool) -> Result<OwnedFd, (&'static str, Errno)> {
     let mut flags = MemfdFlags::CLOEXEC;
     if huge_2m {
         flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     }
-    let fd = rustix::fs::memfd_create("tenure", flags)?;
-    rustix::fs::ftruncate(&fd, len as u64)?;
+    let failed = |call| move |errno| (call, errno);
+    let fd = rustix::fs::memfd_create("tenure", flags).map_err(failed("memfd_create"))?;
+    rustix::fs::ftruncate(&fd, len as u64).map_err(failed("ftruncate"))?;
     Ok(fd)
 }
 

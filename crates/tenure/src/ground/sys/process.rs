@@ -3,7 +3,8 @@
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use procfs::Current;
+use procfs::{Current, FromBufRead};
+use rustix::io::Errno;
 use rustix::process::Resource;
 use rustix::thread::CapabilitySet;
 
@@ -65,9 +66,12 @@ pub(crate) struct MachineMemory {
 }
 
 impl MachineMemory {
-    /// Reads `/proc/meminfo`; `None` where it cannot be read.
-    pub(crate) fn now() -> Option<Self> {
-        Self::of(&procfs::Meminfo::current().ok()?)
+    /// Reads `/proc/meminfo`; ENOENT where it does not tell what is available.
+    pub(crate) fn now() -> Result<Self, Errno> {
+        let text = std::fs::read("/proc/meminfo")
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let info = procfs::Meminfo::from_buf_read(&*text).map_err(|_| Errno::IO)?;
+        Self::of(&info).ok_or(Errno::NOENT)
     }
 
     pub(super) fn of(info: &procfs::Meminfo) -> Option<Self> {

@@ -59,13 +59,20 @@ impl LockAll {
 pub fn lock_all(what: LockAll, mode: LockMode) -> Result<()> {
     let mut registry = registry();
     let on_fault = mode == LockMode::OnFault;
-    if Features::get().smaps_lock_mode.is_err() {
-        registry.note_untold(&everything()?);
+    // Beforehand: what cannot be read then leaves every lock as it was. What is mapped
+    // meanwhile is asked of the kernel when it matters.
+    let is_untold = Features::get().smaps_lock_mode.is_err();
+    let now = match what.current() || is_untold {
+        true => everything()?,
+        false => Vec::new(),
+    };
+    if is_untold {
+        registry.note_untold(&now);
     }
     lock::mlockall(what.current(), what.future(), on_fault).map_err(explain)?;
     registry.future = what.future().then_some(mode);
     if what.current() {
-        registry.note(&everything()?, mode);
+        registry.note(&now, mode);
     }
     stats::LOCK_ALL_CALLS.add(1);
     Ok(())
@@ -83,7 +90,8 @@ pub fn lock_all(what: LockAll, mode: LockMode) -> Result<()> {
 /// # Errors
 ///
 /// [`Error::System`] or [`Error::SystemAt`] when the kernel refuses (ENOMEM: no
-/// room to split a mapping); some of the locks may have been cleared.
+/// room to split a mapping); some of the locks may have been cleared, and what should
+/// stay locked with [`LockMode::Now`] may be locked on fault, with its pages there.
 pub fn unlock_all(modes: LockModes) -> Result<()> {
     unlock_named(modes)?;
     stats::UNLOCK_ALL_CALLS.add(1);
@@ -112,16 +120,20 @@ fn unlock_named(modes: LockModes) -> Result<()> {
         lock::munlockall().map_err(explain)?;
     }
     registry.clear();
+    // What is refused is locked on fault still: the others are gone through first.
+    let mut refusal = Ok(());
     for &(part, mode) in &kept {
-        apply(part, mode).map_err(|errno| Error::SystemAt {
+        let applied = apply(part, mode).map_err(|errno| Error::SystemAt {
             call: "mlock",
             range: part,
             errno,
-        })?;
+        });
+        refusal = refusal.and(applied);
     }
     for vma in everything()?.iter().filter(|vma| is_locked(vma.range)) {
         unlock_the_rest(vma, &kept)?;
     }
+    refusal?;
     for (part, mode) in kept {
         registry.note(&vma::within(part)?, mode);
     }

@@ -123,7 +123,7 @@ impl Helper {
             .map_err(system("fcntl(F_DUPFD_CLOEXEC)"))?;
         let lifeline_identity = identity(&lifeline).map_err(system("fstat"))?;
 
-        let memory = Memory::new(tasks).map_err(system("mmap"))?;
+        let memory = Memory::new(tasks).map_err(system("mmap, mprotect or madvise"))?;
         let control = memory.control();
         control.state.store(STARTING, Ordering::Relaxed);
         control.pidfd.store(pidfd.as_raw_fd(), Ordering::Relaxed);
@@ -283,10 +283,10 @@ fn check_pid_namespace() -> Result<()> {
     // Linux 4.12.
     match link("/proc/self/ns/pid_for_children") {
         Ok(childrens) if childrens == own => Ok(()),
-        _ => Err(Error::Unsupported {
+        other => Err(Error::Unsupported {
             verb: VERB,
             feature: "a helper in this process's pid namespace",
-            answer: Errno::INVAL,
+            answer: other.err().unwrap_or(Errno::INVAL),
             remedy: "children of this process begin a new one (unshare(CLONE_NEWPID)): enable \
                      tear-down before, or in the first child",
         }),

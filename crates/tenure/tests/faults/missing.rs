@@ -1,0 +1,203 @@
+//! Kernels and containers that lack something, as real ones do: the same operations,
+//! each in a process to which the kernel answers as if it were not there. Each works
+//! with the same meaning, or refuses with the error that is documented.
+
+use std::collections::BTreeMap;
+
+use libc::{EINVAL, ENOENT, ENOSYS, ENOTTY, EOPNOTSUPP, EPERM};
+use libtest_mimic::{Completion, Failed};
+
+use super::case::Case;
+use super::control::Control;
+use super::operations;
+use super::state;
+use super::supervisor::{Seen, supervise};
+
+/// What is missing.
+pub struct Missing {
+    pub name: &'static str,
+    /// The answer to a call, where it is missing.
+    answer: fn(&Seen) -> Option<i32>,
+    /// The operations that refuse, and how; all others work.
+    refusals: &'static [(&'static str, &'static str)],
+}
+
+fn call(seen: &Seen, name: &str, errno: i32) -> Option<i32> {
+    seen.call.name.starts_with(name).then_some(errno)
+}
+
+fn file(seen: &Seen, part: &str, errno: i32) -> Option<i32> {
+    let is_opened = ["open", "access", "faccessat", "stat"]
+        .iter()
+        .any(|name| seen.call.name.starts_with(name));
+    let is_it = seen
+        .call
+        .file
+        .as_ref()
+        .is_some_and(|path| path.contains(part));
+    (is_opened && is_it).then_some(errno)
+}
+
+fn userfaultfd(seen: &Seen, errno: i32) -> Option<i32> {
+    call(seen, "userfaultfd", errno).or_else(|| file(seen, "/dev/userfaultfd", ENOENT))
+}
+
+fn psi(seen: &Seen, errno: i32) -> Option<i32> {
+    file(seen, "/proc/pressure", errno).or_else(|| file(seen, "memory.pressure", errno))
+}
+
+fn mlock2(seen: &Seen) -> Option<i32> {
+    call(seen, "mlock2", ENOSYS)
+}
+
+fn everything(seen: &Seen) -> Option<i32> {
+    userfaultfd(seen, EPERM)
+        .or_else(|| call(seen, "madvise(MADV_POPULATE", EINVAL))
+        .or_else(|| call(seen, "madvise(MADV_GUARD", EINVAL))
+        .or_else(|| call(seen, "madvise(MADV_DONTNEED_LOCKED", EINVAL))
+        .or_else(|| call(seen, "ioctl(PAGEMAP_SCAN", ENOTTY))
+        .or_else(|| call(seen, "ioctl(PROCMAP_QUERY", ENOTTY))
+        .or_else(|| call(seen, "mremap", EPERM))
+        .or_else(|| psi(seen, ENOENT))
+        .or_else(|| call(seen, "pidfd_open", ENOSYS))
+        .or_else(|| call(seen, "prctl(PR_SET_VMA", EINVAL))
+        .or_else(|| call(seen, "memfd_secret", ENOSYS))
+        .or_else(|| call(seen, "process_vm_readv", EPERM))
+}
+
+/// A way that is asked for by name is not replaced by another.
+const POPULATE_BY_NAME: &[(&str, &str)] = &[
+    ("populate_allocated", "Unsupported"),
+    ("populate_file_ahead", "Unsupported"),
+    ("populate_read_then_write", "Unsupported"),
+];
+
+pub const ALL: &[Missing] = &[
+    Missing {
+        name: "without_userfaultfd_as_docker_refuses_it",
+        answer: |seen| userfaultfd(seen, EPERM),
+        refusals: &[],
+    },
+    Missing {
+        name: "without_userfaultfd",
+        answer: |seen| userfaultfd(seen, ENOSYS),
+        refusals: &[],
+    },
+    Missing {
+        name: "without_madv_populate",
+        answer: |seen| call(seen, "madvise(MADV_POPULATE", EINVAL),
+        refusals: POPULATE_BY_NAME,
+    },
+    Missing {
+        name: "without_pagemap_scan",
+        answer: |seen| call(seen, "ioctl(PAGEMAP_SCAN", ENOTTY),
+        refusals: &[],
+    },
+    Missing {
+        name: "without_procmap_query",
+        answer: |seen| call(seen, "ioctl(PROCMAP_QUERY", ENOTTY),
+        refusals: &[],
+    },
+    Missing {
+        name: "without_mremap",
+        answer: |seen| call(seen, "mremap", EPERM),
+        refusals: &[],
+    },
+    Missing {
+        name: "without_mremap_dontunmap",
+        answer: |seen| call(seen, "mremap(MREMAP_DONTUNMAP", EINVAL),
+        refusals: &[],
+    },
+    Missing {
+        name: "without_psi",
+        answer: |seen| psi(seen, ENOENT),
+        refusals: &[],
+    },
+    Missing {
+        name: "with_psi_switched_off",
+        answer: |seen| psi(seen, EOPNOTSUPP),
+        refusals: &[],
+    },
+    Missing {
+        name: "without_mlock2",
+        answer: mlock2,
+        refusals: &[
+            ("lock_on_fault", "System"),
+            ("lock_over_other_mode", "System"),
+            ("locked_file", "System"),
+            ("locked_file_with_budget", "System"),
+            ("map_locked_on_fault", "System"),
+            ("mmap_as_told", "System"),
+            ("secret_buffer", "System"),
+            ("unlock_one_mode", "System"),
+        ],
+    },
+    Missing {
+        name: "without_pidfd_open",
+        answer: |seen| call(seen, "pidfd_open", ENOSYS),
+        refusals: &[("teardown", "Unsupported")],
+    },
+    Missing {
+        name: "without_names_for_memory",
+        answer: |seen| call(seen, "prctl(PR_SET_VMA", EINVAL),
+        refusals: &[],
+    },
+    Missing {
+        name: "without_guard_regions",
+        answer: |seen| call(seen, "madvise(MADV_GUARD", EINVAL),
+        refusals: &[],
+    },
+    Missing {
+        name: "without_process_vm_readv",
+        answer: |seen| call(seen, "process_vm_readv", EPERM),
+        refusals: &[],
+    },
+    Missing {
+        name: "without_any_of_these",
+        answer: everything,
+        refusals: &[
+            ("populate_allocated", "Unsupported"),
+            ("populate_file_ahead", "Unsupported"),
+            ("populate_read_then_write", "Unsupported"),
+            ("teardown", "Unsupported"),
+        ],
+    },
+];
+
+/// Runs every operation where it is missing. Answers how many there were.
+pub fn all_operations(missing: &'static Missing) -> Result<(usize, Completion), Failed> {
+    let control = Control::new();
+    let mut failures = Vec::new();
+    let mut refusals = BTreeMap::new();
+    for operation in operations::ALL.iter() {
+        let body = || {
+            control
+                .is_armed
+                .store(true, std::sync::atomic::Ordering::SeqCst);
+            (operation.run)(&Case::of_missing(control));
+            state::settle();
+        };
+        let ended = match supervise(control, body, |seen| (missing.answer)(seen)) {
+            Ok(ended) => ended,
+            Err(reason) => return Ok((0, Completion::ignored_with(reason))),
+        };
+        if let Some(problem) = ended.problem {
+            failures.push(format!("{}: {problem}", operation.name));
+        }
+        if !ended.report.is_empty() {
+            refusals.insert(operation.name, ended.report);
+        }
+    }
+    let wanted = missing
+        .refusals
+        .iter()
+        .map(|&(name, how)| (name, how.to_owned()));
+    let wanted: BTreeMap<_, _> = wanted.collect();
+    if refusals != wanted {
+        failures.push(format!("refused are {refusals:#?}"));
+    }
+    match failures.is_empty() {
+        true => Ok((operations::ALL.len(), Completion::Completed)),
+        false => Err(failures.join("\n").into()),
+    }
+}

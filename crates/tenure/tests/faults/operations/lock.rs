@@ -1,0 +1,129 @@
+//! lock, unlock, lock_all and unlock_all. What is locked, and how, is what it was or
+//! what was asked for.
+
+use tenure::{LockAll, LockMode, LockModes, Mapping};
+
+use super::super::case::{Case, again};
+use super::super::common::{lock_modes, may_lock_anything, pages};
+use super::{Between, Group};
+
+pub const ALL: Group = &[
+    ("lock_now", |case| lock(case, LockMode::Now)),
+    ("lock_on_fault", |case| lock(case, LockMode::OnFault)),
+    ("unlock", unlock),
+    ("unlock_one_mode", unlock_one_mode),
+    ("lock_over_other_mode", lock_over_other_mode),
+    ("lock_all", lock_all),
+    ("unlock_all", unlock_all),
+];
+
+fn lock(case: &Case, mode: LockMode) {
+    let memory = Between::new(10);
+    let range = memory.range;
+    if case.attempt(|| unsafe { range.lock(mode) }).is_err() {
+        assert_eq!(lock_modes(range), [None; 10]);
+        again(unsafe { range.lock(mode) });
+    }
+    assert_eq!(lock_modes(range), [Some(mode); 10]);
+    again(unsafe { range.unlock(LockModes::ALL) });
+    assert_eq!(lock_modes(memory.whole.range()), [None; 12]);
+    assert!(memory.is_whole());
+}
+
+fn unlock(case: &Case) {
+    let memory = Between::new(10);
+    let range = memory.range;
+    again(unsafe { range.lock(LockMode::Now) });
+    let part = pages(range, 3, 4);
+    if case
+        .attempt(|| unsafe { part.unlock(LockModes::ALL) })
+        .is_err()
+    {
+        again(unsafe { part.unlock(LockModes::ALL) });
+    }
+    let mut wanted = [Some(LockMode::Now); 10];
+    wanted[3..7].fill(None);
+    assert_eq!(lock_modes(range), wanted);
+    assert!(memory.is_whole());
+}
+
+/// Locked now, on fault, by somebody else, and not at all.
+fn patchwork() -> (Between, [Option<LockMode>; 10]) {
+    let memory = Between::new(10);
+    again(unsafe { pages(memory.range, 0, 3).lock(LockMode::Now) });
+    again(unsafe { pages(memory.range, 3, 3).lock(LockMode::OnFault) });
+    super::super::common::raw_lock_on_fault(pages(memory.range, 6, 2));
+    let mut modes = [None; 10];
+    modes[..3].fill(Some(LockMode::Now));
+    modes[3..8].fill(Some(LockMode::OnFault));
+    assert_eq!(lock_modes(memory.range), modes);
+    (memory, modes)
+}
+
+fn unlock_one_mode(case: &Case) {
+    let (memory, before) = patchwork();
+    let unlock = || unsafe { memory.range.unlock(LockModes::ON_FAULT) };
+    if case.attempt(unlock).is_err() {
+        let between = lock_modes(memory.range);
+        assert!(
+            between
+                .iter()
+                .zip(before)
+                .all(|(is, was)| is.is_none() || *is == was)
+        );
+        assert_eq!(between[..3], before[..3]);
+        again(unlock());
+    }
+    let mut wanted = [None; 10];
+    wanted[..3].fill(Some(LockMode::Now));
+    assert_eq!(lock_modes(memory.range), wanted);
+    assert!(memory.is_whole());
+}
+
+fn lock_over_other_mode(case: &Case) {
+    let (memory, before) = patchwork();
+    let lock = || unsafe { memory.range.lock(LockMode::Now) };
+    if case.attempt(lock).is_err() {
+        assert_eq!(lock_modes(memory.range), before);
+        again(lock());
+    }
+    assert_eq!(lock_modes(memory.range), [Some(LockMode::Now); 10]);
+    assert!(memory.is_whole());
+}
+
+fn lock_all(case: &Case) {
+    if !may_lock_anything() {
+        return;
+    }
+    let memory = Between::new(4);
+    let lock = || tenure::lock_all(LockAll::CurrentAndFuture, LockMode::OnFault);
+    if case.attempt(lock).is_err() {
+        assert_eq!(lock_modes(memory.range), [None; 4]);
+        let other = Mapping::anonymous(4096).map().unwrap();
+        assert_eq!(lock_modes(other.range()), [None]);
+        again(lock());
+    }
+    assert_eq!(lock_modes(memory.range), [Some(LockMode::OnFault); 4]);
+    again(tenure::unlock_all(LockModes::ALL));
+    assert_eq!(lock_modes(memory.range), [None; 4]);
+}
+
+fn unlock_all(case: &Case) {
+    if !may_lock_anything() {
+        return;
+    }
+    let memory = Between::new(4);
+    again(unsafe { memory.range.lock(LockMode::Now) });
+    again(tenure::lock_all(LockAll::Future, LockMode::OnFault));
+    let unlock = || tenure::unlock_all(LockModes::ON_FAULT);
+    if case.attempt(unlock).is_err() {
+        // As it is documented: what stays is locked in one mode or the other.
+        assert!(lock_modes(memory.range).iter().all(Option::is_some));
+        again(unsafe { memory.range.lock(LockMode::Now) });
+        again(unlock());
+    }
+    assert_eq!(lock_modes(memory.range), [Some(LockMode::Now); 4]);
+    let other = Mapping::anonymous(4096).map().unwrap();
+    assert_eq!(lock_modes(other.range()), [None]);
+    again(tenure::unlock_all(LockModes::ALL));
+}

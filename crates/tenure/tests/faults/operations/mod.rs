@@ -1,0 +1,100 @@
+//! What is done while calls fail, and what must hold afterwards, whatever failed.
+
+mod lazy_free;
+mod lock;
+mod mapping;
+mod observe;
+mod populate;
+mod ready;
+mod release;
+mod volatile;
+
+use std::sync::LazyLock;
+
+use tenure::{HugePages, Mapping, PageRange, page_size};
+
+use super::case::Case;
+use super::common::{fill, is_filled, may_lock_anything, pages, raw_unmap};
+
+pub struct Operation {
+    pub name: &'static str,
+    pub run: fn(&Case),
+    /// It is done once beforehand, without faults.
+    pub is_warm: bool,
+    /// Why it cannot be done here.
+    pub unless: fn() -> Option<&'static str>,
+}
+
+pub static ALL: LazyLock<Vec<Operation>> = LazyLock::new(|| {
+    let groups = [
+        mapping::ALL,
+        populate::ALL,
+        lock::ALL,
+        lazy_free::ALL,
+        volatile::ALL,
+        release::ALL,
+        ready::ALL,
+        observe::ALL,
+    ];
+    let warm = groups.iter().flat_map(|group| group.iter());
+    warm.map(|&(name, run)| Operation {
+        name,
+        run,
+        is_warm: true,
+        unless: match name {
+            "lock_all" | "unlock_all" => cannot_lock_all,
+            _ => || None,
+        },
+    })
+    .collect()
+});
+
+fn cannot_lock_all() -> Option<&'static str> {
+    let reason = "locks all memory of a process, which RLIMIT_MEMLOCK does not allow";
+    (!may_lock_anything()).then_some(reason)
+}
+
+/// The operations of one file.
+type Group = &'static [(&'static str, fn(&Case))];
+
+/// Memory with a page on either side, all of it filled.
+struct Between {
+    whole: Mapping,
+    range: PageRange,
+}
+
+impl Between {
+    fn new(page_count: usize) -> Self {
+        let whole = Mapping::anonymous((page_count + 2) * page_size())
+            .huge_pages(HugePages::Never)
+            .map()
+            .unwrap();
+        fill(whole.range());
+        let range = pages(whole.range(), 1, page_count);
+        Self { whole, range }
+    }
+
+    /// The bytes that the operation was not asked about.
+    fn neighbours_are_whole(&self) -> bool {
+        let whole = self.whole.range();
+        let last = whole.pages() - 1;
+        is_filled(pages(whole, 0, 1)) && is_filled(pages(whole, last, 1))
+    }
+
+    /// Unmaps the neighbours alone, where the range has been unmapped: it may be the
+    /// stack of a thread by now.
+    fn unmap_neighbours(self) {
+        let whole = std::mem::ManuallyDrop::new(self.whole).range();
+        raw_unmap(pages(whole, 0, 1));
+        raw_unmap(pages(whole, whole.pages() - 1, 1));
+    }
+
+    fn is_whole(&self) -> bool {
+        is_filled(self.whole.range())
+    }
+}
+
+/// From where on memory is moved away when it is released, and a bit.
+fn large_pages() -> usize {
+    (4 << 20) / page_size() + 3
+}

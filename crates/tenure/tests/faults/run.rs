@@ -1,0 +1,143 @@
+//! All faults of one operation.
+
+use std::collections::HashMap;
+
+use libtest_mimic::{Completion, Failed};
+
+use super::case::{Case, Fault};
+use super::control::Control;
+use super::operations::Operation;
+use super::state::{self, State};
+use super::supervisor::{Ended, Seen, supervise};
+
+/// Of calls that a thread makes more often than this, the first and the last ones.
+const OCCURRENCES: usize = 2;
+
+/// Enough to see what is wrong.
+const FAILURES: usize = 20;
+
+/// How many cases there were.
+pub fn all_cases(operation: &Operation) -> Result<(usize, Completion), Failed> {
+    if let Some(reason) = (operation.unless)() {
+        return Ok((0, Completion::ignored_with(reason)));
+    }
+    let control = Control::new();
+    let clean = match run(control, operation, None, None) {
+        Ok(clean) => clean,
+        Err(reason) => return Ok((0, Completion::ignored_with(reason))),
+    };
+    if let Some(problem) = clean.problem {
+        return Err(format!("without a fault: {problem}").into());
+    }
+    let usual = state::parse(&clean.report);
+    let only = std::env::var("TENURE_FAULT").unwrap_or_default();
+    let faults: Vec<Fault> = faults(&clean.seen)
+        .into_iter()
+        .filter(|fault| fault.to_string().contains(&only))
+        .collect();
+    let mut failures = Vec::new();
+    let mut met = 0;
+    for fault in &faults {
+        let ended = run(control, operation, Some(fault), Some(&usual))?;
+        met += usize::from(ended.is_met);
+        if let Some(problem) = problem(&ended, operation, fault, &usual) {
+            eprintln!("{}: {fault}: {problem}", operation.name);
+            failures.push(format!("{fault}: {problem}"));
+        }
+        if failures.len() == FAILURES {
+            break;
+        }
+    }
+    if failures.is_empty() {
+        println!("{met} cases");
+        Ok((met, Completion::Completed))
+    } else {
+        Err(format!("of {} cases:\n{}", faults.len(), failures.join("\n")).into())
+    }
+}
+
+fn run(
+    control: &'static Control,
+    operation: &Operation,
+    fault: Option<&Fault>,
+    usual: Option<&State>,
+) -> Result<Ended, String> {
+    let body = || {
+        let run = |control| {
+            (operation.run)(&Case {
+                control,
+                fault: fault.cloned(),
+            });
+            state::settle();
+        };
+        // The first time: what is made once for the process is made without faults.
+        if operation.is_warm {
+            run(None);
+        }
+        run(Some(control));
+        let state = match usual {
+            None => state::lasting(),
+            Some(usual) => state::without_excess(usual),
+        };
+        control.write_report(&state::text(&state));
+    };
+    let mut count = 0;
+    supervise(control, body, |seen| {
+        let fault = fault.filter(|fault| fault.is_of(seen))?;
+        count += 1;
+        (count == fault.occurrence).then_some(fault.errno)
+    })
+}
+
+fn problem(ended: &Ended, operation: &Operation, fault: &Fault, usual: &State) -> Option<String> {
+    if ended.problem.is_some() {
+        return ended.problem.clone();
+    }
+    let mut usual = usual.clone();
+    // Addresses that are left, for nobody tries again: the stacks of the tear-down
+    // helper, and what a cache reserves to see whether there is as much.
+    let left_bytes = match (operation.name, fault.call.as_str()) {
+        ("teardown", "munmap") => 256 << 10,
+        ("volatile_cache", "munmap") => 64 << 20,
+        _ => 0,
+    };
+    *usual
+        .entry("bytes mapped rw-p anonymous".to_owned())
+        .or_default() += left_bytes;
+    let usual = &usual;
+    let excess = state::excess(&state::parse(&ended.report), usual);
+    (!excess.is_empty()).then(|| format!("left behind: {}", excess.join(", ")))
+}
+
+/// What can fail in what a clean run has called.
+fn faults(seen: &[Seen]) -> Vec<Fault> {
+    let key = |seen: &Seen| (seen.thread.clone(), seen.call.name.clone());
+    let mut totals = HashMap::new();
+    for seen in seen {
+        *totals.entry(key(seen)).or_insert(0) += 1;
+    }
+    let mut counts = HashMap::new();
+    let mut faults = Vec::new();
+    for seen in seen {
+        let total = totals[&key(seen)];
+        let occurrence = counts.entry(key(seen)).or_insert(0);
+        *occurrence += 1;
+        if *occurrence > OCCURRENCES && *occurrence + OCCURRENCES <= total {
+            continue;
+        }
+        faults.extend(seen.call.errnos.iter().map(|&errno| Fault {
+            thread: seen.thread.clone(),
+            call: seen.call.name.clone(),
+            file: seen.call.file.clone(),
+            occurrence: *occurrence,
+            errno,
+        }));
+    }
+    faults
+}
+
+impl Fault {
+    fn is_of(&self, seen: &Seen) -> bool {
+        self.thread == seen.thread && self.call == seen.call.name
+    }
+}
