@@ -69,7 +69,7 @@ fn unlock_one_mode(case: &Case) {
             between
                 .iter()
                 .zip(before)
-                .all(|(is, was)| is.is_none() || *is == was)
+                .all(|(is, was)| is.0.is_none() || *is == was)
         );
         assert_eq!(between[..3], before[..3]);
         again(unlock());
@@ -118,7 +118,7 @@ fn unlock_all(case: &Case) {
     let unlock = || tenure::unlock_all(LockModes::ON_FAULT);
     if case.attempt(unlock).is_err() {
         // As it is documented: what stays is locked in one mode or the other.
-        assert!(lock_modes(memory.range).iter().all(Option::is_some));
+        assert!(lock_modes(memory.range).iter().all(|lock| lock.0.is_some()));
         again(unsafe { memory.range.lock(LockMode::Now) });
         again(unlock());
     }
