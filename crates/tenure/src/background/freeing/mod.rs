@@ -161,7 +161,7 @@ fn reserve_like(range: PageRange) -> std::result::Result<(Reservation, PageRange
         pmd_bytes()
     };
     let wanted = range.len().checked_add(granule).ok_or(Errno::NOMEM)?;
-    let reservation = Reservation::new(wanted)?;
+    let reservation = Reservation::new(wanted).map_err(|(_, errno)| errno)?;
     let shift = range.start().wrapping_sub(reservation.range().start()) % granule;
     let start = reservation.range().start() + shift;
     Ok((reservation, PageRange::between(start, start + range.len())))

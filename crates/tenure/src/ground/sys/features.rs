@@ -123,7 +123,8 @@ fn tells_lock_mode() -> Result<(), Errno> {
 
 fn probe_dontunmap() -> Result<(), Errno> {
     let from = map::map(Backing::Anonymous, page_size(), false, true)?;
-    let answer = Reservation::new(2 * page_size()).and_then(|mut room| {
+    let room = Reservation::new(2 * page_size()).map_err(|(_, errno)| errno);
+    let answer = room.and_then(|mut room| {
         let start = room.range().start();
         let to = PageRange::between(start, start + page_size());
         // Under mlockall(MCL_FUTURE) both are locked, and the kernel (6.18) goes

@@ -50,7 +50,7 @@ fn map_aligned(
     flags: MapFlags,
 ) -> Result<PageRange, Errno> {
     let wanted = len.checked_add(pud_bytes()).ok_or(Errno::NOMEM)?;
-    let mut reserved = Reservation::new(wanted)?;
+    let mut reserved = Reservation::new(wanted).map_err(|(_, errno)| errno)?;
     let start = reserved.range().start().next_multiple_of(pud_bytes());
     let range = PageRange::between(start, start + len);
     // SAFETY: what was just reserved is used by nobody.

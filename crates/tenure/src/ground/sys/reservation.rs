@@ -23,9 +23,9 @@ pub(crate) struct Reservation {
 
 impl Reservation {
     /// Reserves addresses: nothing can be read or written there, and no memory is
-    /// charged for them.
-    pub(crate) fn new(len: usize) -> Result<Self, Errno> {
-        let range = map::reserve(len)?;
+    /// charged for them. Says which call was refused.
+    pub(crate) fn new(len: usize) -> Result<Self, (&'static str, Errno)> {
+        let range = map::reserve(len).map_err(|errno| ("mmap", errno))?;
         let reservation = Self {
             range,
             others: Vec::new(),
@@ -37,7 +37,7 @@ impl Reservation {
             Err(errno) => {
                 // SAFETY: reserved above; nobody knows of it.
                 unsafe { reservation.unmap() };
-                Err(errno)
+                Err(("madvise(MADV_DONTFORK)", errno))
             }
         }
     }

@@ -66,7 +66,8 @@ impl SecretMemory {
         let _held_off = hold_off_forks()?;
         let fd =
             map::memfd_secret(outside_len - 2 * page_size()).map_err(system("memfd_secret"))?;
-        let mut reserved = Reservation::new(outside_len).map_err(system("mmap"))?;
+        let mut reserved =
+            Reservation::new(outside_len).map_err(|(call, errno)| Error::System { call, errno })?;
         let outside = reserved.range();
         let inside = between_guards(outside);
         let backing = Backing::File {
