@@ -26,8 +26,10 @@ const NOBODY: u32 = 65534;
 const NO_MATTER_WHO: [&str; 2] = ["--exclude", "tenure-model"];
 
 /// Tests that are not run once more without privileges, by what their names begin
-/// with: the same programs are, but without a tool or another allocator beneath.
-const TOOLS: [&str; 5] = [
+/// with: the same programs are, but without a tool or another allocator beneath; and
+/// what a refused call leads to is the same for every user.
+const ONCE: [&str; 6] = [
+    "fault::",
     "asan::",
     "valgrind::",
     "libjemalloc",
@@ -35,12 +37,22 @@ const TOOLS: [&str; 5] = [
     "libtcmalloc",
 ];
 
-/// What is run once more, not without privileges, as on older kernels: the features that tenure then does
-/// without, and the tests that concern them.
+/// What is run once more as on older kernels, with privileges only: the features that
+/// tenure then does without, and the tests that concern them.
 const OLDER_KERNELS: [(&str, &[&str]); 2] = [
     (
         "procmap_query,pagemap_scan,mremap_dontunmap,madv_dontneed_locked,smaps_lock_mode",
-        &["--package", "tenure", "--tests"],
+        &[
+            "--package",
+            "tenure",
+            "--tests",
+            "--",
+            // It does without features by itself.
+            "--skip",
+            "fault::",
+            "--skip",
+            "missing::",
+        ],
     ),
     (
         "madv_populate",
@@ -79,7 +91,7 @@ pub fn run(root: &Path, unprivileged: bool, arguments: &[String]) -> Result<bool
     let is_all = arguments.is_empty();
     if is_all && unprivileged {
         whole.push("--");
-        whole.extend(TOOLS.iter().flat_map(|&tool| ["--skip", tool]));
+        whole.extend(ONCE.iter().flat_map(|&name| ["--skip", name]));
     }
     let mut all_well = run_cargo(root, &runner, &variables, &whole, &mut summary)?;
     if is_all && !unprivileged {

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
             CASES.fetch_add(cases, Relaxed);
             Ok::<_, Failed>(completion)
         };
-        Trial::ignorable_test(operation.name, body)
+        Trial::ignorable_test(format!("fault::{}", operation.name), body)
     });
     let missing = missing::ALL.iter().map(|missing| {
         let body = move || {
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
             CASES.fetch_add(cases, Relaxed);
             Ok::<_, Failed>(completion)
         };
-        Trial::ignorable_test(missing.name, body)
+        Trial::ignorable_test(format!("missing::{}", missing.name), body)
     });
     let trials = trials.chain(missing);
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
