@@ -31,7 +31,7 @@
 //! the child has its volatile ranges protected anew, no locks, and nothing
 //! pending; a child made by a bare `clone` has not. Tear-down, where enabled,
 //! makes a process, and no child inherits it. A program that forks while other
-//! threads may be at their first call of a verb calls [`prepare`] beforehand.
+//! threads may be at their first call of a verb calls [`prepare()`] beforehand.
 //!
 //! # Features
 //!
