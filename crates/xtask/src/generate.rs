@@ -112,6 +112,7 @@ mod tests {
                 "man/tenure-doctor.1",
                 "man/tenure-report.1",
                 "man/tenure-run.1",
+                "man/tenure-soak.1",
                 "man/tenure-stat.1",
                 "man/tenure.1"
             ]

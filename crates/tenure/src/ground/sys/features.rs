@@ -113,7 +113,7 @@ fn knows_advice(advice: u32) -> Result<(), Errno> {
 }
 
 /// By the version: to try would take a lock, and a look at every page of the process.
-fn tells_lock_mode() -> Result<(), Errno> {
+pub(super) fn tells_lock_mode() -> Result<(), Errno> {
     let kernel = procfs::sys::kernel::Version::current().map_err(|_| Errno::NOSYS)?;
     match (kernel.major, kernel.minor) >= (6, 11) {
         true => Ok(()),

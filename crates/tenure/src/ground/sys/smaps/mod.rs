@@ -68,7 +68,7 @@ pub(crate) fn locked(range: PageRange) -> Result<Vec<Locked>, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::features::Features;
+    use super::super::features::tells_lock_mode;
     use super::super::map::{self, Backing};
     use super::super::{lock, page_size};
     use super::*;
@@ -81,7 +81,7 @@ mod tests {
             |from, to| PageRange::between(range.start() + from * page, range.start() + to * page);
         lock::mlock(part(1, 2)).unwrap();
         lock::mlock_onfault(part(3, 5)).unwrap();
-        let tells = Features::get().smaps_lock_mode.is_ok();
+        let tells = tells_lock_mode().is_ok();
         let locked = |range, on_fault| Locked {
             range,
             on_fault: on_fault && tells,
