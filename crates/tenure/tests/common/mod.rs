@@ -10,6 +10,9 @@
 
 pub mod cgroup;
 pub mod neighbour;
+mod seccomp;
+mod smaps;
+mod undo;
 pub mod volatile;
 
 use std::process::{Command, ExitCode, Output};
@@ -18,7 +21,10 @@ use std::sync::LazyLock;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-use tenure::{LockMode, Mapping, PageRange, page_size};
+use tenure::{Mapping, PageRange, page_size};
+
+#[allow(unused_imports, reason = "each test file uses its own part of this")]
+pub use {seccomp::*, smaps::*, undo::*};
 
 /// A test that may find that it cannot run here.
 pub trait Verdict {
@@ -232,107 +238,6 @@ pub fn set_memlock(bytes: u64) {
     setrlimit(Resource::Memlock, limit).unwrap();
 }
 
-/// Has seccomp answer a system call of this process with an error from now on.
-pub fn refuse(call: i64, errno: i32) {
-    let step = |code: u32, jf, k| libc::sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf,
-        k,
-    };
-    let mut program = [
-        // The number of the call; one more step if it is this one.
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
-        step(
-            libc::BPF_RET | libc::BPF_K,
-            0,
-            libc::SECCOMP_RET_ERRNO | errno as u32,
-        ),
-        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    install_filter(&mut program);
-}
-
-/// Has seccomp end this process at any system call of this thread, and of those
-/// that it starts, but these.
-pub fn allow_only(calls: &[i64]) {
-    let step = |code: u32, jt, k| libc::sock_filter {
-        code: code as u16,
-        jt,
-        jf: 0,
-        k,
-    };
-    let mut program = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
-    for (index, &call) in calls.iter().enumerate() {
-        // Past the others, and past the end.
-        let past = u8::try_from(calls.len() - index).unwrap();
-        program.push(step(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            past,
-            call as u32,
-        ));
-    }
-    for answer in [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW] {
-        program.push(step(libc::BPF_RET | libc::BPF_K, 0, answer));
-    }
-    install_filter(&mut program);
-}
-
-fn install_filter(program: &mut [libc::sock_filter]) {
-    let program = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
-    };
-    let mode = libc::SECCOMP_MODE_FILTER;
-    let (privs, filter) = unsafe {
-        (
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
-        )
-    };
-    assert_eq!((privs, filter), (0, 0));
-}
-
-/// Undoes something when it is dropped, or when this process ends, however that
-/// comes about: by a process of its own, which waits for it.
-pub struct Undo {
-    pid: libc::pid_t,
-    /// Closed when it is time.
-    time: Option<std::io::PipeWriter>,
-}
-
-impl Undo {
-    /// Call it before what is to be undone is done. `undo` tells whether it is.
-    pub fn later(undo: impl FnOnce() -> bool) -> Self {
-        use std::io::Read;
-        let (mut read, write) = std::io::pipe().unwrap();
-        let pid = unsafe { libc::fork() };
-        assert!(pid >= 0);
-        if pid == 0 {
-            drop(write);
-            // Who ends the tests from a terminal does not end this.
-            unsafe { libc::setsid() };
-            let _ = read.read(&mut [0]);
-            let is_undone = std::panic::catch_unwind(std::panic::AssertUnwindSafe(undo));
-            unsafe { libc::_exit(i32::from(!is_undone.unwrap_or(false))) };
-        }
-        Self {
-            pid,
-            time: Some(write),
-        }
-    }
-}
-
-impl Drop for Undo {
-    fn drop(&mut self) {
-        drop(self.time.take());
-        let mut status = 0;
-        unsafe { libc::waitpid(self.pid, &mut status, 0) };
-        assert!(status == 0 || std::thread::panicking(), "it is not undone");
-    }
-}
-
 /// The pages `count` from page `first` of a mapping or range.
 pub fn pages(of: PageRange, first: usize, count: usize) -> PageRange {
     PageRange::new(of.start() + first * page_size(), count * page_size()).unwrap()
@@ -509,110 +414,6 @@ pub fn raw_protect(range: PageRange, flags: rustix::mm::MprotectFlags) {
     unsafe { rustix::mm::mprotect(range.as_ptr().cast(), range.len(), flags) }.unwrap();
 }
 
-/// The lines of `/proc/self/smaps` for the mapping that holds the first page.
-fn smaps(range: PageRange) -> Option<Vec<String>> {
-    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let holds =
-        |line: &&str| smaps_bounds(line).is_some_and(|bounds| bounds.contains(&range.start()));
-    let mut lines = text.lines().skip_while(|line| !holds(line));
-    lines.next()?;
-    Some(
-        lines
-            .take_while(|line| smaps_bounds(line).is_none())
-            .map(str::to_owned)
-            .collect(),
-    )
-}
-
-/// The bounds in the first line of a mapping.
-pub fn smaps_bounds(line: &str) -> Option<std::ops::Range<usize>> {
-    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-    let parse = |hex| usize::from_str_radix(hex, 16).ok();
-    Some(parse(start)?..parse(end)?)
-}
-
-/// The two-letter flags of the mapping that holds the first page; none where
-/// nothing is mapped.
-pub fn vm_flags(range: PageRange) -> Vec<String> {
-    let flags = smaps(range).and_then(|lines| line_of(&lines, "VmFlags"));
-    flags
-        .unwrap_or_default()
-        .split_whitespace()
-        .map(str::to_owned)
-        .collect()
-}
-
-pub fn has_vm_flag(range: PageRange, flag: &str) -> bool {
-    vm_flags(range).iter().any(|found| found == flag)
-}
-
-/// How a page is locked, as far as the kernel tells: before Linux 6.11 it tells only
-/// whether it is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SeenLock(pub Option<LockMode>);
-
-impl PartialEq<Option<LockMode>> for SeenLock {
-    fn eq(&self, expected: &Option<LockMode>) -> bool {
-        match kernel_tells_lock_modes() {
-            true => self.0 == *expected,
-            false => self.0.is_some() == expected.is_some(),
-        }
-    }
-}
-
-/// Whether the range is locked on fault, as far as the kernel tells.
-pub fn is_locked_on_fault(range: PageRange) -> bool {
-    lock_modes(range)
-        .iter()
-        .all(|&seen| seen == Some(LockMode::OnFault))
-}
-
-/// Whether smaps has the flag `lf`.
-pub fn kernel_tells_lock_modes() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit());
-    let mut next = || numbers.next().unwrap().parse::<u32>().unwrap();
-    (next(), next()) >= (6, 11)
-}
-
-/// Why the mode of others' locks cannot be known, if so.
-pub fn others_locks_are_untold() -> Option<&'static str> {
-    let tells = tenure::Features::get().smaps_lock_mode.is_ok();
-    (!tells).then_some("the kernel does not tell how others have locked (before Linux 6.11)")
-}
-
-/// How each page is locked, by the flags of the mapping that it lies in.
-pub fn lock_modes(range: PageRange) -> Vec<SeenLock> {
-    let mut modes = vec![SeenLock(None); range.pages()];
-    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let mut pages = 0..0;
-    for line in text.lines() {
-        if let Some(bounds) = smaps_bounds(line) {
-            let page = |at: usize| at.clamp(range.start(), range.end()) - range.start();
-            pages = page(bounds.start) / page_size()..page(bounds.end) / page_size();
-        } else if let Some(flags) = line.strip_prefix("VmFlags:") {
-            let has = |flag| flags.split_whitespace().any(|other| other == flag);
-            modes[pages.clone()].fill(SeenLock(match (has("lo"), has("lf")) {
-                (false, _) => None,
-                (true, false) => Some(LockMode::Now),
-                (true, true) => Some(LockMode::OnFault),
-            }));
-        }
-    }
-    modes
-}
-
-/// Locks the range behind tenure's back.
-pub fn raw_lock(range: PageRange) {
-    unsafe { rustix::mm::mlock(range.as_ptr().cast(), range.len()) }.unwrap();
-}
-
-/// The same, on fault.
-pub fn raw_lock_on_fault(range: PageRange) {
-    let flags = rustix::mm::MlockFlags::ONFAULT;
-    unsafe { rustix::mm::mlock_with(range.as_ptr().cast(), range.len(), flags) }.unwrap();
-}
-
 /// Registers a range with a userfaultfd that is not tenure's.
 pub fn register_elsewhere(range: PageRange) -> std::os::fd::OwnedFd {
     use linux_raw_sys::general::{UFFD_API, uffdio_api, uffdio_range, uffdio_register};
@@ -701,20 +502,6 @@ fn move_to(cpu: usize) {
     let mut one = CpuSet::new();
     one.set(cpu);
     sched_setaffinity(None, &one).unwrap();
-}
-
-/// A line of smaps in bytes, such as `LazyFree`.
-pub fn smaps_bytes(range: PageRange, line: &str) -> u64 {
-    let lines = smaps(range).expect("a mapping");
-    let kib = line_of(&lines, line).expect("a line of smaps");
-    kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-}
-
-fn line_of(lines: &[String], name: &str) -> Option<String> {
-    let found = lines
-        .iter()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    found.map(str::to_owned)
 }
 
 /// A line of `/proc/self/status` in KiB, such as `VmLck`.

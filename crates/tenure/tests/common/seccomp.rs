@@ -1,0 +1,63 @@
+//! System calls refused, or all but some, for the rest of a process.
+
+/// Has seccomp answer a system call of this process with an error from now on.
+pub fn refuse(call: i64, errno: i32) {
+    let step = |code: u32, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let mut program = [
+        // The number of the call; one more step if it is this one.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
+        step(
+            libc::BPF_RET | libc::BPF_K,
+            0,
+            libc::SECCOMP_RET_ERRNO | errno as u32,
+        ),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    install_filter(&mut program);
+}
+
+/// Has seccomp end this process at any system call of this thread, and of those
+/// that it starts, but these.
+pub fn allow_only(calls: &[i64]) {
+    let step = |code: u32, jt, k| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf: 0,
+        k,
+    };
+    let mut program = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
+    for (index, &call) in calls.iter().enumerate() {
+        // Past the others, and past the end.
+        let past = u8::try_from(calls.len() - index).unwrap();
+        program.push(step(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            past,
+            call as u32,
+        ));
+    }
+    for answer in [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW] {
+        program.push(step(libc::BPF_RET | libc::BPF_K, 0, answer));
+    }
+    install_filter(&mut program);
+}
+
+fn install_filter(program: &mut [libc::sock_filter]) {
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    let mode = libc::SECCOMP_MODE_FILTER;
+    let (privs, filter) = unsafe {
+        (
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
+        )
+    };
+    assert_eq!((privs, filter), (0, 0));
+}
