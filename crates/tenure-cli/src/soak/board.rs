@@ -15,7 +15,7 @@ use rustix::{
     mm::{MapFlags, ProtFlags},
 };
 
-use super::{MOST_THREADS, model::Wrong, plan::VERBS};
+use super::{MOST_THREADS, model::Wrong, step::VERBS};
 
 /// How many of its last operations are known of each thread.
 pub const RING: usize = 12;

@@ -11,7 +11,8 @@ use fastrand::Rng;
 use super::{
     board::Count,
     model::Wrong,
-    plan::{Plan, Step, Verb},
+    plan::Plan,
+    step::{Step, Verb},
     worker::{CHILD, Worker, guard},
 };
 

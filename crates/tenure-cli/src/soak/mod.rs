@@ -14,6 +14,7 @@ mod pressure;
 mod ready;
 mod report;
 mod slot;
+mod step;
 mod supervisor;
 mod verbs;
 mod worker;

@@ -8,7 +8,7 @@ use tenure::{LockedFile, Pinned, SecretBuffer, VolatileCache, page_size};
 use super::{
     board::Count,
     model::{self, Page, Seen, Wrong},
-    plan::{CACHE_KEYS, CacheUse, SECRET_BYTES, SecretUse},
+    step::{CACHE_KEYS, CacheUse, SECRET_BYTES, SecretUse},
     verbs::Tools,
 };
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{
     board::{Board, Count, REFUSALS},
-    plan::VERBS,
+    step::VERBS,
 };
 use crate::{
     table::{number, table_with},

@@ -15,7 +15,7 @@ use super::{
     board::{Board, Count},
     model::{self, Page, Seen, Wrong, pages_in},
     peek,
-    plan::Kind,
+    step::Kind,
 };
 
 /// How many pages are looked at in one call.

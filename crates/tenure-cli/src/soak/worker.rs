@@ -17,9 +17,10 @@ use super::{
     board::{Board, Count},
     child,
     model::Wrong,
-    plan::{Plan, Step, Verb},
+    plan::Plan,
     ready::{Cache, Ready},
     slot::Slot,
+    step::{Step, Verb},
     verbs::{After, Tools, may_lock_anything},
 };
 
@@ -132,7 +133,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn make(&mut self, index: usize, kind: super::plan::Kind, pages: usize) -> Result<(), Wrong> {
+    fn make(&mut self, index: usize, kind: super::step::Kind, pages: usize) -> Result<(), Wrong> {
         let made = Slot::new(kind, pages, &self.shared.arena, &mut self.tools.stamps);
         self.slots[index] = self.tools.expect(made, &["arena_full"])?;
         self.publish(index);
@@ -249,7 +250,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn kind(&self, slot: usize) -> super::plan::Kind {
+    fn kind(&self, slot: usize) -> super::step::Kind {
         let kind = self.plan.slots().nth(slot).map(|(kind, _)| kind);
         kind.unwrap_or_else(|| unreachable!("a slot of the plan"))
     }
@@ -343,7 +344,7 @@ impl<'a> Worker<'a> {
             if let Some(mut slot) = self.slots[index].take() {
                 slot.check((0, slot.pages.len()), self.shared.board)?;
                 self.publish(index);
-                self.tools.end(slot, super::plan::End::Drop)?;
+                self.tools.end(slot, super::step::End::Drop)?;
             }
         }
         Ok(())
