@@ -9,7 +9,8 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) \
 	ARCHIVE=$(TARGET)/release/libtenure_c.a
 
-.PHONY: demo test test-kernels check generate install uninstall bench clean
+.PHONY: demo bench check format lint doc fresh test test-here test-older test-unprivileged \
+	test-kernels fuzz miri deny generate install uninstall clean
 
 # Six experiments on this machine's memory, within a minute; the last line is the path
 # of a page that shows them.
@@ -20,23 +21,57 @@ demo:
 
 bench: demo
 
-# Every test there is; as root a second time as an unprivileged user.
-test:
+# What has to be true of the source, one by one.
+check: format lint doc fresh
+
+format:
+	$(CARGO) fmt --all --check
+
+lint:
+	$(CARGO) clippy --quiet --workspace --all-targets -- --deny warnings
+
+doc:
+	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --workspace --no-deps --document-private-items
+
+# The layers hold, and what is made from the source is as it would be made now.
+fresh:
+	$(CARGO) xtask layers
+	$(CARGO) xtask generate --check
+	$(CARGO) xtask dependencies --check
+
+# Every test there is: as whoever calls it; the library's without what older kernels
+# lack; and, as root, once more as an unprivileged user.
+test: test-here test-older test-unprivileged
+
+test-here:
 	$(CARGO) xtask test
+
+test-older:
+	$(CARGO) xtask test --older
+
+test-unprivileged:
 	if [ "$$(id -u)" = 0 ]; then $(CARGO) xtask test --unprivileged; fi
 
-# The library's tests on Debian's kernels, emulated: half an hour; docs/KERNELS.md tells
+# The library's tests on Debian's kernels, emulated: an hour or two; docs/KERNELS.md tells
 # what came of it.
 test-kernels:
 	tests/kernels/run
 
-check:
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --quiet --workspace --all-targets -- --deny warnings
-	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --workspace --no-deps --document-private-items
-	$(CARGO) xtask layers
-	$(CARGO) xtask generate --check
-	$(CARGO) xtask dependencies --check
+# Each fuzzing target for a minute, with a nightly toolchain and cargo-fuzz.
+fuzz:
+	for target in registries parsers c_interface; do \
+		$(CARGO) +nightly fuzz run --sanitizer none $$target -- -max_total_time=60 \
+			-timeout=30 -rss_limit_mb=4000 || exit 1; \
+	done
+
+# Unit tests in Miri, with a nightly toolchain that has it.
+miri:
+	$(CARGO) xtask miri
+
+# Licences, origins and duplicates of what tenure is built with, and known advisories,
+# with cargo-deny.
+deny:
+	$(CARGO) deny --workspace check
 
 # Man pages and shell completions, from the command's own definition; the C header
 # and its pages, from the source of the C interface.

@@ -51,6 +51,9 @@ enum Task {
         /// Run the tests as user and group 65534, without privileges
         #[arg(long)]
         unprivileged: bool,
+        /// Run the library's tests without what older kernels lack
+        #[arg(long, conflicts_with_all = ["unprivileged", "arguments"])]
+        older: bool,
         /// Further arguments for cargo test
         #[arg(last = true)]
         arguments: Vec<String>,
@@ -70,9 +73,11 @@ fn main() -> ExitCode {
         Task::Dependencies { check } => root().and_then(|root| dependencies::run(&root, check)),
         Task::Kernels { logs } => root().and_then(|root| kernels::record(&root, &logs)),
         Task::Layers => root().and_then(|root| layers::run(&root)),
+        Task::Test { older: true, .. } => root().and_then(|root| tests_run::run_older(&root)),
         Task::Test {
             unprivileged,
             arguments,
+            ..
         } => root().and_then(|root| tests_run::run(&root, unprivileged, &arguments)),
         Task::Watch { command } => match watched::run(&command, watched::LIMIT) {
             Ok(code) => return code,

@@ -8,13 +8,31 @@ pub struct Summary {
     skipped: u64,
     /// Each skipped test that was printed, with its reason.
     pub skipped_tests: Vec<String>,
+    /// What failed, line by line: of each test program what it says of its failed
+    /// tests, or how it ended.
+    failures: Vec<String>,
+    /// The lines that follow are about failed tests.
+    is_in_failures: bool,
 }
+
+/// What begins a line on a test program that ended otherwise than after its tests.
+pub const ENDED: &str = "xtask: ended early: ";
 
 impl Summary {
     /// Takes one line of output in.
     pub fn read_line(&mut self, line: &str) {
         if let Some(counts) = line.strip_prefix("test result: ") {
+            self.is_in_failures = false;
             self.read_counts(counts);
+        } else if let Some(how) = line.strip_prefix(ENDED) {
+            self.is_in_failures = false;
+            self.failed += 1;
+            self.failures.push(how.to_owned());
+        } else if line == "failures:" {
+            // The second such line is followed by the names, which the first part has.
+            self.is_in_failures = !self.is_in_failures;
+        } else if self.is_in_failures {
+            self.failures.push(line.to_owned());
         } else if let Some(test) = line.strip_prefix("test ") {
             self.read_test(test);
         }
@@ -26,9 +44,10 @@ impl Summary {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.skipped_tests.extend(other.skipped_tests);
+        self.failures.extend(other.failures);
     }
 
-    /// Returns the closing lines: the skipped tests, then the counts.
+    /// Returns the closing lines: the skipped tests, what failed, then the counts.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if !self.skipped_tests.is_empty() {
@@ -36,6 +55,13 @@ impl Summary {
         }
         for test in &self.skipped_tests {
             text.push_str(&format!("    {test}\n"));
+        }
+        if !self.failures.is_empty() {
+            text.push_str("\nfailed:\n");
+        }
+        for line in &self.failures {
+            text.push_str(format!("    {line}").trim_end());
+            text.push('\n');
         }
         let Self {
             passed,
@@ -144,6 +170,22 @@ all doctests ran in 0.89s; merged doctests compilation took 0.28s
                 "lock::charges_the_limit: needs RLIMIT_MEMLOCK of 64 MiB (8 MiB here)",
             ]
         );
+    }
+
+    #[test]
+    fn what_failed_is_said_again() {
+        let output = format!("{OUTPUT}{ENDED}tests/lock ended by signal 11\n");
+        let text = read(&output).text();
+        let (_, end) = text.split_once("\nfailed:\n").unwrap();
+        let expected = "
+    ---- volatile::sigbus ----
+    test output: 9 passed; 9 failed
+
+    tests/lock ended by signal 11
+
+4 passed, 2 failed, 3 skipped
+";
+        assert_eq!(end, expected);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Runs all tests, if asked to without privileges, and adds up their results.
+//! Runs all tests, if asked to without privileges or as on older kernels, and adds up
+//! their results.
 
 use std::{
     env,
@@ -21,15 +22,13 @@ use crate::{summary::Summary, watched};
 /// The user and group that own nothing (nobody).
 const NOBODY: u32 = 65534;
 
-/// What is not run once more without privileges: the models ask the system for
-/// nothing.
-const NO_MATTER_WHO: [&str; 2] = ["--exclude", "tenure-model"];
-
 /// Tests that are not run once more without privileges, by what their names begin
-/// with: the same programs are, but without a tool or another allocator beneath; and
-/// what a refused call leads to is the same for every user.
-const ONCE: [&str; 6] = [
+/// with: the same programs are, but without a tool or another allocator beneath; what a
+/// refused call leads to is the same for every user; and models ask nothing of the
+/// system. (To leave out their package would have cargo build the others anew.)
+const ONCE: [&str; 7] = [
     "fault::",
+    "loom::",
     "asan::",
     "valgrind::",
     "libjemalloc",
@@ -37,8 +36,8 @@ const ONCE: [&str; 6] = [
     "libtcmalloc",
 ];
 
-/// What is run once more as on older kernels, with privileges only: the features that
-/// tenure then does without, and the tests that concern them.
+/// What is run once more as on older kernels: the features that tenure then does
+/// without, and the tests that concern them.
 const OLDER_KERNELS: [(&str, &[&str]); 2] = [
     (
         "procmap_query,pagemap_scan,mremap_dontunmap,madv_dontneed_locked,smaps_lock_mode",
@@ -67,14 +66,11 @@ const OLDER_KERNELS: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Runs `cargo test` for the workspace below `root` with further `arguments`;
-/// without such, the core library's tests once more as on older kernels.
+/// Runs `cargo test` for the workspace below `root` with further `arguments`.
 /// Returns whether all is well.
 pub fn run(root: &Path, unprivileged: bool, arguments: &[String]) -> Result<bool> {
     let mut variables = Vec::new();
-    // Each test program is run by this one, which sees that it ends.
-    let this = env::current_exe().context("looking for this program")?;
-    let mut runner = vec![this.into(), "watch".into(), "--".into()];
+    let mut runner = watch()?;
     // Kept until the tests have ended.
     let _home = if unprivileged {
         drop_privileges(&mut runner, &mut variables, root)?
@@ -82,28 +78,36 @@ pub fn run(root: &Path, unprivileged: bool, arguments: &[String]) -> Result<bool
         None
     };
     let runner = runner_option(&host_triple()?, &runner)?;
-    let mut summary = Summary::default();
     let mut whole = vec!["--workspace"];
-    if unprivileged {
-        whole.extend(NO_MATTER_WHO);
-    }
     whole.extend(arguments.iter().map(String::as_str));
-    let is_all = arguments.is_empty();
-    if is_all && unprivileged {
+    if arguments.is_empty() && unprivileged {
         whole.push("--");
         whole.extend(ONCE.iter().flat_map(|&name| ["--skip", name]));
     }
-    let mut all_well = run_cargo(root, &runner, &variables, &whole, &mut summary)?;
-    if is_all && !unprivileged {
-        for (without, which) in OLDER_KERNELS {
-            println!("\n== as on a kernel without {without}");
-            let mut variables = variables.clone();
-            variables.push(("TENURE_WITHOUT".into(), without.into()));
-            all_well &= run_cargo(root, &runner, &variables, which, &mut summary)?;
-        }
+    let mut summary = Summary::default();
+    let all_well = run_cargo(root, &runner, &variables, &whole, &mut summary)?;
+    print!("{}", summary.text());
+    Ok(all_well)
+}
+
+/// Runs the core library's tests as on older kernels. Returns whether all is well.
+pub fn run_older(root: &Path) -> Result<bool> {
+    let runner = runner_option(&host_triple()?, &watch()?)?;
+    let mut summary = Summary::default();
+    let mut all_well = true;
+    for (without, which) in OLDER_KERNELS {
+        println!("\n== as on a kernel without {without}");
+        let variables = [("TENURE_WITHOUT".into(), without.into())];
+        all_well &= run_cargo(root, &runner, &variables, which, &mut summary)?;
     }
     print!("{}", summary.text());
     Ok(all_well)
+}
+
+/// Each test program is run by this one, which sees that it ends.
+fn watch() -> Result<Vec<OsString>> {
+    let this = env::current_exe().context("looking for this program")?;
+    Ok(vec![this.into(), "watch".into(), "--".into()])
 }
 
 type Variable = (OsString, OsString);

@@ -15,8 +15,13 @@ use std::{
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::summary;
+
 /// Several times what the longest test program takes beside others.
 pub const LIMIT: Duration = Duration::from_secs(600);
+
+/// What a test program ends with that has named its failed tests.
+const FAILED: i32 = 101;
 
 /// What gdb may take for one process.
 const GDB_SECONDS: u64 = 60;
@@ -43,6 +48,9 @@ pub fn run(command: &[OsString], limit: Duration) -> Result<ExitCode> {
     drop(ended);
     // It does not panic; and the status is known.
     let _ = watcher.join();
+    if !status.success() && status.code() != Some(FAILED) {
+        println!("{}{}: {status}", summary::ENDED, program.display());
+    }
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     Ok(ExitCode::from(code.unwrap_or(1) as u8))
 }

@@ -103,15 +103,13 @@ fn has_passed(line: &str) -> bool {
     line.starts_with("test ") && line.ends_with(" ... ok")
 }
 
-/// Returns the tests that are named after the last "failures:".
+/// Returns the tests that have failed, also of a program that did not get to its end.
 fn failed(output: &[&str]) -> Vec<String> {
-    let Some(at) = output.iter().rposition(|&line| line == "failures:") else {
-        return Vec::new();
+    let name = |line: &&str| {
+        let (name, outcome) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        (outcome == "FAILED").then(|| name.trim().to_owned())
     };
-    let names = output[at + 1..]
-        .iter()
-        .map_while(|line| line.strip_prefix("    "));
-    names.map(str::to_owned).collect()
+    output.iter().filter_map(name).collect()
 }
 
 /// Returns the test that was begun last.
@@ -163,6 +161,7 @@ test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
 @begin prepare
 running 2 tests
 test begins ... ok
+test fails  ... FAILED
 test waits  ... 
 Killed
 @end prepare 137 300
@@ -192,6 +191,7 @@ Killed
             boot.troubles(),
             [
                 "lock: is_kept failed",
+                "prepare: fails failed",
                 "prepare: killed after 300 s in waits"
             ]
         );
