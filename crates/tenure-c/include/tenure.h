@@ -265,8 +265,9 @@ struct tenure_stats {
      */
     uint64_t offered_bytes;
     /**
-     * Volatile memory that could not be offered (locked or replaced behind tenure's
-     * back, no room for one more mapping); it stays.
+     * Volatile memory that could not be offered when it was due (locked or replaced
+     * behind tenure's back, no room for one more mapping); it stays. Ranges are tried
+     * again when they are marked again, buffers after seconds.
      */
     uint64_t not_offered_bytes;
     /**

@@ -33,6 +33,7 @@ tests!(
     plain_ranges_are_handed_over_too,
     neighbours_are_handed_over_together,
     what_is_not_fit_keeps_no_others,
+    a_buffer_that_was_locked_for_a_while_is_handed_over_after_that,
     what_is_replaced_behind_our_back_is_left_alone,
     a_child_has_a_keeper_of_its_own,
     a_closed_descriptor_is_noticed,
@@ -171,6 +172,23 @@ fn what_is_not_fit_keeps_no_others() {
     let outcome = unsafe { memory.range().mark_nonvolatile() }.unwrap();
     assert!(is_as_told(memory.range(), &outcome));
     assert!(is_filled(part(1)));
+}
+
+fn a_buffer_that_was_locked_for_a_while_is_handed_over_after_that() {
+    let mut buffer = buffer(4);
+    let range = buffer.range();
+    tenure::set_hand_over_delay(LONG);
+    buffer.mark_volatile();
+    let before_bytes = tenure::stats().not_offered_bytes;
+    raw_lock_on_fault(range);
+    tenure::set_hand_over_delay(DELAY);
+    wait_for("refused", || {
+        tenure::stats().not_offered_bytes > before_bytes || memory_was_short()
+    });
+    unsafe { rustix::mm::munlock(range.as_ptr().cast(), range.len()) }.unwrap();
+    wait_until_offered(range);
+    let outcome = buffer.mark_nonvolatile().unwrap();
+    assert!(is_as_told(range, &outcome));
 }
 
 fn what_is_replaced_behind_our_back_is_left_alone() {

@@ -94,8 +94,9 @@ pub struct Stats {
     pub purged_under_pressure_bytes: u64,
     /// What of the volatile memory the kernel has been offered, at the moment.
     pub offered_bytes: u64,
-    /// Volatile memory that could not be offered (locked or replaced behind
-    /// tenure's back, no room for one more mapping); it stays.
+    /// Volatile memory that could not be offered when it was due (locked or replaced
+    /// behind tenure's back, no room for one more mapping); it stays. Ranges are tried
+    /// again when they are marked again, buffers after seconds.
     pub not_offered_bytes: u64,
     /// What of the volatile memory the kernel cannot be offered for want of
     /// userfaultfd or MADV_POPULATE_WRITE, at the moment: all of it, or nothing.
@@ -117,7 +118,7 @@ pub(crate) fn before_reading(bring_up_to_date: fn()) {
 /// Counting is always on. The counters are in a page of memory, made when it is
 /// first needed, that other processes can read: [`Stats::of_process`].
 ///
-/// ```
+/// ```standalone_crate
 /// use tenure::{Access, Mapping, stats};
 ///
 /// let memory = Mapping::anonymous(1 << 20).map()?;

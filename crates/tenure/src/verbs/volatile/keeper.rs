@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::engine::{ENGINE, Engine, can_offer};
 use super::marks::Mark;
 use super::objects::Object;
+use super::refused::Retry;
 use super::wakefulness::Wakefulness;
 use super::word::State;
 use super::{Stamp, relief};
@@ -95,13 +96,17 @@ fn keep() {
     // Without it (no thread to be had) the kernel takes what it needs by itself.
     let _subscription = pressure::subscribe(|_| MARKED.notify_all());
     let mut idle = Duration::ZERO;
+    let mut retry = Retry::new(Stamp::now());
     loop {
         let level = pressure::level();
         let delay = match level {
             Level::None => delay(),
             Level::Some | Level::Severe => Duration::ZERO,
         };
-        hand_over(delay);
+        if !hand_over(delay) {
+            retry.soon();
+        }
+        retry.try_again(Stamp::now());
         if level >= Level::Some {
             relief::finish_what_is_begun();
         }
@@ -166,11 +171,13 @@ impl Due {
     }
 }
 
-/// Offers the kernel all that has been volatile for longer than `delay`.
-fn hand_over(delay: Duration) {
+/// Offers the kernel all that has been volatile for longer than `delay`. Returns
+/// whether all of it could be.
+fn hand_over(delay: Duration) -> bool {
     if !can_offer() {
-        return;
+        return true;
     }
+    let mut all_offered = true;
     let mut due = ENGINE.lock().due(delay);
     due.sort_unstable_by_key(|due| due.range().start());
     let mut rest = &due[..];
@@ -180,9 +187,10 @@ fn hand_over(delay: Duration) {
             lazy_free::forget_freed(due.range());
         }
         // Taken anew for each batch, so that others get their turn.
-        ENGINE.lock().offer_batch(&rest[..batch]);
+        all_offered &= ENGINE.lock().offer_batch(&rest[..batch]);
         rest = &rest[batch..];
     }
+    all_offered
 }
 
 /// Offers an object at once, if it is still marked.
@@ -226,8 +234,10 @@ impl Engine {
         plain.chain(objects.cloned().map(Due::Object)).collect()
     }
 
-    /// Offers what is still due of a batch, neighbours in one piece.
-    pub(super) fn offer_batch(&mut self, batch: &[Due]) {
+    /// Offers what is still due of a batch, neighbours in one piece. Returns whether
+    /// all of that could be.
+    pub(super) fn offer_batch(&mut self, batch: &[Due]) -> bool {
+        let mut all_offered = true;
         let mut in_hand: Vec<&Due> = batch.iter().filter(|due| self.takes_in_hand(due)).collect();
         in_hand.sort_unstable_by_key(|due| due.range().start());
         for neighbours in in_hand.chunk_by(|a, b| a.range().end() == b.range().start()) {
@@ -243,9 +253,11 @@ impl Engine {
                 // SAFETY: as above. One that is not fit must not keep the others.
                 let offered = offered || unsafe { self.offer(due.range()) }.is_ok();
                 self.settle(due, offered);
+                all_offered &= offered;
             }
         }
         finish_batch();
+        all_offered
     }
 
     fn takes_in_hand(&self, due: &Due) -> bool {
@@ -255,8 +267,8 @@ impl Engine {
         }
     }
 
-    /// What cannot be offered stays as it is, and is not tried again before it is
-    /// marked again. For an object that means that unmarking asks the engine.
+    /// What cannot be offered stays as it is. A range is not tried again before it is
+    /// marked again; an object is ([`Retry`]), and unmarking it asks the engine.
     fn settle(&mut self, due: &Due, offered: bool) {
         if !offered {
             stats::NOT_OFFERED_BYTES.add(due.range().len());

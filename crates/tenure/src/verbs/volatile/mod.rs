@@ -12,6 +12,7 @@ mod marks;
 mod objects;
 mod order;
 mod patience;
+mod refused;
 mod relief;
 mod runs;
 mod sync;

@@ -44,7 +44,7 @@ pub(super) fn give_some_up() {
 /// buffers alike, as [`PageRange::purge`] does: for a program that is told to
 /// shrink.
 ///
-/// ```
+/// ```standalone_crate
 /// let mut thumbnail = tenure::VolatileBuffer::new(1 << 20)?;
 /// thumbnail.as_mut_slice()?.fill(7);
 /// thumbnail.mark_volatile();
