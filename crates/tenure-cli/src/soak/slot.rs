@@ -129,6 +129,19 @@ impl Slot {
         self.pages[first..first + count].iter().any(is)
     }
 
+    /// The runs of pages that are volatile.
+    pub fn volatile_parts(&self) -> Vec<(usize, usize)> {
+        let mut parts = Vec::new();
+        let mut first = 0;
+        for run in self.pages.chunk_by(|a, b| a.volatile == b.volatile) {
+            if run[0].volatile {
+                parts.push((first, run.len()));
+            }
+            first += run.len();
+        }
+        parts
+    }
+
     /// How many pages the kernel cannot take.
     pub fn firm_pages(&self) -> usize {
         self.pages.iter().filter(|page| page.is_firm()).count()
@@ -198,6 +211,9 @@ impl Slot {
                 self.pages[index].holds(stamp);
                 continue;
             }
+            // The kernel makes the page and copies to it in two steps, and others may
+            // have it purged between them.
+            self.pages[index].own = true;
             let written = peek::write_page(at.start(), &bytes);
             let written = written.map_err(|error| Wrong::new("process_vm_writev", "", error))?;
             if !written {

@@ -20,7 +20,7 @@ use super::{
     plan::Plan,
     ready::{Cache, Ready},
     slot::Slot,
-    step::{Step, Verb},
+    step::{End, Kind, Step, Verb},
     verbs::{After, Tools, may_lock_anything},
 };
 
@@ -60,6 +60,8 @@ pub struct Worker<'a> {
     pub ready: Ready<'a>,
     /// How often all locks of the process have been cleared, as far as is known.
     cleared: u64,
+    /// How much could not be offered, as far as is known.
+    not_offered_bytes: u64,
 }
 
 /// How often all locks have been cleared; under the gate.
@@ -82,6 +84,7 @@ impl<'a> Worker<'a> {
             plan,
             ready: Ready::new(number, &shared.cache),
             cleared: *guard(&CLEARED),
+            not_offered_bytes: 0,
         }
     }
 
@@ -121,19 +124,23 @@ impl<'a> Worker<'a> {
     fn fill(&mut self) -> Result<(), Wrong> {
         let sizes: Vec<_> = self.plan.slots().collect();
         for (index, (kind, page_count)) in sizes.into_iter().enumerate() {
-            let _open = GATE.read();
-            self.make(index, kind, page_count)?;
-            let Some(slot) = &mut self.slots[index] else {
-                continue;
-            };
-            slot.write((0, page_count), &mut self.tools.stamps)?;
-            self.tidy(index)?;
-            self.wait();
+            self.fill_one(index, kind, page_count)?;
+            self.wait()?;
         }
         Ok(())
     }
 
-    fn make(&mut self, index: usize, kind: super::step::Kind, pages: usize) -> Result<(), Wrong> {
+    fn fill_one(&mut self, index: usize, kind: Kind, page_count: usize) -> Result<(), Wrong> {
+        let _open = GATE.read();
+        self.make(index, kind, page_count)?;
+        let Some(slot) = &mut self.slots[index] else {
+            return Ok(());
+        };
+        slot.write((0, page_count), &mut self.tools.stamps)?;
+        self.tidy(index)
+    }
+
+    fn make(&mut self, index: usize, kind: Kind, pages: usize) -> Result<(), Wrong> {
         let made = Slot::new(kind, pages, &self.shared.arena, &mut self.tools.stamps);
         self.slots[index] = self.tools.expect(made, &["arena_full"])?;
         self.publish(index);
@@ -150,7 +157,7 @@ impl<'a> Worker<'a> {
     }
 
     fn take(&mut self, step: Step) -> Result<(), Wrong> {
-        self.wait();
+        self.wait()?;
         let board = self.shared.board;
         board.begin(self.number, &step);
         board.verbs[step.verb.index()].fetch_add(1, Relaxed);
@@ -162,10 +169,7 @@ impl<'a> Worker<'a> {
             return self.lock_all(what, mode);
         }
         let _open = GATE.read();
-        let cleared = *guard(&CLEARED);
-        if std::mem::replace(&mut self.cleared, cleared) != cleared {
-            self.forget_locks();
-        }
+        self.notice_cleared_locks();
         match step.verb {
             Verb::Fork { steps } => child::fork(self, &step, steps)?,
             Verb::Cache { key, len, what } => {
@@ -250,7 +254,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn kind(&self, slot: usize) -> super::step::Kind {
+    fn kind(&self, slot: usize) -> Kind {
         let kind = self.plan.slots().nth(slot).map(|(kind, _)| kind);
         kind.unwrap_or_else(|| unreachable!("a slot of the plan"))
     }
@@ -282,6 +286,14 @@ impl<'a> Worker<'a> {
         self.tools.expect(unlock_all(LockModes::ALL), &[])?;
         *guard(&CLEARED) += 1;
         Ok(())
+    }
+
+    /// With the gate held open.
+    fn notice_cleared_locks(&mut self) {
+        let cleared = *guard(&CLEARED);
+        if std::mem::replace(&mut self.cleared, cleared) != cleared {
+            self.forget_locks();
+        }
     }
 
     pub fn forget_locks(&mut self) {
@@ -320,20 +332,39 @@ impl<'a> Worker<'a> {
 
     /// What has been marked and not yet offered the kernel cannot take, nor what
     /// is still to be freed: on a busy machine others may need a while for it.
-    fn wait(&self) {
+    fn wait(&mut self) -> Result<(), Wrong> {
         let Some(most) = self.shared.waiting_bytes else {
-            return;
+            return Ok(());
         };
         let end = Instant::now() + Duration::from_secs(10);
-        let is_too_much = || {
+        loop {
             let stats = stats();
             let waiting = stats.volatile_bytes.saturating_sub(stats.offered_bytes);
-            waiting > most || stats.pending_release_bytes > most
-        };
-        while is_too_much() && Instant::now() < end {
+            let is_too_much = waiting > most || stats.pending_release_bytes > most;
+            if !is_too_much || Instant::now() >= end {
+                return Ok(());
+            }
+            let not_offered = stats.not_offered_bytes;
+            if std::mem::replace(&mut self.not_offered_bytes, not_offered) != not_offered {
+                self.mark_again()?;
+            }
             self.shared.board.add(Count::Waits, 1);
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// A range that was to be offered just when everything was locked is not tried
+    /// again before it is marked again.
+    fn mark_again(&mut self) -> Result<(), Wrong> {
+        let _open = GATE.read();
+        self.notice_cleared_locks();
+        let slots = self.slots.iter_mut().flatten();
+        for slot in slots.filter(|slot| slot.kind.is_private_anonymous()) {
+            for part in slot.volatile_parts() {
+                self.tools.mark(slot, part, Priority::Normal, false)?;
+            }
+        }
+        Ok(())
     }
 
     /// Looks at everything once more, and gives it up.
@@ -344,7 +375,7 @@ impl<'a> Worker<'a> {
             if let Some(mut slot) = self.slots[index].take() {
                 slot.check((0, slot.pages.len()), self.shared.board)?;
                 self.publish(index);
-                self.tools.end(slot, super::step::End::Drop)?;
+                self.tools.end(slot, End::Drop)?;
             }
         }
         Ok(())
