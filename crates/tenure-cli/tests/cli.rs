@@ -3,10 +3,17 @@
 use std::{
     io::{BufRead, BufReader},
     process::{Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use assert_cmd::cargo::cargo_bin_cmd;
 use serde_json::Value;
+
+/// What is measured needs the CPUs: one at a time.
+fn measuring() -> MutexGuard<'static, ()> {
+    static MEASURING: Mutex<()> = Mutex::new(());
+    MEASURING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[test]
 fn the_version_is_one_line() {
@@ -49,6 +56,7 @@ fn a_wrong_command_line_is_2() {
 
 #[test]
 fn json_is_one_document_and_nothing_else() {
+    let _alone = measuring();
     let assert = cargo_bin_cmd!("tenure")
         .args(["bench", "lazy", "--quick", "--rounds", "1", "--json"])
         .args(["--seed", "7"])
@@ -84,6 +92,7 @@ fn json_is_one_document_and_nothing_else() {
 
 #[test]
 fn a_record_is_the_json_beside_the_tables() {
+    let _alone = measuring();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("record.json");
     let assert = cargo_bin_cmd!("tenure")
@@ -125,6 +134,7 @@ fn a_record_that_cannot_be_written_is_known_before_anything_is_measured() {
 
 #[test]
 fn a_closed_pipe_is_no_failure() {
+    let _alone = measuring();
     let mut tenure = Command::new(env!("CARGO_BIN_EXE_tenure"))
         .args(["bench", "lazy", "--quick", "--rounds", "1"])
         .stdout(Stdio::piped())

@@ -151,6 +151,8 @@ fn show(pid: u32) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     fn shell(script: &str) -> Vec<OsString> {
@@ -173,9 +175,14 @@ mod tests {
         let code = run(&shell(&script), Duration::from_secs(1)).unwrap();
         assert_eq!(code, ExitCode::from(128 + 9));
         let child = fs::read_to_string(path).unwrap();
-        let stat = fs::read_to_string(format!("/proc/{}/stat", child.trim()));
-        // Nobody may have waited for it yet.
-        assert!(stat.is_err() || stat.unwrap().contains(") Z"), "{child}");
+        let stat = || fs::read_to_string(format!("/proc/{}/stat", child.trim()));
+        // It may take a moment to end, and nobody may have waited for it yet.
+        let is_there = || stat().is_ok_and(|stat| !stat.contains(") Z"));
+        let begun = Instant::now();
+        while is_there() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", stat());
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]
