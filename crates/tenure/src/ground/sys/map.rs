@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
+use linux_raw_sys::general::MREMAP_DONTUNMAP;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
@@ -13,6 +14,9 @@ use super::last_errno;
 use super::pud_bytes;
 use super::reservation::Reservation;
 use crate::PageRange;
+
+/// By its number: where rustix goes by way of libc (under Miri), it has no name for it.
+const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(MREMAP_DONTUNMAP);
 
 /// What a new mapping is made of.
 #[derive(Clone, Copy, Debug)]
@@ -224,7 +228,7 @@ pub(crate) unsafe fn move_away(from: PageRange, to: usize) -> Result<(), Errno> 
 /// Nothing may rely on the contents of `from`, nor use what was at `to`.
 pub(crate) unsafe fn move_pages_away(from: PageRange, to: usize) -> Result<(), Errno> {
     // SAFETY: the caller gives up the contents of `from` and all of `to`.
-    unsafe { remap(from, to, MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP) }
+    unsafe { remap(from, to, MremapFlags::MAYMOVE | DONTUNMAP) }
 }
 
 /// # Safety
