@@ -68,10 +68,11 @@ fuzz:
 miri:
 	$(CARGO) xtask miri
 
-# Licences, origins and duplicates of what tenure is built with, and known advisories,
-# with cargo-deny.
+# Licences, origins and duplicates of what tenure is built with, with cargo-deny; and
+# known advisories, where there is a network to have them from.
 deny:
-	$(CARGO) deny --workspace check
+	$(CARGO) deny --offline --workspace check licenses bans sources
+	$(CARGO) deny --workspace check advisories
 
 # Man pages and shell completions, from the command's own definition; the C header
 # and its pages, from the source of the C interface.
