@@ -67,7 +67,7 @@
 //! but is confined by a seccomp filter to waiting, freeing and ending. So a
 //! daemon may enable tear-down first and give up its rights later.
 //!
-//! ```
+//! ```standalone_crate
 //! use tenure::teardown;
 //!
 //! teardown::enable()?;
@@ -108,7 +108,7 @@ static HELPER: ForkMutex<Option<Helper>> = ForkMutex::new(None);
 /// - [`Error::System`] when there is no room for one more process (EAGAIN), a
 ///   few descriptors (EMFILE) or the helper's stacks (ENOMEM).
 ///
-/// ```
+/// ```standalone_crate
 /// tenure::teardown::enable()?;
 /// # tenure::teardown::disable();
 /// # Ok::<(), tenure::Error>(())
