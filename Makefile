@@ -64,9 +64,16 @@ fuzz:
 			-timeout=30 -rss_limit_mb=4000 || exit 1; \
 	done
 
-# Unit tests in Miri, with a nightly toolchain that has it.
+# The library's unit tests that ask nothing of the kernel, in Miri, with a nightly
+# toolchain that has it. (It knows neither mremap and userfaultfd nor memory without
+# access, and takes minutes for ready::locked_file::queue.)
+MIRI_TESTS := background::freeing::tempo background::pace ground::bytes ground::range \
+	observation::pressure::judge observation::pressure::pause ready::locked_file::chunks \
+	verbs::populate::crew verbs::populate::options verbs::populate::plan \
+	verbs::volatile::marks verbs::volatile::objects verbs::volatile::patience \
+	verbs::volatile::runs verbs::volatile::tally verbs::volatile::word
 miri:
-	$(CARGO) xtask miri
+	$(CARGO) +nightly miri test --package tenure --lib -- $(MIRI_TESTS)
 
 # Licences, origins and duplicates of what tenure is built with, with cargo-deny; and
 # known advisories, where there is a network to have them from.
