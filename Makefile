@@ -69,11 +69,12 @@ fuzz:
 # access, and takes minutes for ready::locked_file::queue.)
 MIRI_TESTS := background::freeing::tempo background::pace ground::bytes ground::range \
 	observation::pressure::judge observation::pressure::pause ready::locked_file::chunks \
-	verbs::populate::crew verbs::populate::options verbs::populate::plan \
+	verbs::populate::crew verbs::populate::options \
 	verbs::volatile::marks verbs::volatile::objects verbs::volatile::patience \
 	verbs::volatile::runs verbs::volatile::tally verbs::volatile::word
 miri:
-	$(CARGO) +nightly miri test --package tenure --lib -- $(MIRI_TESTS)
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=16 \
+		$(CARGO) +nightly miri test --package tenure --lib -- $(MIRI_TESTS)
 
 # Licences, origins and duplicates of what tenure is built with, with cargo-deny; and
 # known advisories, where there is a network to have them from.
