@@ -96,9 +96,14 @@ pub(crate) fn pressure_written(data: &[u8]) {
 }
 
 pub(crate) fn meminfo(text: &[u8]) {
-    // procfs makes bytes of kB, which is too much for what no machine has.
+    // procfs makes bytes of kB, and of MB and GB, which no kernel writes: that is too
+    // much for what no machine has. It cuts text that is not ASCII between two bytes.
     let is_too_large = |word: &[u8]| word.len() > 15;
-    if text.split(|byte| !byte.is_ascii_digit()).any(is_too_large) {
+    let is_larger_unit = |two: &[u8]| matches!(two, [b'm' | b'M' | b'g' | b'G', b'B' | b'i']);
+    if text.split(|byte| !byte.is_ascii_digit()).any(is_too_large)
+        || text.windows(2).any(is_larger_unit)
+        || !text.is_ascii()
+    {
         return;
     }
     if let Ok(info) = procfs::Meminfo::from_buf_read(text) {
