@@ -61,7 +61,7 @@ test-kernels:
 fuzz:
 	for target in registries parsers c_interface; do \
 		$(CARGO) +nightly fuzz run --sanitizer none $$target -- -max_total_time=60 \
-			-timeout=30 -rss_limit_mb=4000 || exit 1; \
+			-timeout=30 -rss_limit_mb=8000 || exit 1; \
 	done
 
 # The library's unit tests that ask nothing of the kernel, in Miri, with a nightly
