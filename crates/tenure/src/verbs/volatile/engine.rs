@@ -43,6 +43,9 @@ pub(super) struct Engine {
     pub(super) lost: RangeSet<usize>,
     /// Pages of those that are barred, for want of a userfaultfd.
     pub(super) barred: RangeSet<usize>,
+    /// Something could not be offered since this was last looked at: the keeper looks
+    /// for objects to try again only then, for there may be very many.
+    pub(super) has_refused: bool,
     /// This is a child that could not protect all it inherited: some of
     /// `offered` cannot be accessed at all instead.
     pub(super) closed_to_child: bool,
@@ -65,6 +68,7 @@ pub(super) static ENGINE: LazyLock<ForkMutex<Engine>> = LazyLock::new(|| {
         offered_bytes: 0,
         lost: RangeSet::new(),
         barred: RangeSet::new(),
+        has_refused: false,
         closed_to_child: false,
     })
 });
@@ -211,6 +215,16 @@ impl Engine {
     ///
     /// The range is volatile: its contents may go at any time.
     pub(super) unsafe fn offer(&mut self, range: PageRange) -> Result<()> {
+        // SAFETY: handed on to the caller.
+        let answer = unsafe { self.try_to_offer(range) };
+        self.has_refused |= answer.is_err();
+        answer
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Engine::offer`].
+    unsafe fn try_to_offer(&mut self, range: PageRange) -> Result<()> {
         let mapped = self.check(range)?;
         self.open()?;
         let new = self.unprotected(&mapped);

@@ -50,7 +50,7 @@ impl Retry {
 
 /// Returns whether there is less than before, or nothing.
 fn try_again() -> bool {
-    let refused: Vec<Arc<Object>> = ENGINE.lock().refused().cloned().collect();
+    let refused: Vec<Arc<Object>> = ENGINE.lock().take_refused();
     let mut is_less = refused.is_empty();
     for object in refused {
         lazy_free::forget_freed(object.range);
@@ -61,10 +61,13 @@ fn try_again() -> bool {
 }
 
 impl Engine {
-    fn refused(&self) -> impl Iterator<Item = &Arc<Object>> {
-        self.objects
-            .volatile()
-            .filter(|object| self.was_refused(object))
+    fn take_refused(&mut self) -> Vec<Arc<Object>> {
+        if !std::mem::take(&mut self.has_refused) {
+            return Vec::new();
+        }
+        let volatile = self.objects.volatile();
+        let refused = volatile.filter(|object| self.was_refused(object));
+        refused.cloned().collect()
     }
 
     fn was_refused(&self, object: &Object) -> bool {
@@ -78,7 +81,8 @@ impl Engine {
         if !self.was_refused(object) {
             return true;
         }
-        // SAFETY: in this state it is volatile for as long as the engine is held.
+        // SAFETY: its word says Offered, as looked at above: it is volatile, and only
+        // who holds the engine ends that.
         let offered = unsafe { self.offer(object.range) }.is_ok();
         finish_batch();
         offered
