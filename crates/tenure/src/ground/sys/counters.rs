@@ -49,6 +49,16 @@ pub(crate) fn counters() -> &'static Counters {
     unsafe { &*counters }
 }
 
+/// The page of the counters, which must stay mapped; makes it if need be. `None` in
+/// a process that has no room for it.
+pub(crate) fn page() -> Option<PageRange> {
+    let counters = ptr::from_ref(counters());
+    (!ptr::eq(counters, &WITHOUT_PAGE)).then(|| {
+        let start = counters.addr();
+        PageRange::between(start, start + page_size())
+    })
+}
+
 #[cold]
 fn first() -> *mut Counters {
     // If that cannot be helped (ENOMEM) a child counts from where its parent was.

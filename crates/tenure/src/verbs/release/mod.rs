@@ -11,7 +11,7 @@ use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
 use crate::ground::sys::vma::{self, Vma};
-use crate::ground::sys::{Errno, map, page_size};
+use crate::ground::sys::{Errno, counters, map, page_size};
 use crate::observation::stats;
 use crate::verbs::{CHUNK_BYTES, lazy_free, lock, volatile};
 
@@ -115,14 +115,17 @@ impl PageRange {
     ///
     /// # Safety
     ///
-    /// Nothing may use the range any more.
+    /// Nothing may use the range any more, nor what others have mapped into a hole
+    /// of it: that goes with it. (Not the page of [`stats`](crate::stats).)
     pub unsafe fn munmap(self) -> Result<()> {
         if self.is_empty() {
             return Ok(());
         }
         forget(self);
-        // SAFETY: the caller gives the range up.
-        unsafe { unmap_parts(self) }?;
+        for part in without_our_own(self) {
+            // SAFETY: the caller gives the range up.
+            unsafe { unmap_parts(part) }?;
+        }
         stats::MUNMAP.done(self.len());
         Ok(())
     }
@@ -144,6 +147,18 @@ impl PageRange {
 /// ```
 pub fn drain(timeout: Option<Duration>) -> Result<()> {
     freeing::drain(timeout)
+}
+
+/// The range without the page of counters: the kernel may have put that into a
+/// hole of the range, also in this very call.
+fn without_our_own(range: PageRange) -> impl Iterator<Item = PageRange> {
+    let page = counters::page().and_then(|page| page.intersection(range));
+    let parts = match page {
+        None => [(range.start(), range.end()), (range.end(), range.end())],
+        Some(page) => [(range.start(), page.start()), (page.end(), range.end())],
+    };
+    let parts = parts.map(|(start, end)| PageRange::between(start, end));
+    parts.into_iter().filter(|part| !part.is_empty())
 }
 
 /// Before the range is free for others to map, lock and mark.
