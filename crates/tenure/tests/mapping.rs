@@ -23,12 +23,15 @@ tests!(
     a_part_of_a_file,
     lengths_are_kept_and_rounded,
     advice_is_given,
+    huge_pages_fit,
     wiped_on_fork,
     not_in_core_dumps,
     refusals_are_distinct,
     a_refusal_leaves_nothing_mapped,
     mapped_as_told,
-    mapping_as_told_leaves_nothing_on_an_error,
+    mapping_as_told_leaves_nothing_on_an_error;
+    children:
+    map_for_huge_pages,
 );
 
 fn anonymous_memory_is_zeros_and_private() {
@@ -157,6 +160,32 @@ fn advice_is_given() {
         assert!(has_vm_flag(with.range(), flag), "{flag}");
         let without = memory().map().unwrap();
         assert!(!has_vm_flag(without.range(), flag), "{flag}");
+    }
+}
+
+/// Also where the kernel would begin elsewhere.
+fn huge_pages_fit() {
+    in_child_ok("map_for_huge_pages");
+}
+
+/// In a process that has no other threads, whose allocator would set addresses aside.
+fn map_for_huge_pages() {
+    const HUGE: usize = 2 << 20;
+    // The page of counters is there to stay.
+    tenure::stats();
+    let size_kib = status_kib("VmSize");
+    let builders: [fn(usize) -> _; 2] = [Mapping::anonymous, Mapping::shared_anonymous];
+    for make in builders {
+        for len in [HUGE, 2 * HUGE + page_size(), 5 * HUGE - 1] {
+            let memory = make(len).huge_pages(HugePages::Always).map().unwrap();
+            if page_size() == 4096 {
+                assert_eq!(memory.range().start() % HUGE, 0, "{len}");
+            }
+            // What was mapped elsewhere is given back.
+            let taken_kib = status_kib("VmSize") - size_kib;
+            assert_eq!(taken_kib as usize, memory.range().len() / 1024);
+            memory.release_now().unwrap();
+        }
     }
 }
 

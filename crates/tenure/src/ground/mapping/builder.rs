@@ -17,7 +17,8 @@ use crate::ground::sys::{Errno, page_size};
 /// (`/sys/kernel/mm/transparent_hugepage/enabled`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugePages {
-    /// Wherever they fit: `MADV_HUGEPAGE`.
+    /// Wherever they fit: `MADV_HUGEPAGE`. Anonymous memory that is long enough
+    /// begins on a boundary of huge pages.
     Always,
     /// Nowhere: `MADV_NOHUGEPAGE`.
     Never,
@@ -224,8 +225,14 @@ impl MappingBuilder<'_> {
     /// Maps, and keeps a descriptor of the file that writing will write to.
     fn mmap(&self, len: usize) -> Result<(PageRange, Option<(OwnedFd, u64)>)> {
         let map = |backing| {
-            map::map(backing, len, !self.private, self.writable)
-                .map_err(|errno| explain_mmap(len, errno))
+            let shared = !self.private;
+            match (backing, self.huge_pages) {
+                (Backing::Anonymous, Some(HugePages::Always)) => {
+                    map::map_for_huge_pages(len, shared, self.writable)
+                }
+                _ => map::map(backing, len, shared, self.writable),
+            }
+            .map_err(|errno| explain_mmap(len, errno))
         };
         let written = self.writable && !self.private;
         match self.source {

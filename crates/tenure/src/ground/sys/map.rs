@@ -10,9 +10,8 @@ use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
-use super::last_errno;
-use super::pud_bytes;
 use super::reservation::Reservation;
+use super::{last_errno, pmd_bytes, pud_bytes};
 use crate::PageRange;
 
 /// By its number: where rustix goes by way of libc (under Miri), it has no name for it.
@@ -32,11 +31,9 @@ pub(crate) fn map(
     shared: bool,
     writable: bool,
 ) -> Result<PageRange, Errno> {
-    let mut prot = ProtFlags::READ;
-    prot.set(ProtFlags::WRITE, writable);
-    let flags = sharing(shared);
+    let (prot, flags) = (access(writable), sharing(shared));
     if len >= pud_bytes()
-        && let Ok(range) = map_aligned(backing, len, prot, flags)
+        && let Ok(range) = map_aligned(pud_bytes(), backing, len, prot, flags)
     {
         return Ok(range);
     }
@@ -44,18 +41,47 @@ pub(crate) fn map(
     unsafe { map_at(ptr::null_mut(), backing, len, prot, flags) }
 }
 
-/// Maps on a boundary of 1 GiB. That is for giving the memory up: the kernel
+/// Maps anonymous memory where huge pages fit best: on a boundary of one. (By itself the
+/// kernel does so from Linux 6.7 on, and for whole huge pages only. Of a file it knows
+/// which offset has to lie on one.)
+pub(crate) fn map_for_huge_pages(
+    len: usize,
+    shared: bool,
+    writable: bool,
+) -> Result<PageRange, Errno> {
+    let map = || map(Backing::Anonymous, len, shared, writable);
+    let range = map()?;
+    if len < pmd_bytes() || range.start().is_multiple_of(pmd_bytes()) {
+        return Ok(range);
+    }
+    // First, so that none is left over if that is refused.
+    // SAFETY: just mapped, and used by nobody.
+    if unsafe { unmap(range) }.is_err() {
+        return Ok(range);
+    }
+    let (prot, flags) = (access(writable), sharing(shared));
+    map_aligned(pmd_bytes(), Backing::Anonymous, len, prot, flags).or_else(|_| map())
+}
+
+fn access(writable: bool) -> ProtFlags {
+    let mut prot = ProtFlags::READ;
+    prot.set(ProtFlags::WRITE, writable);
+    prot
+}
+
+/// Maps on a boundary. That of 1 GiB is for giving the memory up: the kernel
 /// then moves the page tables of each GiB in one step instead of 512, which
 /// takes 30 µs instead of 250.
 fn map_aligned(
+    boundary: usize,
     backing: Backing<'_>,
     len: usize,
     prot: ProtFlags,
     flags: MapFlags,
 ) -> Result<PageRange, Errno> {
-    let wanted = len.checked_add(pud_bytes()).ok_or(Errno::NOMEM)?;
+    let wanted = len.checked_add(boundary).ok_or(Errno::NOMEM)?;
     let mut reserved = Reservation::new(wanted).map_err(|(_, errno)| errno)?;
-    let start = reserved.range().start().next_multiple_of(pud_bytes());
+    let start = reserved.range().start().next_multiple_of(boundary);
     let range = PageRange::between(start, start + len);
     // SAFETY: what was just reserved is used by nobody.
     let mapped = unsafe {
