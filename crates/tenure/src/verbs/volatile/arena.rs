@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::at;
 use super::buffer::VolatileBuffer;
-use super::engine::{ENGINE, Engine, can_offer, explain_register, protect_children, unmerge};
+use super::engine::{ENGINE, Engine, can_offer};
+use super::registration::{explain_register, protect_children, unmerge};
 use super::runs::FreeRuns;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;

@@ -6,25 +6,22 @@ use std::sync::LazyLock;
 use rangemap::RangeSet;
 
 use super::arena::{Arenas, Region};
-use super::fork;
 use super::marks::Marks;
 use super::objects::Objects;
+use super::registration::{
+    explain_register, map_zeros_where_absent, open_userfaultfd, protect_children, register_copied,
+    unmerge,
+};
 use super::take_back::take_back;
 use super::{Outcome, at};
-use crate::ground::error::{Error, Result};
+use crate::ground::error::Result;
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::{Harmless, Losing, advise, advise_losing};
+use crate::ground::sys::advise::{Losing, advise_losing};
 use crate::ground::sys::features::Features;
 use crate::ground::sys::fork::ForkMutex;
-use crate::ground::sys::pagemap::{self, PageState};
-use crate::ground::sys::touch::Toucher;
 use crate::ground::sys::userfaultfd::Userfaultfd;
-use crate::ground::sys::vma::{self, Vma};
-use crate::ground::sys::{Errno, bars, map, page_size};
-use crate::observation::stats::{self, Counter};
-use crate::verbs::check_private_anonymous;
-
-pub(super) const VERB: &str = "mark volatile";
+use crate::ground::sys::{bars, map};
+use crate::observation::stats;
 
 /// The process's volatile memory.
 pub(super) struct Engine {
@@ -94,117 +91,6 @@ impl Engine {
             Some(ref uffd) => Ok(uffd),
             None => Ok(self.uffd.insert(open_userfaultfd()?)),
         }
-    }
-
-    /// Whether a missing page of the mapping at `at`, which was registered, is
-    /// SIGBUS still. Kernels that do not tell have to be believed.
-    pub(super) fn protects(&self, at: usize) -> bool {
-        let is_registered = |uffd: &Userfaultfd| uffd.registration(at) != Some(false);
-        let open = self.uffd.as_ref().filter(|uffd| uffd.is_open());
-        open.is_some_and(is_registered)
-    }
-
-    /// The parts of the range that the kernel may take pages of, each within one
-    /// of its mappings.
-    fn offered_parts(&self, range: PageRange) -> Result<Vec<Vma>> {
-        let mut mapped = Vec::new();
-        for part in parts(&self.offered, range) {
-            mapped.extend(vma::within(part)?);
-        }
-        Ok(mapped)
-    }
-
-    /// The parts of the mappings that have to be registered: those that are not,
-    /// and those that have lost their protection, which from here on count as
-    /// lost.
-    fn unprotected(&mut self, mapped: &[Vma]) -> Vec<PageRange> {
-        let mut found = Vec::new();
-        for vma in mapped.iter().map(|vma| vma.range) {
-            let is_protected = self.protects(vma.start());
-            let vma_std = vma.as_std();
-            let gaps = self.offered.gaps(&vma_std).map(PageRange::from);
-            found.extend(gaps.filter(|part| !(is_protected && self.in_arena(*part))));
-            if !is_protected {
-                for part in parts(&self.offered, vma) {
-                    stats::UNPROTECTED_BYTES.add(lose(&mut self.lost, part));
-                    found.push(part);
-                }
-            }
-        }
-        found
-    }
-
-    /// Whether the range can be volatile: private anonymous memory that can be
-    /// read and written, but for bars of ours, and is not locked.
-    fn check(&self, range: PageRange) -> Result<Vec<Vma>> {
-        let vmas = check_private_anonymous(VERB, range)?;
-        let is_barred = |vma: &Vma| gap_bytes(&self.barred, vma.range) == 0;
-        for vma in &vmas {
-            let missing = match (vma.readable, vma.writable) {
-                (true, true) => continue,
-                (true, false) => "write",
-                (false, _) if is_barred(vma) => continue,
-                (false, _) => "read",
-            };
-            return Err(Error::NoAccess {
-                verb: VERB,
-                range,
-                part: vma.range,
-                missing,
-            });
-        }
-        Ok(vmas)
-    }
-
-    /// Looks whether the range is fit to be volatile, when it is met for the
-    /// first time.
-    pub(super) fn look_at(&mut self, range: PageRange) -> Result<()> {
-        protect_children()?;
-        let vmas = self.check(range)?;
-        if !can_offer() {
-            return Ok(());
-        }
-        self.open()?;
-        let starts = vmas.iter().map(|vma| vma.range.start());
-        let is_busy = |at: usize| {
-            let uffd = self.uffd.as_ref().and_then(|uffd| uffd.registration(at));
-            uffd == Some(true) && !self.offered.contains(&at)
-        };
-        match starts.into_iter().any(is_busy) {
-            true => Err(Error::Busy { range }),
-            false => Ok(()),
-        }
-    }
-
-    /// Whether what has been read of the range is what was written there: none of
-    /// it is lost, and all that is offered is protected.
-    pub(super) fn vouches_for(&self, range: PageRange) -> Result<bool> {
-        let is_protected = |vma: &Vma| self.protects(vma.range.start());
-        Ok(parts(&self.lost, range).is_empty()
-            && self.offered_parts(range)?.iter().all(is_protected))
-    }
-
-    /// Whether a page of the range is known to be lost.
-    pub(super) fn has_lost(&self, range: PageRange) -> bool {
-        self.lost.overlaps(&range.as_std())
-    }
-
-    /// Whether a page of what the kernel has been offered of the range has been
-    /// taken. (What was never touched has the page of zeros there.)
-    pub(super) fn misses_pages(&self, range: PageRange) -> Result<bool> {
-        for part in parts(&self.offered, range) {
-            let runs = scan(part)?;
-            if runs.iter().any(|run| run.state == PageState::Absent) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Whether the range is registered with the arena that it lies in.
-    fn in_arena(&self, range: PageRange) -> bool {
-        let arena = self.arenas.range(..=range.start()).next_back();
-        arena.is_some_and(|(_, arena)| arena.is_watched && arena.range.contains(range))
     }
 
     /// Lets the kernel take pages of the range. It is asked again what is mapped
@@ -277,73 +163,6 @@ impl Engine {
         }
         self.stop_watching(range);
         Ok(self.take_report(range))
-    }
-
-    /// Takes the contents of the range now, which is volatile, and counts what it
-    /// took. Returns that, in bytes.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Engine::offer`].
-    pub(super) unsafe fn purge(&mut self, range: PageRange, cause: Counter) -> Result<usize> {
-        let mut taken_bytes = 0;
-        let is_offered = self.offered.gaps(&range.as_std()).next().is_none();
-        // SAFETY: handed on to the caller.
-        if !is_offered && (!can_offer() || unsafe { self.offer(range) }.is_err()) {
-            // SAFETY: as above.
-            taken_bytes += unsafe { self.bar(range) }?;
-        }
-        for vma in self.offered_parts(range)? {
-            if self.protects(vma.range.start()) {
-                let runs = scan(vma.range)?;
-                each_with_contents(runs, |run| {
-                    // SAFETY: the run is offered and registered: whoever marked it
-                    // lets its contents go, and the registration shows the loss.
-                    unsafe { advise_losing(run, Losing::DontNeed) }
-                        .map_err(at("madvise(MADV_DONTNEED)", run))?;
-                    taken_bytes += lose(&mut self.lost, run);
-                    Ok(())
-                })?;
-            }
-        }
-        cause.add(taken_bytes);
-        Ok(taken_bytes)
-    }
-
-    /// Takes the contents of what is not offered, and puts up bars: an access is
-    /// SIGSEGV.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Engine::offer`].
-    unsafe fn bar(&mut self, range: PageRange) -> Result<usize> {
-        let mut taken_bytes = 0;
-        self.check(range)?;
-        protect_children()?;
-        let open: Vec<PageRange> = self
-            .barred
-            .gaps(&range.as_std())
-            .map(PageRange::from)
-            .collect();
-        for part in open {
-            let not_offered: Vec<_> = self
-                .offered
-                .gaps(&part.as_std())
-                .map(PageRange::from)
-                .collect();
-            for part in not_offered {
-                let runs = scan(part)?;
-                each_with_contents(runs, |run| {
-                    // SAFETY: the caller gives the contents up; `check` has seen
-                    // private anonymous memory.
-                    unsafe { bars::put_up(run) }.map_err(at("madvise(MADV_GUARD_INSTALL)", run))?;
-                    self.barred.insert(run.as_std());
-                    taken_bytes += lose(&mut self.lost, run);
-                    Ok(())
-                })?;
-            }
-        }
-        Ok(taken_bytes)
     }
 
     /// Ends the volatility of a range whose mappings go away.
@@ -454,128 +273,18 @@ pub(super) fn lose(lost: &mut RangeSet<usize>, range: PageRange) -> usize {
 }
 
 /// How much of the range is not in the set.
-fn gap_bytes(set: &RangeSet<usize>, range: PageRange) -> usize {
+pub(super) fn gap_bytes(set: &RangeSet<usize>, range: PageRange) -> usize {
     set.gaps(&range.as_std()).map(|gap| gap.len()).sum()
 }
 
+/// The parts of the range that are not in the set, in order.
+pub(super) fn gaps(set: &RangeSet<usize>, range: PageRange) -> Vec<PageRange> {
+    set.gaps(&range.as_std()).map(PageRange::from).collect()
+}
+
 /// The parts of the range that are in the set, in order.
-fn parts(set: &RangeSet<usize>, range: PageRange) -> Vec<PageRange> {
+pub(super) fn parts(set: &RangeSet<usize>, range: PageRange) -> Vec<PageRange> {
     set.overlapping(range.as_std())
         .filter_map(|part| PageRange::from(part.clone()).intersection(range))
         .collect()
-}
-
-pub(super) fn protect_children() -> Result<()> {
-    fork::protect_children().map_err(|errno| Error::System {
-        call: "pthread_atfork",
-        errno,
-    })
-}
-
-fn open_userfaultfd() -> Result<Userfaultfd> {
-    protect_children()?;
-    let features = Features::get();
-    features
-        .madv_populate
-        .map_err(|answer| Error::Unsupported {
-            verb: VERB,
-            feature: "MADV_POPULATE_WRITE",
-            answer,
-            remedy: "it needs Linux 5.14",
-        })?;
-    features.userfaultfd.and_then(|_| Userfaultfd::open()).map_err(|answer| Error::Unsupported {
-        verb: VERB,
-        feature: "userfaultfd",
-        answer,
-        remedy: "it needs Linux 5.11, and containers often refuse it (as Docker's default seccomp profile does): allow the system call, or access to /dev/userfaultfd",
-    })
-}
-
-fn scan(range: PageRange) -> Result<Vec<pagemap::PageRun>> {
-    pagemap::scan(range).map_err(|answer| Error::Unsupported {
-        verb: VERB,
-        feature: "/proc/self/pagemap",
-        answer,
-        remedy: "it needs /proc; after a change of user it belongs to root until prctl(PR_SET_DUMPABLE, 1)",
-    })
-}
-
-/// Ends the merging of its pages with others that are alike (KSM): the kernel does
-/// not take a merged page, and to take the range back would unmerge it.
-pub(super) fn unmerge(range: PageRange) -> Result<()> {
-    match advise(range, Harmless::Unmergeable) {
-        // Kernels that merge nothing do not know the advice.
-        Ok(()) | Err(Errno::INVAL) => Ok(()),
-        Err(errno) => Err(at("madvise(MADV_UNMERGEABLE)", range)(errno)),
-    }
-}
-
-/// Maps the page of zeros wherever the range has no page, so that a page which
-/// is missing later is one that was lost. Before the range is registered: a
-/// thread that reads such a page meanwhile must not meet SIGBUS.
-fn map_zeros_where_absent(range: PageRange) -> Result<()> {
-    let runs = scan(range)?;
-    for run in runs.iter().filter(|run| run.state == PageState::Absent) {
-        advise(run.range, Harmless::PopulateRead)
-            .map_err(at("madvise(MADV_POPULATE_READ)", run.range))?;
-    }
-    Ok(())
-}
-
-/// Registers the range, which lies in one mapping, and has fork copy its pages.
-///
-/// The kernel leaves a mapping out at fork in which nothing has been written: the
-/// child's pages of zeros would be missing, where missing is lost. UFFDIO_ZEROPAGE
-/// makes it a mapping with contents (gives it its `anon_vma`), also where a page
-/// is, which it leaves alone.
-fn register_copied(uffd: &Userfaultfd, range: PageRange) -> std::result::Result<(), Errno> {
-    uffd.register(range)?;
-    let first = PageRange::between(range.start(), range.start() + page_size());
-    uffd.fill_with_zeros(first).inspect_err(|_| {
-        let _ = uffd.unregister(range);
-    })
-}
-
-pub(super) fn explain_register(range: PageRange, errno: Errno) -> Error {
-    match errno {
-        Errno::BUSY => Error::Busy { range },
-        Errno::NOMEM => Error::NoRoom {
-            call: "UFFDIO_REGISTER",
-            range,
-        },
-        errno => at("UFFDIO_REGISTER", range)(errno),
-    }
-}
-
-/// Does something to each run that holds more than pages of zeros.
-fn each_with_contents(
-    runs: Vec<pagemap::PageRun>,
-    mut act: impl FnMut(PageRange) -> Result<()>,
-) -> Result<()> {
-    for run in runs {
-        match run.state {
-            PageState::Swapped => act(run.range)?,
-            PageState::Present if Features::get().pagemap_scan.is_ok() => act(run.range)?,
-            PageState::Present => each_but_zeros(run.range, &mut act)?,
-            PageState::Absent | PageState::Zero => {}
-        }
-    }
-    Ok(())
-}
-
-/// Looks page by page for what holds more than zeros. Without PAGEMAP_SCAN the
-/// page of zeros cannot be told from others; taking it from where nothing was
-/// ever written would be reported as a loss.
-fn each_but_zeros(run: PageRange, act: &mut impl FnMut(PageRange) -> Result<()>) -> Result<()> {
-    let toucher = Toucher::new().map_err(at("memfd_create", run))?;
-    for page in run.chunks(page_size()) {
-        match toucher.is_zero(page.start()) {
-            Ok(true) => {}
-            // The kernel has just taken it.
-            Err(Errno::FAULT) => {}
-            Ok(false) => act(page)?,
-            Err(errno) => return Err(at("pwrite", page)(errno)),
-        }
-    }
-    Ok(())
 }

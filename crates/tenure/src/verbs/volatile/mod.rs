@@ -8,11 +8,14 @@ mod fork;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod keeper;
+mod look;
 mod marks;
 mod objects;
 mod order;
 mod patience;
+mod purge;
 mod refused;
+mod registration;
 mod relief;
 mod runs;
 mod sync;
@@ -34,6 +37,9 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::{Errno, advise::finish_batch, vma};
 use crate::observation::stats;
 use crate::verbs::lazy_free;
+
+/// What errors call the verb.
+const VERB: &str = "mark volatile";
 
 /// What became of a volatile range.
 #[derive(Clone, Debug, PartialEq, Eq)]
