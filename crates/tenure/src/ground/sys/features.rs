@@ -18,7 +18,8 @@ use crate::PageRange;
 ///
 /// Each `Result` says that a feature is there, or what the kernel answered when
 /// it was tried. Asked once for each process, by trying: what a version number
-/// promises, a container may refuse.
+/// promises, a container may refuse. A process that has no descriptor left at that
+/// moment (EMFILE) does without until it ends; [`prepare`](fn@crate::prepare) asks early.
 ///
 /// The environment variable `TENURE_WITHOUT` names features, separated by
 /// commas, that tenure then does without, as on a kernel that lacks them:

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU32;
 
 use rustix::fs::MemfdFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::{last_errno, page_size};
 use crate::PageRange;
@@ -59,20 +59,22 @@ impl Toucher {
     }
 
     /// Whether every byte of the page at `at` is zero. EFAULT where there is no
-    /// page that can be read.
-    pub(crate) fn is_zero(&self, at: usize) -> Result<bool, Errno> {
+    /// page that can be read. An error comes with the call that failed.
+    pub(crate) fn is_zero(&self, at: usize) -> Result<bool, (&'static str, Errno)> {
         use std::os::fd::AsRawFd;
         let address = std::ptr::with_exposed_provenance(at);
-        // SAFETY: the kernel checks the address itself. (By libc: rustix takes
-        // a reference, and these bytes may not be readable.)
-        let got = unsafe { libc::pwrite(self.sink.as_raw_fd(), address, page_size(), 0) };
-        if got < 0 {
-            return Err(last_errno());
-        }
+        let written = retry_on_intr(|| {
+            // SAFETY: the kernel checks the address itself. (By libc: rustix takes
+            // a reference, and these bytes may not be readable.)
+            let got = unsafe { libc::pwrite(self.sink.as_raw_fd(), address, page_size(), 0) };
+            usize::try_from(got).map_err(|_| last_errno())
+        });
+        let written = written.map_err(|errno| ("pwrite", errno))?;
         let mut copy = vec![1; page_size()];
-        let copied = rustix::io::pread(&self.sink, &mut copy, 0)?;
-        if usize::try_from(got) != Ok(page_size()) || copied != page_size() {
-            return Err(Errno::FAULT);
+        let copied = retry_on_intr(|| rustix::io::pread(&self.sink, &mut copy, 0))
+            .map_err(|errno| ("pread", errno))?;
+        if written != page_size() || copied != page_size() {
+            return Err(("pwrite", Errno::FAULT));
         }
         Ok(copy.iter().all(|&byte| byte == 0))
     }
@@ -147,6 +149,9 @@ mod tests {
         let range = PageRange::between(page_size(), 2 * page_size());
         assert_eq!(toucher.read(range), Err(Errno::FAULT));
         assert_eq!(toucher.write(range), Err(Errno::FAULT));
-        assert_eq!(toucher.is_zero(range.start()), Err(Errno::FAULT));
+        assert_eq!(
+            toucher.is_zero(range.start()),
+            Err(("pwrite", Errno::FAULT))
+        );
     }
 }

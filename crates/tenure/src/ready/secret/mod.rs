@@ -112,8 +112,9 @@ impl SecretBuffer {
     /// `process_vm_readv(2)`, by root either, and are never moved. In turn,
     /// direct I/O from them fails with EFAULT, and the machine does not
     /// hibernate. The kernel locks them itself; they count against
-    /// `RLIMIT_MEMLOCK` like others. Children do not inherit them
-    /// (`MADV_DONTFORK`).
+    /// `RLIMIT_MEMLOCK` like others. (Linux 6.12.117 does neither: they are
+    /// kept in memory all the same, and no limit holds for them.) Children do
+    /// not inherit them (`MADV_DONTFORK`).
     ///
     /// There is no falling back: where the kernel has no such memory, this is an
     /// error, and [`Features::memfd_secret`](crate::Features::memfd_secret)
