@@ -55,7 +55,7 @@ impl Group {
             _ => anyhow::bail!("this process is in no memory cgroup"),
         };
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!("tenure-bench-{}-{number}", process::id()));
+        let path = parent.join(format!("tenure-{}-{number}", process::id()));
         fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
         Ok(Self {
             _removed_at_the_end: PutBack::removed_at_the_end(&path)?,

@@ -37,19 +37,25 @@ pub fn read_and_write_each_page(bytes: &mut [u8]) {
     }
 }
 
-/// Brings zeroed memory in for writing, with two threads.
+/// Brings zeroed memory in for writing, with a thread for each of up to 16 CPUs.
 pub fn bring_in(bytes: &mut [u8]) -> Result<()> {
     // A call for each 64 MiB: one large call would keep the other threads of the
     // process from mapping memory for as long as it runs.
     const CHUNK: usize = 64 << 20;
-    let half = (bytes.len() / 2).next_multiple_of(page_size());
-    let (first, second) = bytes.split_at_mut(half);
-    let bring_in_half = |half: &mut [u8]| half.chunks_mut(CHUNK).try_for_each(bring_in_chunk);
+    let threads = thread::available_parallelism().map_or(1, |cpus| cpus.get().min(16));
+    let share = (bytes.len() / threads)
+        .next_multiple_of(page_size())
+        .max(CHUNK);
     thread::scope(|scope| {
-        let other = scope.spawn(move || bring_in_half(second));
-        let own = bring_in_half(first);
-        other.join().expect("bringing memory in does not panic")?;
-        own
+        let bring_in_share =
+            |share: &mut [u8]| share.chunks_mut(CHUNK).try_for_each(bring_in_chunk);
+        let shares: Vec<_> = bytes
+            .chunks_mut(share)
+            .map(|share| scope.spawn(move || bring_in_share(share)))
+            .collect();
+        shares
+            .into_iter()
+            .try_for_each(|share| share.join().expect("bringing memory in does not panic"))
     })
 }
 
