@@ -104,12 +104,26 @@ fn has_passed(line: &str) -> bool {
 }
 
 /// Returns the tests that have failed, also of a program that did not get to its end.
+/// What a test prints may stand before how it ended.
 fn failed(output: &[&str]) -> Vec<String> {
-    let name = |line: &&str| {
-        let (name, outcome) = line.strip_prefix("test ")?.split_once(" ... ")?;
-        (outcome == "FAILED").then(|| name.trim().to_owned())
-    };
-    output.iter().filter_map(name).collect()
+    let mut failed = Vec::new();
+    let mut begun = None;
+    for line in output {
+        let ended = match line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
+        {
+            Some((name, outcome)) => {
+                begun = Some(name.trim().to_owned());
+                outcome
+            }
+            None => line,
+        };
+        if ended == "FAILED" {
+            failed.extend(begun.take());
+        }
+    }
+    failed
 }
 
 /// Returns the test that was begun last.
@@ -162,6 +176,9 @@ test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
 running 2 tests
 test begins ... ok
 test fails  ... FAILED
+test prints ... 
+thread 'main' panicked
+FAILED
 test waits  ... 
 Killed
 @end prepare 137 300
@@ -192,6 +209,7 @@ Killed
             [
                 "lock: is_kept failed",
                 "prepare: fails failed",
+                "prepare: prints failed",
                 "prepare: killed after 300 s in waits"
             ]
         );
