@@ -98,7 +98,8 @@ impl Victim {
     }
 
     fn assert_helper_goes(&self) {
-        send(self.helper, libc::SIGCONT);
+        // It may have been stopped, and may have gone.
+        unsafe { libc::kill(self.helper, libc::SIGCONT) };
         until_gone(self.helper);
     }
 }

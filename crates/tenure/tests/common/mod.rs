@@ -128,6 +128,14 @@ pub fn skip(reason: &str) -> Completion {
     Completion::ignored_with(reason)
 }
 
+/// For a test that brings in so much, which is refused past what the machine or its
+/// cgroup has left.
+pub fn too_little_room(need_bytes: usize) -> Option<Completion> {
+    let room = tenure::Room::now().unwrap();
+    let is_too_little = room.bytes < need_bytes;
+    is_too_little.then(|| skip(&format!("needs room for {} MiB", need_bytes >> 20)))
+}
+
 /// Runs a function of this test file, named in `children:`, in a new process.
 pub fn in_child(name: &str) -> Output {
     child(name).output().unwrap()

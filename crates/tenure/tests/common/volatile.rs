@@ -60,6 +60,12 @@ pub fn can_offer() -> bool {
     Features::get().sigbus_on_missing() && Features::get().madv_populate.is_ok()
 }
 
+/// Also that which nobody has asked about huge pages for: that of arenas.
+fn all_memory_has_huge_pages() -> bool {
+    std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
+        .is_ok_and(|modes| modes.contains("[always]"))
+}
+
 /// What unmarking has told this process to be lost.
 pub static REPORTED_BYTES: AtomicU64 = AtomicU64::new(0);
 
@@ -204,7 +210,13 @@ impl Memory {
 
     pub fn in_arena(arena: &VolatileArena, page_count: usize, hand_over: HandOver) -> Self {
         let buffer = arena.buffer(page_count * page_size()).unwrap();
-        Self::new(buffer.range(), Body::Buffer(buffer), hand_over)
+        let mut memory = Self::new(buffer.range(), Body::Buffer(buffer), hand_over);
+        let in_huge = all_memory_has_huge_pages();
+        memory
+            .pages
+            .iter_mut()
+            .for_each(|page| page.in_huge = in_huge);
+        memory
     }
 
     fn new(range: PageRange, body: Body, hand_over: HandOver) -> Self {

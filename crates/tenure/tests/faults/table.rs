@@ -69,7 +69,8 @@ pub fn describe(tid: libc::pid_t, data: &libc::seccomp_data) -> Option<Described
         libc::SYS_read => on_file("read", descriptor(0), &[ENOMEM, EINTR]),
         libc::SYS_pread64 => on_file("pread", descriptor(0), &[ENOMEM, EINTR]),
         libc::SYS_write => on_file("write", descriptor(0), &[ENOMEM, EINTR]),
-        libc::SYS_pwrite64 => on_file("pwrite", descriptor(0), &[EFAULT, ENOMEM, ENOSPC, EINTR]),
+        // Not EFAULT, which says that the kernel has taken the page: it has not.
+        libc::SYS_pwrite64 => on_file("pwrite", descriptor(0), &[ENOMEM, ENOSPC, EINTR]),
         libc::SYS_pwritev => on_file("pwritev", descriptor(0), &[EFAULT, ENOMEM, ENOSPC, EINTR]),
         libc::SYS_futex => plain(
             "futex(FUTEX_WAKE_OP)",
