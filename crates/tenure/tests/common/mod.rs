@@ -346,10 +346,22 @@ pub fn is_zero(range: PageRange) -> bool {
         .all(|page| page == ZEROS.as_slice())
 }
 
-/// Which pages are in memory, by `/proc/self/pagemap`.
+/// Which pages are in memory, by `/proc/self/pagemap`. A page that the kernel is just
+/// moving (compaction) looks as if it were in swap: such ones are looked at again.
 pub fn present(range: PageRange) -> Vec<bool> {
-    let entries = pagemap(range).into_iter();
-    entries.map(|entry| entry >> 63 == 1).collect()
+    let mut present = vec![false; range.pages()];
+    for _ in 0..20 {
+        let entries = pagemap(range);
+        for (is_present, entry) in present.iter_mut().zip(&entries) {
+            *is_present |= entry >> 63 == 1;
+        }
+        let mut looks = present.iter().zip(&entries);
+        if !looks.any(|(is_present, entry)| !is_present && entry >> 62 == 1) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    present
 }
 
 /// Which pages are neither in memory nor in swap, nor on their way between two
@@ -386,7 +398,18 @@ pub fn page_out(range: PageRange) {
 /// waits in the batch of a CPU comes first: once the kernel has tried to take such
 /// a page elsewhere, the batch's CPU forgets that MADV_FREE was asked for it.
 pub fn page_out_all(range: PageRange) {
+    offer_and_page_out(range, || ());
+}
+
+/// Frees lazily, and has the kernel take every page: again what it passed over, since
+/// MADV_FREE leaves out pages that the kernel is just moving (compaction).
+pub fn lazy_free_and_page_out(range: PageRange) {
+    offer_and_page_out(range, || unsafe { range.lazy_free() }.unwrap());
+}
+
+fn offer_and_page_out(range: PageRange, offer: impl Fn()) {
     for _ in 0..2000 {
+        offer();
         finish_all_batches();
         page_out(range);
         if count_present(range) == 0 {

@@ -100,7 +100,8 @@ impl PageRange {
     /// is made, on a page of tenure's, which takes 0.2 to 0.7 µs more. A thread
     /// that moves to another CPU between the two leaves up to 30 pages behind,
     /// as does one that brought pages in on another CPU a moment before: the
-    /// kernel has them in a batch of that CPU's, too, and passes them over.
+    /// kernel has them in a batch of that CPU's, too, and passes them over. So it
+    /// does with pages that it is just moving to another place (compaction).
     ///
     /// Pages that a child of a fork shares are `LazyFree`, too, but nothing is
     /// gained by them while the child has them.
