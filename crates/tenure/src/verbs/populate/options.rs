@@ -86,8 +86,9 @@ impl CancelToken {
 pub(super) type ProgressFn = dyn Fn(Progress) + Send + Sync;
 
 /// More threads than one for each so many bytes, begun or whole, cost more than
-/// they bring.
-const BYTES_PER_THREAD: usize = 64 << 20;
+/// they bring: two are as fast as one for 8 MiB, and take 0.63 to 0.95 times as long
+/// from here on, by the kind of memory.
+const BYTES_PER_THREAD: usize = 16 << 20;
 
 /// How to populate.
 ///
@@ -146,7 +147,7 @@ impl PopulateOptions {
 
     /// Uses this many threads, the calling one included; 0 counts as 1. Without
     /// it: one for each CPU that affinity and the cgroup's quota allow, at most
-    /// one for each 64 MiB begun. Never more than can share the range in parts of
+    /// one for each 16 MiB begun. Never more than can share the range in parts of
     /// 2 MiB. Where a thread cannot be started the others do its
     /// work.
     pub fn threads(mut self, threads: usize) -> Self {
