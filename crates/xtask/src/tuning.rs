@@ -108,7 +108,7 @@ fn library() -> Vec<Knob> {
         ),
         Knob::new(
             "`PopulateOptions::threads`",
-            "one for each CPU allowed, at most one for each 64 MiB begun",
+            "one for each CPU allowed, at most one for each 16 MiB begun",
             "threads",
             "1 and more",
             "Lower it where other threads of the machine must not be slowed down.",
