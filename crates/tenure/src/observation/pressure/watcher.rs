@@ -1,7 +1,7 @@
 //! The thread that looks, and whom it tells.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::subscription::Subscriber;
 use super::taken::Meter;
 use super::{Level, Reason};
 use crate::ground::error::{Error, Result};
-use crate::ground::sys::fork::{self, ForkMutex, at_fork};
+use crate::ground::sys::fork::{self, ForkMutex, at_fork_once};
 use crate::ground::sys::thread::Thread;
 use crate::ground::sys::watch::{self, Met, Watched};
 use crate::ground::sys::{Errno, psi};
@@ -246,6 +246,6 @@ fn keep_out_of_children() -> std::result::Result<(), Errno> {
             });
         }
     }
-    static REGISTERED: OnceLock<std::result::Result<(), Errno>> = OnceLock::new();
-    *REGISTERED.get_or_init(|| at_fork(prepare, parent, child))
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    at_fork_once(&IS_REGISTERED, prepare, parent, child)
 }
