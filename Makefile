@@ -9,7 +9,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) \
 	ARCHIVE=$(TARGET)/release/libtenure_c.a
 
-.PHONY: demo bench check format lint doc fresh test test-here test-older test-unprivileged \
+.PHONY: demo bench check format lint doc fresh test test-thorough test-rest test-older test-unprivileged \
 	test-kernels fuzz miri deny generate install uninstall clean
 
 # Six experiments on this machine's memory, within a minute; the last line is the path
@@ -33,24 +33,34 @@ lint:
 doc:
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --workspace --no-deps --document-private-items
 
-# The layers hold, and what is made from the source is as it would be made now.
+# The layers hold, no retired term is used, and generated files are fresh.
 fresh:
 	$(CARGO) xtask layers
+	$(CARGO) xtask terms
 	$(CARGO) xtask generate --check
 	$(CARGO) xtask dependencies --check
 
-# Every test there is: as whoever calls it; the library's without what older kernels
-# lack; and, as root, once more as an unprivileged user.
-test: test-here test-older test-unprivileged
-
-test-here:
+# Everything that protects a contract, in one pass of a few minutes.
+test:
 	$(CARGO) xtask test
 
-test-older:
-	$(CARGO) xtask test --older
+# What is slow and rarely the first to fail.
+test-thorough: test-rest test-older test-unprivileged
 
+# Every errno of every call, missing features, sanitizers, valgrind, real programs, soaks,
+# corpora, models.
+test-rest:
+	$(CARGO) xtask test --thorough
+
+# The library's tests without the features that older kernels lack.
+test-older:
+	$(CARGO) xtask test --package tenure --skip fault:: \
+		--without procmap_query,pagemap_scan,mremap_dontunmap,madv_dontneed_locked,smaps_lock_mode
+	$(CARGO) xtask test --package tenure --without madv_populate tenure::populate tenure::lazy_free
+
+# `make test` once more without privileges, if the caller is root.
 test-unprivileged:
-	if [ "$$(id -u)" = 0 ]; then $(CARGO) xtask test --unprivileged; fi
+	if [ "$$(id -u)" = 0 ]; then $(CARGO) xtask test --unprivileged --skip fault::; fi
 
 # The library's tests on Debian's kernels, emulated: an hour or two; docs/KERNELS.md tells
 # what came of it.
@@ -67,11 +77,12 @@ fuzz:
 # The library's unit tests that ask nothing of the kernel, in Miri, with a nightly
 # toolchain that has it. (It knows neither mremap and userfaultfd nor memory without
 # access, and takes minutes for ready::locked_file::queue.)
-MIRI_TESTS := background::freeing::tempo background::pace ground::bytes ground::range \
+MIRI_TESTS := background::freeing::worker_scaling background::chunk_sizer ground::bytes ground::range \
 	observation::pressure::judge observation::pressure::pause ready::locked_file::chunks \
-	verbs::populate::crew verbs::populate::options \
-	verbs::volatile::marks verbs::volatile::objects verbs::volatile::patience \
-	verbs::volatile::runs verbs::volatile::tally verbs::volatile::word
+	verbs::populate::workers verbs::populate::options \
+	verbs::volatile::registry::marks verbs::volatile::registry::objects \
+	verbs::volatile::registry::offer_backoff verbs::volatile::registry::local_counts \
+	verbs::volatile::registry::word verbs::volatile::engine::free_extents
 miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=16 \
 		$(CARGO) +nightly miri test --package tenure --lib -- $(MIRI_TESTS)

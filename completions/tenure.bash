@@ -31,9 +31,6 @@ _tenure() {
             tenure,run)
                 cmd="tenure__subcmd__run"
                 ;;
-            tenure,soak)
-                cmd="tenure__subcmd__soak"
-                ;;
             tenure,stat)
                 cmd="tenure__subcmd__stat"
                 ;;
@@ -52,9 +49,6 @@ _tenure() {
             tenure__subcmd__help,run)
                 cmd="tenure__subcmd__help__subcmd__run"
                 ;;
-            tenure__subcmd__help,soak)
-                cmd="tenure__subcmd__help__subcmd__soak"
-                ;;
             tenure__subcmd__help,stat)
                 cmd="tenure__subcmd__help__subcmd__stat"
                 ;;
@@ -65,7 +59,7 @@ _tenure() {
 
     case "${cmd}" in
         tenure)
-            opts="-h -V --help --version bench doctor report run soak stat help"
+            opts="-h -V --help --version bench doctor report run stat help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -123,7 +117,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__help)
-            opts="bench doctor report run soak stat help"
+            opts="bench doctor report run stat help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -206,20 +200,6 @@ _tenure() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        tenure__subcmd__help__subcmd__soak)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         tenure__subcmd__help__subcmd__stat)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -284,36 +264,6 @@ _tenure() {
                     return 0
                     ;;
                 --exit)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        tenure__subcmd__soak)
-            opts="-h --minutes --seed --threads --memory --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --minutes)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --seed)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --threads)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --memory)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -30,7 +30,6 @@ complete -c tenure -n "__fish_tenure_needs_command" -f -a "bench" -d 'Measure te
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "doctor" -d 'Tell what this kernel, container and their limits allow tenure to do'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "report" -d 'Make one page of what `tenure bench --json` has printed'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "run" -d 'Run a program with tenure under it'
-complete -c tenure -n "__fish_tenure_needs_command" -f -a "soak" -d 'Use everything that tenure does at once, and check every byte'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "stat" -d 'Show how much memory processes or a cgroup really use'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l rounds -d 'Measure exactly N rounds [default: 11, 41 of short ones, or as many as there is time for, but at least 3; with --quick 5, and at least 2]' -r
@@ -54,27 +53,20 @@ complete -c tenure -n "__fish_tenure_using_subcommand report" -s h -l help -d 'P
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap-threshold -d 'Serve requests of SIZE and more from tenure\'s heap; turns the heap on' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l munmap -d 'Unmap large anonymous memory at once for the caller; free its pages behind it' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l discard -d 'Have madvise(MADV_DONTNEED) return at once; free the pages behind it' -r
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l lock -d 'Lock all memory, each page when it is first used' -r
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l lock -d 'Lock all memory, each page on its first use' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l populate -d 'Fault private anonymous mappings of SIZE and more in when they are made' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l exit -d 'Let the process\'s end be seen before its memory is freed' -r
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap -d 'Serve large requests of malloc and its kin from tenure\'s heap'
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap -d 'Serve large requests of malloc and its relatives from tenure\'s heap'
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l stats -d 'Print a summary to standard error when a program ends'
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l verbose -d 'Print one line to standard error when a program begins: what is on'
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l verbose -d 'Print one line to standard error when a program begins: the options in effect'
 complete -c tenure -n "__fish_tenure_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tenure -n "__fish_tenure_using_subcommand soak" -l minutes -d 'Go on for N minutes; fractions are allowed' -r
-complete -c tenure -n "__fish_tenure_using_subcommand soak" -l seed -d 'Make all decisions from S' -r
-complete -c tenure -n "__fish_tenure_using_subcommand soak" -l threads -d 'Use N threads [default: 2 for each CPU, at most 8]' -r
-complete -c tenure -n "__fish_tenure_using_subcommand soak" -l memory -d 'Limit the memory cgroup to SIZE MiB, at least 128 for each thread [default: 160 for each thread]' -r
-complete -c tenure -n "__fish_tenure_using_subcommand soak" -l json -d 'Print one JSON document and nothing else on standard output'
-complete -c tenure -n "__fish_tenure_using_subcommand soak" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tenure -n "__fish_tenure_using_subcommand stat" -l cgroup -d 'Show a memory cgroup, version 1 or 2, and the processes in it and below: a folder, or a path as in /proc/PID/cgroup. What is lazily free is the sum over the processes that may be looked at; the cgroup\'s own figures count it as anonymous memory and, on the kernel\'s lists, as inactive file pages' -r -F
-complete -c tenure -n "__fish_tenure_using_subcommand stat" -l watch -d 'Show it anew every SECONDS, in place on a terminal, until the processes have ended (then the exit status is 0), the cgroup is gone, or Ctrl-C' -r
-complete -c tenure -n "__fish_tenure_using_subcommand stat" -l json -d 'Print JSON and nothing else on standard output: one document, or with --watch one on each line. Figures that the kernel does not tell are null'
+complete -c tenure -n "__fish_tenure_using_subcommand stat" -l cgroup -d 'Show a memory cgroup, version 1 or 2, and the processes in it and below: a folder, or a path as in /proc/PID/cgroup. "lazily free" is the sum over the processes that may be read; the cgroup\'s own figures count these pages as anonymous memory and, on the kernel\'s lists, as inactive file pages' -r -F
+complete -c tenure -n "__fish_tenure_using_subcommand stat" -l watch -d 'Repeat every SECONDS, in place on a terminal, until the processes have ended or the cgroup is gone (then the exit status is 0), or Ctrl-C' -r
+complete -c tenure -n "__fish_tenure_using_subcommand stat" -l json -d 'Print JSON and nothing else on standard output: one document, or with --watch one on each line. Figures that the kernel does not report are null'
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run soak stat help" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run soak stat help" -f -a "doctor" -d 'Tell what this kernel, container and their limits allow tenure to do'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run soak stat help" -f -a "report" -d 'Make one page of what `tenure bench --json` has printed'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run soak stat help" -f -a "run" -d 'Run a program with tenure under it'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run soak stat help" -f -a "soak" -d 'Use everything that tenure does at once, and check every byte'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run soak stat help" -f -a "stat" -d 'Show how much memory processes or a cgroup really use'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run soak stat help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run stat help" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run stat help" -f -a "doctor" -d 'Tell what this kernel, container and their limits allow tenure to do'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run stat help" -f -a "report" -d 'Make one page of what `tenure bench --json` has printed'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run stat help" -f -a "run" -d 'Run a program with tenure under it'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run stat help" -f -a "stat" -d 'Show how much memory processes or a cgroup really use'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run stat help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

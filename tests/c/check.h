@@ -1,4 +1,4 @@
-/* What the test programs of the C interface need. */
+/* Includes that the test programs of the C interface share. */
 #ifndef CHECK_H
 #define CHECK_H
 

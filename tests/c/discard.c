@@ -1,7 +1,8 @@
-/* Discarding means what MADV_DONTNEED means, large and small, and drain waits. */
+/* tenure_discard() does what MADV_DONTNEED does, for small and large ranges, and
+ * tenure_drain() waits. */
 #include "check.h"
 
-static void discards(size_t len)
+static void discard_part_of_mapping_reads_zeros(size_t len)
 {
     char *memory = map(len);
     memset(memory, 7, len);
@@ -12,7 +13,7 @@ static void discards(size_t len)
     CHECK_IS(munmap(memory, len), 0);
 }
 
-static void a_private_file_reads_as_the_file(void)
+static void discard_private_file_reads_as_file(void)
 {
     int fd = memfd_create("file", MFD_CLOEXEC);
     CHECK(fd >= 0);
@@ -26,7 +27,7 @@ static void a_private_file_reads_as_the_file(void)
     close(fd);
 }
 
-static void refuses(void)
+static void discard_invalid_range_changes_nothing(void)
 {
     size_t len = 4 * page();
     char *memory = map(len);
@@ -46,7 +47,7 @@ static void refuses(void)
     CHECK_IS(tenure_discard(shared, len), -EINVAL);
 }
 
-static void drain_waits(void)
+static void drain_after_large_munmap_leaves_nothing_pending(void)
 {
     size_t len = (size_t)256 << 20;
     struct tenure_stats stats;
@@ -64,10 +65,10 @@ static void drain_waits(void)
 
 int main(void)
 {
-    discards(4 * page());
-    discards((size_t)64 << 20);
-    a_private_file_reads_as_the_file();
-    refuses();
-    drain_waits();
+    discard_part_of_mapping_reads_zeros(4 * page());
+    discard_part_of_mapping_reads_zeros((size_t)64 << 20);
+    discard_private_file_reads_as_file();
+    discard_invalid_range_changes_nothing();
+    drain_after_large_munmap_leaves_nothing_pending();
     return 0;
 }

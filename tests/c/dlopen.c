@@ -1,6 +1,6 @@
-/* The library is loaded and closed again and again, with its threads at work and forks
- * between: it stays, for its threads and its fork handlers are in it. Links nothing;
- * TENURE_LIBRARY names the file. */
+/* The library is loaded and closed repeatedly, while its threads work and the program
+ * forks: it stays loaded, because it contains the code of its threads and fork handlers.
+ * The program does not link it; TENURE_LIBRARY is its path. */
 #include "check.h"
 
 #include <dlfcn.h>
@@ -9,10 +9,10 @@
 typedef int mark_fn(void *, size_t);
 typedef int unmark_fn(void *, size_t, struct tenure_range *, size_t, size_t *);
 
-static int child(void *memory)
+static int read_volatile_byte(void *memory)
 {
-    /* What is volatile has been protected anew by a handler of the library's: the old
-     * bytes, or SIGBUS, never zeros. */
+    /* A fork handler of the library's has protected the volatile range again: the child
+     * reads the old bytes or gets SIGBUS, but never reads zeros. */
     return *(char *)memory == 7 ? 0 : 1;
 }
 
@@ -37,12 +37,12 @@ int main(void)
         memset(memory, 7, len);
         memset(other, 7, len);
         CHECK_IS(mark(memory, len), 0);
-        CHECK_IS(unmap(other, len), 0); /* a thread of its frees it */
+        CHECK_IS(unmap(other, len), 0); /* a worker thread frees it */
         CHECK_IS(dlclose(library), 0);
-        usleep(i < 4 ? 150000 : 1000); /* the keeper offers it */
-        int status = in_child(child, memory);
+        usleep(i < 4 ? 150000 : 1000); /* the offer thread offers it */
+        int status = in_child(read_volatile_byte, memory);
         CHECK(status == 0 || status == 128 + SIGBUS);
-        /* The kernel may have taken some by itself. */
+        /* The kernel may have purged some pages. */
         if (unmark(memory, len, NULL, 0, NULL) == 0)
             CHECK_IS(memory[len - 1], 7);
         CHECK_IS(unmap(memory, len), 0);

@@ -1,14 +1,14 @@
-/* errno is not touched, by success or failure, and a thread is cancelled outside of
- * tenure only. */
+/* errno is unchanged by success and by failure, and a thread is cancelled only outside of
+ * tenure. */
 #include "check.h"
 
 #include <pthread.h>
 
-static void *cancelled(void *data)
+static void *call_tenure_when_cancelled(void *data)
 {
     char *memory = data;
-    /* Cancelled already, it gets as far as the next point of cancellation that is not
-     * tenure's. */
+    /* The thread is cancelled already, and runs until the next cancellation point outside of
+     * tenure. */
     pthread_cancel(pthread_self());
     CHECK_IS(tenure_populate(memory, 64 * page(), TENURE_POPULATE_WRITE), 0);
     CHECK_IS(tenure_mvolatile(memory, 64 * page()), 0);
@@ -37,11 +37,11 @@ int main(void)
     CHECK_IS(tenure_drain(-1), 0);
     CHECK_IS(errno, 77);
 
-    CHECK_IS(pthread_create(&thread, NULL, cancelled, memory), 0);
+    CHECK_IS(pthread_create(&thread, NULL, call_tenure_when_cancelled, memory), 0);
     CHECK_IS(pthread_join(thread, &result), 0);
     CHECK(result == PTHREAD_CANCELED);
     CHECK_IS(memory[0], 1);
-    /* No lock of tenure's was left behind. */
+    /* The cancelled thread has left no lock of tenure's held. */
     CHECK_IS(tenure_mnovolatile(memory, 64 * page(), NULL, 0, NULL), 0);
     return 0;
 }

@@ -1,5 +1,5 @@
 /* Forks while other threads use every verb: each child can use all of them, and has its
- * own copy of what is volatile. */
+ * own copy of the volatile range. */
 #include "check.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 static atomic_int over;
 static char *shared_copy;
 
-static void use_all(size_t len)
+static void use_every_verb(size_t len)
 {
     char *memory = map(len);
     struct tenure_stats stats;
@@ -26,40 +26,40 @@ static void use_all(size_t len)
     CHECK_IS(tenure_munmap(memory, len), 0);
 }
 
-static void *busy(void *data)
+static void *use_every_verb_until_over(void *data)
 {
     (void)data;
     while (!over)
-        use_all((size_t)5 << 20);
+        use_every_verb((size_t)5 << 20);
     return NULL;
 }
 
-/* The kernel may have taken some by itself; what it has not is as it was. */
-static void take_back(void)
+/* The kernel may have purged some pages; all others are as they were. */
+static void unmark_and_check(void)
 {
     size_t len = 16 * page(), count;
-    struct tenure_range lost[16];
-    int answer = tenure_mnovolatile(shared_copy, len, lost, 16, &count);
+    struct tenure_range purged[16];
+    int answer = tenure_mnovolatile(shared_copy, len, purged, 16, &count);
     CHECK(answer == 0 || answer == 1);
     CHECK_IS(answer, count > 0);
     for (size_t i = 0; i < count; i++)
-        memset(lost[i].addr, 5, lost[i].len);
+        memset(purged[i].addr, 5, purged[i].len);
     for (size_t at = 0; at < len; at++)
         CHECK_IS(shared_copy[at], 5);
 }
 
-static int child(void *data)
+static int unmark_and_use_every_verb(void *data)
 {
     (void)data;
-    alarm(60); /* a lock that was left behind would never be free */
-    take_back();
-    use_all((size_t)5 << 20);
+    alarm(60); /* ends the child if it waits for a lock that no thread will release */
+    unmark_and_check();
+    use_every_verb((size_t)5 << 20);
     CHECK_IS(tenure_drain(-1), 0);
     return 0;
 }
 
-/* What forks need is there before the first call. */
-static int is_prepared(void)
+/* Whether the library was prepared for forks before the first call. */
+static int is_prepared_before_first_call(void)
 {
     char line[512];
     int found = 0;
@@ -76,15 +76,15 @@ int main(void)
     pthread_t threads[2];
     size_t len = 16 * page();
 
-    CHECK(is_prepared());
+    CHECK(is_prepared_before_first_call());
     shared_copy = map(len);
     memset(shared_copy, 5, len);
     for (int i = 0; i < 2; i++)
-        CHECK_IS(pthread_create(&threads[i], NULL, busy, NULL), 0);
+        CHECK_IS(pthread_create(&threads[i], NULL, use_every_verb_until_over, NULL), 0);
     for (int i = 0; i < FORKS; i++) {
         CHECK_IS(tenure_mvolatile(shared_copy, len), 0);
-        CHECK_IS(in_child(child, NULL), 0);
-        take_back();
+        CHECK_IS(in_child(unmark_and_use_every_verb, NULL), 0);
+        unmark_and_check();
     }
     over = 1;
     for (int i = 0; i < 2; i++)

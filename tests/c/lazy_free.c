@@ -1,15 +1,15 @@
-/* What is freed lazily and written again stays (LTP's madvise09); what MADV_FREE
- * refuses is an error (madvise02), and a hole changes nothing. */
+/* A lazily freed page that is written again keeps its contents (LTP's madvise09); a range
+ * that MADV_FREE refuses is an error (madvise02), and with a hole nothing changes. */
 #include "check.h"
 
-static void written_pages_stay(void)
+static void lazy_free_written_page_is_kept(void)
 {
     size_t len = 64 * page();
     char *memory = map(len);
     memset(memory, 7, len);
     CHECK_IS(tenure_lazy_free(memory, len), 0);
     memory[0] = 9;
-    /* Takes what is still lazily free, as memory pressure would. */
+    /* Reclaims the pages that are still lazily free, as memory pressure would. */
     CHECK_IS(madvise(memory, len, MADV_PAGEOUT), 0);
     CHECK_IS(memory[0], 9);
     CHECK_IS(memory[1], 7);
@@ -18,7 +18,7 @@ static void written_pages_stay(void)
     CHECK_IS(munmap(memory, len), 0);
 }
 
-static void refuses(void)
+static void lazy_free_invalid_range_changes_nothing(void)
 {
     size_t len = 4 * page();
     char *memory = map_apart(len);
@@ -45,7 +45,7 @@ static void refuses(void)
 
 int main(void)
 {
-    written_pages_stay();
-    refuses();
+    lazy_free_written_page_is_kept();
+    lazy_free_invalid_range_changes_nothing();
     return 0;
 }

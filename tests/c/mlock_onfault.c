@@ -1,8 +1,8 @@
-/* Locks as the kernel's self-test mlock2-tests and LTP's mlock201 and mlock203 assert
- * them: on fault, nothing comes in before it is used; at once, everything does. */
+/* Locks behave as the kernel's self-test mlock2-tests and LTP's mlock201 and mlock203
+ * assert: on fault, no page is resident before it is used; otherwise every page is. */
 #include "check.h"
 
-static void on_fault(void)
+static void mlock_onfault_brings_in_used_pages_only(void)
 {
     size_t len = 3 * page();
     char *memory = map_apart(len);
@@ -13,7 +13,7 @@ static void on_fault(void)
     memory[page()] = 1;
     CHECK_IS(resident(memory, len), 1);
     CHECK_IS(smaps_kib(memory, "Locked:"), page() / 1024);
-    /* Locked a second time, it is not counted twice, and takes the new mode. */
+    /* The second lock does not count again, and changes the mode. */
     CHECK_IS(tenure_mlock(memory, len, TENURE_LOCK_NOW), 0);
     CHECK_IS(resident(memory, len), 3);
     CHECK(!has_flag(memory, " lf"));
@@ -24,8 +24,8 @@ static void on_fault(void)
     CHECK_IS(munmap(memory, len), 0);
 }
 
-/* A part of a mapping becomes a mapping of its own, and one again. */
-static void parts(void)
+/* Unlocking a part splits the mapping, and unlocking the rest merges it again. */
+static void munlock_part_splits_and_merges_mapping(void)
 {
     size_t len = 3 * page();
     char *memory = map_apart(len);
@@ -40,7 +40,7 @@ static void parts(void)
     CHECK_IS(munmap(memory, len), 0);
 }
 
-static void refuses(void)
+static void mlock_invalid_call_locks_nothing(void)
 {
     size_t len = 3 * page();
     char *memory = map_apart(len);
@@ -60,26 +60,26 @@ static void refuses(void)
     CHECK_IS(tenure_munlock(memory, page(), TENURE_LOCK_ONFAULT), 0);
 }
 
-static int child_has_no_lock(void *memory)
+static int has_no_lock(void *memory)
 {
     CHECK(!has_flag(memory, " lo"));
     return 0;
 }
 
-static void children_have_none(void)
+static void mlock_child_inherits_no_lock(void)
 {
     char *memory = map_apart(page());
     CHECK_IS(tenure_mlock(memory, page(), TENURE_LOCK_NOW), 0);
-    CHECK_IS(in_child(child_has_no_lock, memory), 0);
+    CHECK_IS(in_child(has_no_lock, memory), 0);
     CHECK(has_flag(memory, " lo"));
     CHECK_IS(tenure_munlock(memory, page(), TENURE_LOCK_NOW), 0);
 }
 
 int main(void)
 {
-    on_fault();
-    parts();
-    refuses();
-    children_have_none();
+    mlock_onfault_brings_in_used_pages_only();
+    munlock_part_splits_and_merges_mapping();
+    mlock_invalid_call_locks_nothing();
+    mlock_child_inherits_no_lock();
     return 0;
 }

@@ -1,7 +1,7 @@
-/* Locking all memory, on fault or at once, now and in future. */
+/* tenure_mlockall() locks all memory, on fault or now, of current and future mappings. */
 #include "check.h"
 
-static int locks_all(void *unused)
+static int mlockall_onfault_locks_current_and_future(void *unused)
 {
     size_t len = 4 * page();
     char *before = map_apart(len);
@@ -17,7 +17,7 @@ static int locks_all(void *unused)
     char *after = map_apart(len);
     CHECK(has_flag(after, " lf"));
     CHECK_IS(resident(after, len), 0);
-    /* MAP_POPULATE would bring nothing in here. */
+    /* MAP_POPULATE would fault no page in here. */
     CHECK_IS(tenure_populate(after, len, TENURE_POPULATE_WRITE), 0);
     CHECK_IS(resident(after, len), 4);
 
@@ -40,7 +40,7 @@ int main(void)
     CHECK_IS(tenure_mlockall(TENURE_LOCK_CURRENT | TENURE_LOCK_NOW | 0x80), -EINVAL);
     CHECK_IS(tenure_munlockall(0), -EINVAL);
     CHECK_IS(tenure_munlockall(TENURE_LOCK_CURRENT), -EINVAL);
-    int status = in_child(locks_all, NULL);
+    int status = in_child(mlockall_onfault_locks_current_and_future, NULL);
     if (status == 77)
         skip("RLIMIT_MEMLOCK does not allow locking all memory");
     return status;

@@ -1,11 +1,11 @@
-/* A mapping comes back as asked for, or not at all. */
+/* tenure_mmap() returns a mapping as requested, or maps nothing. */
 #include "check.h"
 
 #include <fcntl.h>
 
 enum { PROT = PROT_READ | PROT_WRITE, PRIVATE = MAP_PRIVATE | MAP_ANONYMOUS };
 
-static void ready(void)
+static void mmap_anonymous_is_populated(void)
 {
     size_t len = 8 * page();
     void *memory;
@@ -15,18 +15,18 @@ static void ready(void)
     CHECK_IS(resident(memory, len), 8);
     CHECK_IS(tenure_munmap(memory, len), 0);
 
-    /* fd is not looked at, and the length is rounded up. */
+    /* fd is ignored, and the length is rounded up. */
     CHECK_IS(tenure_mmap(&memory, len - 1, PROT, PRIVATE, 12345, 0, 0), 0);
     ((char *)memory)[len - 1] = 1;
     CHECK_IS(tenure_munmap(memory, len), 0);
 }
 
-static int is_wiped(void *memory)
+static int first_byte(void *memory)
 {
     return *(char *)memory;
 }
 
-static void marked(void)
+static void mmap_with_flags_is_locked_and_advised(void)
 {
     size_t len = 64 * page();
     void *memory;
@@ -41,11 +41,11 @@ static void marked(void)
     CHECK(has_flag(memory, " dd"));
     CHECK(has_flag(memory, " wf"));
     *(char *)memory = 1;
-    CHECK_IS(in_child(is_wiped, memory), 0);
+    CHECK_IS(in_child(first_byte, memory), 0);
     CHECK_IS(tenure_munmap(memory, len), 0);
 }
 
-static void files(void)
+static void mmap_file_maps_it_or_nothing(void)
 {
     int fd = memfd_create("file", MFD_CLOEXEC);
     void *memory;
@@ -58,7 +58,7 @@ static void files(void)
     CHECK_IS(*(char *)memory, 'x');
     CHECK_IS(tenure_munmap(memory, page()), 0);
 
-    /* A file that is too short: nothing stays mapped, `out` is as it was. */
+    /* The file is too short: nothing stays mapped, and `out` is unchanged. */
     memory = &fd;
     CHECK_IS(tenure_mmap(&memory, 4 * page(), PROT, MAP_SHARED, fd, 0,
                          TENURE_MAP_POPULATE_READ),
@@ -75,15 +75,15 @@ static void files(void)
     CHECK_IS(tenure_mmap(&memory, page(), PROT, MAP_SHARED, -1, 0, 0), -EBADF);
 }
 
-static void huge_pages(void)
+static void mmap_huge_pages_succeeds_or_is_enomem(void)
 {
     void *memory;
     int answer = tenure_mmap(&memory, 1, PROT, PRIVATE | MAP_HUGETLB, -1, 0, 0);
-    /* No huge page here is as good an answer. */
+    /* The system may have no huge pages. */
     CHECK(answer == 0 || answer == -ENOMEM);
 }
 
-static void refuses(void)
+static void mmap_invalid_call_fails(void)
 {
     void *memory;
     int read_only = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
@@ -110,10 +110,10 @@ static void refuses(void)
 
 int main(void)
 {
-    ready();
-    files();
-    huge_pages();
-    refuses();
-    marked();
+    mmap_anonymous_is_populated();
+    mmap_file_maps_it_or_nothing();
+    mmap_huge_pages_succeeds_or_is_enomem();
+    mmap_invalid_call_fails();
+    mmap_with_flags_is_locked_and_advised();
     return 0;
 }

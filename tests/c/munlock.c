@@ -1,5 +1,5 @@
-/* Unlocking names the modes to clear (LTP's munlock, and the munlock2 that was
- * proposed). */
+/* tenure_munlock() clears the given modes only (LTP's munlock, and the proposed
+ * munlock2). */
 #include "check.h"
 
 int main(void)
@@ -18,7 +18,7 @@ int main(void)
     CHECK_IS(tenure_munlock(memory, len, both), 0);
     CHECK(!has_flag(memory, " lo"));
 
-    /* What others have locked counts, too. */
+    /* Locks made without tenure are cleared as well. */
     others_lock(memory, page());
     CHECK_IS(tenure_munlock(memory, len, TENURE_LOCK_ONFAULT), 0);
     CHECK(has_flag(memory, " lo"));

@@ -1,5 +1,5 @@
-/* Unmapping means what munmap() means, holes included (LTP's munmap03 for what it
- * refuses), large and small. */
+/* tenure_munmap() does what munmap() does, for small and large ranges and with holes (LTP's
+ * munmap03 for the errors). */
 #include "check.h"
 
 #include <sys/uio.h>
@@ -18,21 +18,21 @@ static int holds_seven(char *memory)
     return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1 && byte == 7;
 }
 
-static void unmaps_small(void)
+static void munmap_small_range_with_hole_unmaps_it(void)
 {
     size_t len = 4 * page();
     char *memory = map(len);
     memset(memory, 7, len);
     CHECK_IS(tenure_munmap(memory + page(), page()), 0);
     CHECK(!is_mapped(memory + page()));
-    /* Holes are fine. */
+    /* The range has a hole now. */
     CHECK_IS(tenure_munmap(memory, len), 0);
     for (size_t at = 0; at < len; at += page())
         CHECK(!is_mapped(memory + at));
 }
 
-/* A thread that frees may have its stack in this place already. */
-static void unmaps_large(void)
+/* A worker thread may already have its stack at this address. */
+static void munmap_large_range_frees_its_pages(void)
 {
     size_t len = (size_t)64 << 20;
     char *memory = map(len);
@@ -42,7 +42,7 @@ static void unmaps_large(void)
         CHECK(!holds_seven(memory + at));
 }
 
-static void a_part(void)
+static void munmap_part_keeps_the_rest(void)
 {
     size_t len = (size_t)32 << 20;
     char *memory = map(len);
@@ -54,13 +54,14 @@ static void a_part(void)
     CHECK_IS(tenure_munmap(memory + len - page(), page()), 0);
 }
 
-static void refuses(void)
+static void munmap_invalid_range_changes_nothing(void)
 {
     char *memory = map(2 * page());
     memory[0] = 7;
     CHECK_IS(tenure_munmap(memory + 1, page()), -EINVAL);
     CHECK_IS(tenure_munmap(memory, page() + 1), -EINVAL);
     CHECK_IS(tenure_munmap(memory, 0), 0);
+    CHECK_IS(tenure_munmap(NULL, page()), 0);
     CHECK_IS(tenure_munmap(memory, ~(page() - 1)), -EINVAL);
     CHECK_IS(memory[0], 7);
     CHECK_IS(munmap(memory, 2 * page()), 0);
@@ -68,10 +69,10 @@ static void refuses(void)
 
 int main(void)
 {
-    unmaps_small();
-    unmaps_large();
-    a_part();
-    refuses();
+    munmap_small_range_with_hole_unmaps_it();
+    munmap_large_range_frees_its_pages();
+    munmap_part_keeps_the_rest();
+    munmap_invalid_range_changes_nothing();
     CHECK_IS(tenure_drain(-1), 0);
     return 0;
 }

@@ -1,9 +1,9 @@
-/* Populating means what MADV_POPULATE_READ and MADV_POPULATE_WRITE mean, and refuses
- * what they refuse (as the kernel's self-test madv_populate asserts), but changes
+/* tenure_populate() does what MADV_POPULATE_READ and MADV_POPULATE_WRITE do, and fails
+ * where they fail (as the kernel's self-test madv_populate asserts), but changes
  * nothing when a part is not mapped. */
 #include "check.h"
 
-static void brings_pages_in(void)
+static void populate_write_brings_pages_in(void)
 {
     size_t len = 32 * page();
     char *memory = map(len);
@@ -11,7 +11,7 @@ static void brings_pages_in(void)
     CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_WRITE), 0);
     CHECK_IS(resident(memory, len), 32);
     CHECK(memory[0] == 0 && memory[len - 1] == 0);
-    /* Again, with contents: they stay. */
+    /* Contents stay when the range is populated again. */
     memset(memory, 7, len);
     CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_WRITE), 0);
     CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_READ), 0);
@@ -19,7 +19,7 @@ static void brings_pages_in(void)
     CHECK_IS(munmap(memory, len), 0);
 }
 
-static void reading_takes_no_memory(void)
+static void populate_read_uses_no_memory(void)
 {
     size_t len = 32 * page();
     char *memory = map_apart(len);
@@ -28,7 +28,7 @@ static void reading_takes_no_memory(void)
     CHECK_IS(munmap(memory, len), 0);
 }
 
-static void rounds_out_and_takes_nothing(void)
+static void populate_length_is_rounded_up_and_zero_does_nothing(void)
 {
     char *memory = map(4 * page());
     CHECK_IS(tenure_populate(memory, 0, TENURE_POPULATE_WRITE), 0);
@@ -38,7 +38,7 @@ static void rounds_out_and_takes_nothing(void)
     CHECK_IS(munmap(memory, 4 * page()), 0);
 }
 
-static void refuses(void)
+static void populate_invalid_call_changes_nothing(void)
 {
     size_t len = 8 * page();
     char *memory = map(len);
@@ -53,7 +53,7 @@ static void refuses(void)
     CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_READ | 0x80), -EINVAL);
     CHECK_IS(tenure_populate(memory, SIZE_MAX, TENURE_POPULATE_READ), -EINVAL);
 
-    /* Holes: the kernel would have populated what lies before. */
+    /* The kernel would have populated the pages before the hole. */
     CHECK_IS(munmap(memory + 4 * page(), page()), 0);
     CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_WRITE), -ENOMEM);
     CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_READ), -ENOMEM);
@@ -69,7 +69,7 @@ static void refuses(void)
     CHECK_IS(munmap(memory, len), 0);
 }
 
-static void past_the_end_of_a_file(void)
+static void populate_past_end_of_file_is_efault(void)
 {
     int fd = memfd_create("short", MFD_CLOEXEC);
     CHECK(fd >= 0);
@@ -85,10 +85,10 @@ static void past_the_end_of_a_file(void)
 
 int main(void)
 {
-    brings_pages_in();
-    reading_takes_no_memory();
-    rounds_out_and_takes_nothing();
-    refuses();
-    past_the_end_of_a_file();
+    populate_write_brings_pages_in();
+    populate_read_uses_no_memory();
+    populate_length_is_rounded_up_and_zero_does_nothing();
+    populate_invalid_call_changes_nothing();
+    populate_past_end_of_file_is_efault();
     return 0;
 }

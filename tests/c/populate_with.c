@@ -1,25 +1,25 @@
-/* Options: progress is told and can end the call, and structures of other versions are
- * read or refused. */
+/* The options of tenure_populate_with(): the callback reports progress and can end the
+ * call, and structures of other versions are accepted or refused. */
 #include "check.h"
 
 #define LEN ((size_t)16 << 20)
 
-struct heard {
+struct reports {
     size_t calls, done_bytes, total_bytes;
-    int answer;
+    int result;
 };
 
-static int hear(size_t done_bytes, size_t total_bytes, void *data)
+static int report(size_t done_bytes, size_t total_bytes, void *data)
 {
-    struct heard *heard = data;
-    heard->calls++;
-    CHECK(done_bytes >= heard->done_bytes);
-    heard->done_bytes = done_bytes;
-    heard->total_bytes = total_bytes;
-    return heard->answer;
+    struct reports *reports = data;
+    reports->calls++;
+    CHECK(done_bytes >= reports->done_bytes);
+    reports->done_bytes = done_bytes;
+    reports->total_bytes = total_bytes;
+    return reports->result;
 }
 
-static struct tenure_populate_options fresh(void)
+static struct tenure_populate_options default_options(void)
 {
     struct tenure_populate_options options;
     memset(&options, 0, sizeof(options));
@@ -27,24 +27,24 @@ static struct tenure_populate_options fresh(void)
     return options;
 }
 
-static void progress_is_told(void)
+static void progress_callback_reports_total(void)
 {
     char *memory = map(LEN);
-    struct heard heard = {0, 0, 0, 0};
-    struct tenure_populate_options options = fresh();
+    struct reports reports = {0, 0, 0, 0};
+    struct tenure_populate_options options = default_options();
     options.threads = 2;
     options.chunk_bytes = 64 << 10;
-    options.progress = hear;
-    options.data = &heard;
+    options.progress = report;
+    options.data = &reports;
     CHECK_IS(tenure_populate_with(memory, LEN, TENURE_POPULATE_WRITE, &options), 0);
-    CHECK(heard.calls >= 1);
-    CHECK_IS(heard.done_bytes, LEN);
-    CHECK_IS(heard.total_bytes, LEN);
+    CHECK(reports.calls >= 1);
+    CHECK_IS(reports.done_bytes, LEN);
+    CHECK_IS(reports.total_bytes, LEN);
     CHECK_IS(resident(memory, LEN), LEN / page());
     CHECK_IS(munmap(memory, LEN), 0);
 }
 
-static void without_options(void)
+static void options_null_uses_defaults(void)
 {
     char *memory = map(LEN);
     CHECK_IS(tenure_populate_with(memory, LEN, TENURE_POPULATE_WRITE, NULL), 0);
@@ -52,25 +52,25 @@ static void without_options(void)
     CHECK_IS(munmap(memory, LEN), 0);
 }
 
-/* A chunk at a time takes longer than the 50 ms after which progress is told. */
-static void the_answer_ends_it(void)
+/* With chunks of one page, populating takes longer than the 50 ms between two reports. */
+static void progress_nonzero_return_cancels(void)
 {
     size_t len = (size_t)1 << 30;
     char *memory = map(len);
-    struct heard heard = {0, 0, 0, 1};
-    struct tenure_populate_options options = fresh();
+    struct reports reports = {0, 0, 0, 1};
+    struct tenure_populate_options options = default_options();
     options.threads = 1;
     options.chunk_bytes = page();
-    options.progress = hear;
-    options.data = &heard;
+    options.progress = report;
+    options.data = &reports;
     int answer = tenure_populate_with(
         memory, len, TENURE_POPULATE_WRITE | TENURE_POPULATE_FORCE, &options);
     CHECK_IS(answer, -ECANCELED);
-    CHECK(heard.done_bytes < len);
+    CHECK(reports.done_bytes < len);
     CHECK_IS(munmap(memory, len), 0);
 }
 
-static void other_versions(void)
+static void options_of_other_version_are_accepted_or_refused(void)
 {
     char *memory = map(page());
     struct {
@@ -101,9 +101,9 @@ static void other_versions(void)
 
 int main(void)
 {
-    progress_is_told();
-    without_options();
-    the_answer_ends_it();
-    other_versions();
+    progress_callback_reports_total();
+    options_null_uses_defaults();
+    progress_nonzero_return_cancels();
+    options_of_other_version_are_accepted_or_refused();
     return 0;
 }

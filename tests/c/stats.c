@@ -1,4 +1,4 @@
-/* Counters, and structures of other versions. */
+/* tenure_stats() counts calls that succeed, and fills structures of other versions. */
 #include "check.h"
 
 int main(void)
@@ -17,16 +17,17 @@ int main(void)
 
     CHECK_IS(tenure_stats(NULL, sizeof(stats)), -EFAULT);
     CHECK_IS(tenure_stats(&stats, sizeof(stats)), 0);
-    CHECK_IS(stats.populate_calls, 0);
+    CHECK_IS(stats.populate.calls, 0);
     CHECK_IS(tenure_populate(memory, len, TENURE_POPULATE_WRITE), 0);
     CHECK_IS(tenure_populate(memory, page(), TENURE_POPULATE_WRITE), 0);
     CHECK_IS(tenure_mvolatile(memory, len), 0);
-    /* Failures do not count. */
+    /* Failed calls do not count. */
     CHECK_IS(tenure_mvolatile(memory, 1), -EINVAL);
     CHECK_IS(tenure_stats(&stats, sizeof(stats)), 0);
-    CHECK_IS(stats.populate_calls, 2);
-    CHECK_IS(stats.populate_bytes, 5 * page());
-    CHECK_IS(stats.mark_volatile_calls, 1);
+    CHECK_IS(stats.populate.calls, 2);
+    CHECK_IS(stats.populate.bytes, 5 * page());
+    CHECK_IS(stats.mark_volatile.calls, 1);
+    CHECK_IS(stats.mark_volatile.bytes, len);
     CHECK_IS(stats.volatile_bytes, len);
 
     CHECK_IS(tenure_stats((struct tenure_stats *)(void *)&smaller,
@@ -37,7 +38,7 @@ int main(void)
     CHECK_IS(smaller.other, 9);
     memset(&larger, 9, sizeof(larger));
     CHECK_IS(tenure_stats(&larger.known, sizeof(larger)), 0);
-    CHECK_IS(larger.known.populate_calls, 2);
+    CHECK_IS(larger.known.populate.calls, 2);
     CHECK(larger.later[0] == 0 && larger.later[1] == 0);
     CHECK_IS(tenure_stats(&stats, 0), 0);
     CHECK(tenure_version()[0] >= '0' && tenure_version()[0] <= '9');

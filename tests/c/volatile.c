@@ -1,4 +1,4 @@
-/* Marking, purging and unmarking: exact about what was lost. */
+/* tenure_mnovolatile() reports exactly the pages that were purged. */
 #include "check.h"
 
 #define PAGES 16
@@ -10,7 +10,7 @@ static char *filled(void)
     return memory;
 }
 
-static void intact(unsigned flags)
+static void volatile_not_purged_is_intact(unsigned flags)
 {
     size_t len = PAGES * page(), count = 99;
     char *memory = filled();
@@ -25,7 +25,7 @@ static void intact(unsigned flags)
     CHECK_IS(tenure_munmap(memory, len), 0);
 }
 
-static void runs_are_told(unsigned flags)
+static void purged_runs_are_reported(unsigned flags)
 {
     size_t len = PAGES * page(), count = 99;
     char *memory = filled();
@@ -40,8 +40,8 @@ static void runs_are_told(unsigned flags)
     CHECK(runs[0].addr == memory + page() && runs[0].len == page());
     CHECK(runs[1].addr == memory + 4 * page() && runs[1].len == 2 * page());
     for (size_t i = 0; i < PAGES; i++) {
-        int lost = i == 1 || i == 4 || i == 5 || i == 9;
-        CHECK_IS(memory[i * page()], lost ? 0 : 7);
+        int is_purged = i == 1 || i == 4 || i == 5 || i == 9;
+        CHECK_IS(memory[i * page()], is_purged ? 0 : 7);
     }
     /* Ordinary memory again. */
     memset(memory, 1, len);
@@ -49,7 +49,7 @@ static void runs_are_told(unsigned flags)
     CHECK_IS(tenure_munmap(memory, len), 0);
 }
 
-static void nothing_need_be_told(void)
+static void mnovolatile_null_outputs_are_accepted(void)
 {
     size_t len = PAGES * page(), count = 99;
     char *memory = filled();
@@ -65,7 +65,7 @@ static void nothing_need_be_told(void)
     CHECK_IS(tenure_munmap(memory, len), 0);
 }
 
-static void refuses(void)
+static void volatile_invalid_call_changes_nothing(void)
 {
     size_t len = PAGES * page(), count = 99;
     char *memory = filled();
@@ -77,7 +77,7 @@ static void refuses(void)
     CHECK_IS(tenure_purge(memory, 1), -EINVAL);
     CHECK_IS(tenure_mnovolatile(memory, 1, NULL, 0, &count), -EINVAL);
     CHECK_IS(count, 99);
-    /* What is not volatile is not purged. */
+    /* Nonvolatile pages are not purged. */
     CHECK_IS(tenure_purge(memory, len), 0);
     CHECK_IS(memory[0], 7);
 
@@ -95,11 +95,11 @@ static void refuses(void)
 
 int main(void)
 {
-    intact(0);
-    intact(TENURE_VOLATILE_OFFER_NOW);
-    runs_are_told(0);
-    runs_are_told(TENURE_VOLATILE_OFFER_NOW);
-    nothing_need_be_told();
-    refuses();
+    volatile_not_purged_is_intact(0);
+    volatile_not_purged_is_intact(TENURE_VOLATILE_OFFER_NOW);
+    purged_runs_are_reported(0);
+    purged_runs_are_reported(TENURE_VOLATILE_OFFER_NOW);
+    mnovolatile_null_outputs_are_accepted();
+    volatile_invalid_call_changes_nothing();
     return 0;
 }

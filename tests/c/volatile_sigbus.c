@@ -1,5 +1,5 @@
-/* A purged page that is touched is SIGBUS with its exact address, read and written; in a
- * system call it is EFAULT (the SIGBUS part of the kernel's userfaultfd tests). */
+/* Reading or writing a purged page raises SIGBUS with the exact address; in a system call it
+ * is EFAULT (the SIGBUS part of the kernel's userfaultfd tests). */
 #include "check.h"
 
 #include <setjmp.h>
@@ -7,22 +7,22 @@
 
 static sigjmp_buf back;
 static void *volatile faulted;
-static volatile int how;
-/* Where what is read goes: valgrind leaves out a read whose result nobody uses. */
+static volatile int raised;
+/* The byte that was read: valgrind omits a read whose result is not used. */
 static volatile char read_byte;
 
 static void caught(int signal, siginfo_t *info, void *context)
 {
     (void)context;
     faulted = info->si_addr;
-    how = signal;
+    raised = signal;
     siglongjmp(back, 1);
 }
 
-/* The signal that touching the byte brings, or 0. */
+/* Touches the byte and returns the signal that it raises, or 0. */
 static int touch(volatile char *byte, int writes)
 {
-    how = 0;
+    raised = 0;
     faulted = NULL;
     if (sigsetjmp(back, 1) == 0) {
         if (writes)
@@ -30,13 +30,13 @@ static int touch(volatile char *byte, int writes)
         else
             read_byte = *byte;
     }
-    return how;
+    return raised;
 }
 
 int main(void)
 {
     size_t len = 16 * page();
-    char *memory = map(len), *lost = memory + 3 * page();
+    char *memory = map(len), *purged = memory + 3 * page();
     struct sigaction action;
     struct tenure_stats stats;
     size_t count;
@@ -52,27 +52,27 @@ int main(void)
     memset(memory, 7, len);
     CHECK_IS(tenure_mvolatile_with(memory, len, 2, TENURE_VOLATILE_OFFER_NOW), 0);
     CHECK_IS(tenure_stats(&stats, sizeof(stats)), 0);
-    CHECK_IS(tenure_purge(lost, page()), 0);
-    /* Where the kernel has no userfaultfd for us, it is SIGSEGV. */
-    int wanted = stats.kept_from_kernel_bytes == 0 ? SIGBUS : SIGSEGV;
+    CHECK_IS(tenure_purge(purged, page()), 0);
+    /* Where userfaultfd is unavailable, the signal is SIGSEGV. */
+    int wanted = stats.unofferable_bytes == 0 ? SIGBUS : SIGSEGV;
     CHECK_IS(touch(memory, 0), 0);
-    CHECK_IS(touch(lost + 11, 0), wanted);
-    CHECK(faulted == lost + 11);
-    CHECK_IS(touch(lost + page() - 1, 1), wanted);
-    CHECK(faulted == lost + page() - 1);
+    CHECK_IS(touch(purged + 11, 0), wanted);
+    CHECK(faulted == purged + 11);
+    CHECK_IS(touch(purged + page() - 1, 1), wanted);
+    CHECK(faulted == purged + page() - 1);
 
     CHECK_IS(pipe(ends), 0);
-    CHECK_IS(write(ends[1], lost, 1), -1);
+    CHECK_IS(write(ends[1], purged, 1), -1);
     CHECK_IS(errno, EFAULT);
     CHECK_IS(write(ends[1], memory, 1), 1);
-    CHECK_IS(read(ends[0], lost, 1), -1);
+    CHECK_IS(read(ends[0], purged, 1), -1);
     CHECK_IS(errno, EFAULT);
 
     CHECK_IS(tenure_mnovolatile(memory, len, &run, 1, &count), 1);
     CHECK_IS(count, 1);
-    CHECK(run.addr == lost && run.len == page());
-    CHECK_IS(touch(lost, 1), 0);
-    CHECK_IS(lost[1], 0);
+    CHECK(run.addr == purged && run.len == page());
+    CHECK_IS(touch(purged, 1), 0);
+    CHECK_IS(purged[1], 0);
     CHECK_IS(tenure_munmap(memory, len), 0);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Alignments up to the very large, for blocks of every size. */
+/* Alignments up to 64 MiB, for blocks of every size. */
 #include "sizes.h"
 
 static void aligned(void)

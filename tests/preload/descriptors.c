@@ -1,5 +1,5 @@
-/* A program closes every descriptor that it does not know, and opens others: none of
- * those is written to or closed, and the first free number is the one that it was. */
+/* A program closes every descriptor that it does not know, and opens others: tenure
+ * neither writes to nor closes those, and does not take the first free number. */
 #include "../basics.h"
 
 #include <fcntl.h>
@@ -12,7 +12,7 @@ int main(void)
     char *memory = map((size_t)8 << 20);
     memset(memory, 1, (size_t)8 << 20);
     closefrom(3);
-    /* One file under all numbers that anybody had. */
+    /* One file under every number that was in use. */
     FILE *file = tmpfile();
     CHECK(file != NULL);
     int fd = fileno(file);
@@ -23,7 +23,7 @@ int main(void)
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        /* It has all of them, too. */
+        /* The child has all of them. */
         CHECK(fcntl(1000, F_GETFD) >= 0 || fcntl(900, F_GETFD) >= 0 || errno == EBADF);
         for (int number = fd; number < 250; number++)
             CHECK(fcntl(number, F_GETFD) >= 0);

@@ -1,5 +1,5 @@
-/* A library that allocates when it is loaded and closed, again and again; what it leaves
- * behind is freed by the program. */
+/* A library that allocates when it is loaded and closed, again and again; the program
+ * frees its last block. */
 #include "../basics.h"
 
 #include <dlfcn.h>

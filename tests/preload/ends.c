@@ -1,5 +1,5 @@
-/* Every way to end: the status is the one that was given, what was written is there, and
- * functions for the end run. */
+/* Every way to end a process: the status is the one that was given, output is complete,
+ * and exit functions run. */
 #include "../basics.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* Forks while other threads allocate, map and unmap: each child can do all of that, has
- * its own copy of every block, and so has its child. */
+/* Forks while other threads allocate, map and unmap: each child can do the same
+ * and has its own copy of every block, and so has its child. */
 #include "../basics.h"
 
 #include <pthread.h>
@@ -60,7 +60,7 @@ static int grandchild(void *data)
 static int child(void *data)
 {
     unsigned round = *(unsigned *)data;
-    alarm(60); /* a lock that was left behind would never be free */
+    alarm(60); /* a lock held at the fork would never be released */
     check_kept();
     for (unsigned i = 0; i < 4; i++)
         use_all(round + i);

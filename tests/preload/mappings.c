@@ -22,8 +22,8 @@ static int is_mapped(char *memory)
 static void unmapping(void)
 {
     char *memory = fresh(32 * MIB, MAP_PRIVATE);
-    /* Parts: in the middle, with a rest of a page, at the end. What is mapped next
-     * may come to lie in a hole that is large enough, so ours are put up with. */
+    /* Parts: in the middle, with a part of a page, at the end. The next mapping may come
+     * to lie in such a hole, so the test does not assume that holes stay. */
     CHECK_IS(munmap(memory + 8 * MIB, 5 * MIB - 1), 0);
     CHECK_IS(memory[8 * MIB - page()], 1);
     CHECK_IS(memory[13 * MIB], 1);
@@ -32,7 +32,7 @@ static void unmapping(void)
     CHECK_IS(munmap(memory + 13 * MIB, 11 * MIB), 0);
     CHECK_IS(memory[8 * MIB - 1], 1);
     CHECK_IS(munmap(memory, 8 * MIB), 0);
-    /* Over holes, and with nothing there at all. */
+    /* Ranges with holes, and ranges without any mapping. */
     memory = fresh(32 * MIB, MAP_PRIVATE);
     CHECK_IS(munmap(memory + 9 * MIB, page()), 0);
     CHECK(!is_mapped(memory + 9 * MIB) && is_mapped(memory + 9 * MIB + page()));
@@ -70,7 +70,7 @@ static void discarding(void)
     CHECK_IS(memory[24 * MIB - 1], 0);
     CHECK_IS(memory[24 * MIB], 1);
     memset(memory, 2, 32 * MIB);
-    /* A hole: both sides are discarded, and the answer is ENOMEM. */
+    /* With a hole, both sides are discarded, and the call fails with ENOMEM. */
     CHECK_IS(munmap(memory + 10 * MIB, page()), 0);
     errno = 0;
     CHECK_IS(madvise(memory, 32 * MIB, MADV_DONTNEED), -1);
@@ -86,7 +86,7 @@ static void discarding(void)
     CHECK_IS(errno, EINVAL);
     CHECK_IS(munmap(memory, 10 * MIB), 0);
     CHECK_IS(munmap(memory + 10 * MIB + page(), 22 * MIB - page()), 0);
-    /* Shared memory keeps what it has. */
+    /* Shared memory keeps its contents. */
     memory = fresh(8 * MIB, MAP_SHARED);
     CHECK_IS(madvise(memory, 8 * MIB, MADV_DONTNEED), 0);
     CHECK_IS(memory[5 * MIB], 1);
@@ -100,7 +100,7 @@ static void locked(void)
     if (limit.rlim_cur < 6 * MIB)
         return;
     char *memory = fresh(8 * MIB, MAP_PRIVATE);
-    /* Else everything may be locked already. */
+    /* mlock fails where everything is locked already and the limit is reached. */
     if (mlock(memory, 5 * MIB) == 0) {
         errno = 0;
         CHECK_IS(madvise(memory, 5 * MIB, MADV_DONTNEED), -1);
@@ -147,7 +147,7 @@ static void resizing(void)
     CHECK_IS(memory[20 * MIB - 1], 1);
     CHECK(mremap(memory, 20 * MIB, 10 * MIB, MREMAP_MAYMOVE) == memory);
     CHECK_IS(memory[10 * MIB - 1], 1);
-    /* What is in the way now would have been in nobody's. */
+    /* Growing may move the mapping: the freed tail may be in use again. */
     memory = mremap(memory, 10 * MIB, 40 * MIB, MREMAP_MAYMOVE);
     CHECK(memory != MAP_FAILED);
     CHECK_IS(memory[10 * MIB - 1], 1);
@@ -158,7 +158,7 @@ static void resizing(void)
     CHECK(mremap(memory, 39 * MIB, 10 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, place) == place);
     CHECK_IS(place[10 * MIB - 1], 1);
     CHECK_IS(munmap(place, 10 * MIB), 0);
-    /* Nothing there, no start of a page, no length, no such flag. */
+    /* No mapping, an unaligned address, no length, an unknown flag. */
     place = (char *)(uintptr_t)(4 * MIB);
     errno = 0;
     CHECK(mremap(place, 10 * MIB, 2 * MIB, 0) == MAP_FAILED);

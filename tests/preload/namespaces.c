@@ -1,6 +1,6 @@
-/* A user namespace can be made by a process of one thread: one that has had nothing to do
- * for tenure's threads yet makes it as ever, and so does a child. While such a thread is
- * there, the kernel refuses it as in any program with threads. */
+/* Only a process with one thread can make a user namespace. A program that has given
+ * tenure's threads nothing to do can, and so can a child; while such a thread exists, the
+ * kernel refuses it as in any program with threads. */
 #include "../basics.h"
 
 #include <sched.h>

@@ -1,12 +1,12 @@
-/* Blocks cross the border between small and large; contents are kept, and what is to be
- * zero is. */
+/* Blocks cross the threshold between small and large: contents are kept, and calloc
+ * returns zeros. */
 #include "sizes.h"
 
 static void crossing(void)
 {
     for (int from = 0; from < SIZES; from++) {
         for (int to = 0; to < SIZES; to++) {
-            size_t least = sizes[from] < sizes[to] ? sizes[from] : sizes[to];
+            size_t min = sizes[from] < sizes[to] ? sizes[from] : sizes[to];
             unsigned char *block = malloc(sizes[from]);
             CHECK(block != NULL);
             CHECK(malloc_usable_size(block) >= sizes[from]);
@@ -14,11 +14,11 @@ static void crossing(void)
             block = realloc(block, sizes[to]);
             CHECK(block != NULL);
             CHECK(malloc_usable_size(block) >= sizes[to]);
-            check_filled(block, least, sizes[from], 3);
+            check_filled(block, min, sizes[from], 3);
             fill(block, sizes[to], 5);
             block = realloc(block, sizes[from]);
             CHECK(block != NULL);
-            check_filled(block, least, sizes[to], 5);
+            check_filled(block, min, sizes[to], 5);
             free(block);
         }
     }
@@ -38,7 +38,7 @@ static void growing(void)
         filled = len;
         len += len / 2;
     }
-    /* In use up to what it says it can hold. */
+    /* The block is usable up to malloc_usable_size(). */
     memset(block, 1, malloc_usable_size(block));
     free(block);
 }
@@ -58,7 +58,7 @@ static void zeroed(void)
     }
 }
 
-static void nothing(void)
+static void null_and_zero(void)
 {
     free(NULL);
     CHECK_IS(malloc_usable_size(NULL), 0);
@@ -69,8 +69,8 @@ static void nothing(void)
     free(realloc(block, 0));
 }
 
-/* C libraries promise that free() leaves it alone, and good ones that malloc() does. */
-static void quiet(void)
+/* free() preserves errno in every C library, a successful malloc() in good ones. */
+static void errno_is_kept(void)
 {
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < SIZES; i++) {
@@ -89,7 +89,7 @@ int main(void)
     crossing();
     growing();
     zeroed();
-    nothing();
-    quiet();
+    null_and_zero();
+    errno_is_kept();
     return 0;
 }

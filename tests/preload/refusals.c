@@ -1,18 +1,18 @@
-/* What cannot be is refused with ENOMEM, and the block that was to grow stays as it is. */
+/* Impossible sizes fail with ENOMEM, and a block that cannot grow stays as it is. */
 #include "sizes.h"
 
 static void refused(void)
 {
-    /* Out of sight of compilers that know these functions. */
-    volatile size_t huge = SIZE_MAX / 2 + 2, most = SIZE_MAX;
+    /* volatile, because compilers know these functions. */
+    volatile size_t huge = SIZE_MAX / 2 + 2, max = SIZE_MAX;
     errno = 0;
     CHECK(calloc(huge, 2) == NULL);
     CHECK_IS(errno, ENOMEM);
     errno = 0;
-    CHECK(malloc(most) == NULL);
+    CHECK(malloc(max) == NULL);
     CHECK_IS(errno, ENOMEM);
     errno = 0;
-    CHECK(pvalloc(most) == NULL);
+    CHECK(pvalloc(max) == NULL);
     CHECK_IS(errno, ENOMEM);
     for (int i = 0; i < SIZES; i++) {
         unsigned char *block = malloc(sizes[i]);
@@ -21,7 +21,7 @@ static void refused(void)
         CHECK(reallocarray(block, huge, 2) == NULL);
         CHECK_IS(errno, ENOMEM);
         errno = 0;
-        CHECK(realloc(block, most) == NULL);
+        CHECK(realloc(block, max) == NULL);
         CHECK_IS(errno, ENOMEM);
         check_filled(block, sizes[i], sizes[i], 9);
         block = reallocarray(block, sizes[i], 2);

@@ -14,7 +14,7 @@ static void handler(int number)
     signals++;
     CHECK_IS(write(STDOUT_FILENO, "", 0), 0);
     if (signals % 50 == 0) {
-        /* Allowed by no standard in the middle of munmap(); done, and harmless. */
+        /* No standard allows this in the middle of munmap(), but programs do it. */
         void *memory = mmap(NULL, 8 << 20, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory != MAP_FAILED)
@@ -22,7 +22,7 @@ static void handler(int number)
     }
     if (signals % 100 == 0) {
         int status;
-        /* fork() waits for malloc's locks where there are threads. */
+        /* A raw clone(), because fork() waits for malloc's locks if there are threads. */
         pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
         if (child == 0)
             _exit(3);
@@ -63,5 +63,5 @@ int main(void)
             CHECK_IS(munmap(memory, 6 << 20), 0);
         }
     }
-    return 1; /* no signals */
+    return 1; /* the signals did not arrive */
 }

@@ -1,4 +1,4 @@
-/* Sizes on both sides of every border, and contents by which blocks are known. */
+/* Sizes on both sides of every threshold, and recognisable contents. */
 #ifndef SIZES_H
 #define SIZES_H
 

@@ -1,5 +1,5 @@
-/* Threads end with blocks that destructors free, in other threads than asked for them,
- * while others are cancelled in the middle of it all. */
+/* Threads end with blocks that destructors free, and free blocks of other threads, while
+ * yet others are cancelled in the middle of a call. */
 #include "../basics.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@ static void *handed[64];
 
 static void destroy(void *block)
 {
-    /* Asks for one more, at the very end of the thread. */
+    /* Allocates once more, at the very end of the thread. */
     void *more = malloc(300000);
     CHECK(more != NULL);
     memset(more, 1, 300000);

@@ -1,5 +1,5 @@
-//! Programs run by tests of several crates: C programs whose 77 means "skipped", and
-//! commands that have to succeed.
+//! Runs programs for the tests of several crates: C programs that exit with 77 when they
+//! are skipped, and commands that must succeed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Completion, Failed};
 
-/// What a test answers: done, skipped, or what is wrong.
+/// The result of a test: completed, skipped, or failed with a message.
 pub type Verdict = Result<Completion, Failed>;
 
-/// Warnings are errors in all that is compiled here.
+/// Compiler flags that make every warning an error.
 pub const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
-/// With what POSIX and Linux have besides.
+/// The C standard, with the extensions of POSIX and Linux.
 pub const C11: &str = "-std=gnu11";
 
 /// Looks a program up in PATH.
@@ -27,7 +27,7 @@ pub fn find(tool: &str) -> Option<PathBuf> {
     found.into_iter().find(|file| file.is_file())
 }
 
-/// Runs a command that has to succeed.
+/// Runs a command that must succeed.
 pub fn ok(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     assert!(
@@ -40,7 +40,7 @@ pub fn ok(command: &mut Command) -> Output {
     output
 }
 
-/// Runs a test program: 77 is a skip, and its last line says why.
+/// Runs a test program. Exit status 77 is a skip, with the last line as the reason.
 pub fn verdict(command: &mut Command) -> Verdict {
     let output = output_in_time(command);
     let stdout = String::from_utf8_lossy(&output.stdout);
@@ -56,10 +56,10 @@ pub fn verdict(command: &mut Command) -> Verdict {
     }
 }
 
-/// Runs a command to its end, in a process group of its own; one that hangs is killed
-/// with all that it has started.
+/// Runs a command to its end, in a process group of its own. A command that hangs is killed
+/// with every process that it has started.
 pub fn output_in_time(command: &mut Command) -> Output {
-    const MOST: Duration = Duration::from_secs(300);
+    const MAX: Duration = Duration::from_secs(300);
     let mut texts = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
     let [stdout, stderr] = texts.each_ref().map(|file| file.try_clone().unwrap());
     command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
@@ -69,7 +69,7 @@ pub fn output_in_time(command: &mut Command) -> Output {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if begun.elapsed() > MOST {
+        if begun.elapsed() > MAX {
             let group = format!("-{}", child.id());
             let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
             let _ = child.kill();
@@ -89,16 +89,16 @@ pub fn output_in_time(command: &mut Command) -> Output {
     }
 }
 
-/// The files of a folder with such an ending, sorted.
-pub fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+/// Returns the files of a folder with this extension, sorted.
+pub fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap();
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    files.retain(|path| path.extension() == Some(OsStr::new(ending)));
+    files.retain(|path| path.extension() == Some(OsStr::new(extension)));
     files.sort();
     files
 }
 
-/// A file's name without its ending.
+/// Returns a file's name without its extension.
 pub fn stem(path: &Path) -> String {
     path.file_stem().unwrap().to_string_lossy().into_owned()
 }

@@ -1,6 +1,6 @@
 /* A server whose state is in a file in memory (memfd, or /dev/shm), which the next process
- * takes over: it populates the mapping before it answers the first request, and when it
- * has to start over it drops its working memory without waiting.
+ * inherits: the server populates the mapping before it answers the first request, and it
+ * releases its working memory without waiting before it restarts.
  *
  *     cc fast_restart.c $(pkg-config --cflags --libs tenure)
  */
@@ -16,14 +16,14 @@
 #define STATE_BYTES ((size_t)64 << 20)
 #define WORK_BYTES ((size_t)128 << 20)
 
-static int tell(size_t done_bytes, size_t total_bytes, void *data)
+static int report(size_t done_bytes, size_t total_bytes, void *data)
 {
     (void)data;
     printf("warming up: %zu of %zu MiB\n", done_bytes >> 20, total_bytes >> 20);
     return 0;
 }
 
-/* One life of the server; returns how many requests it has seen, with those before. */
+/* Runs the server once; returns the number of requests in the state, earlier ones included. */
 static int serve(int state_file)
 {
     struct tenure_populate_options options;
@@ -34,7 +34,7 @@ static int serve(int state_file)
         goto failed;
     memset(&options, 0, sizeof(options));
     options.size = sizeof(options);
-    options.progress = tell;
+    options.progress = report;
     err = tenure_populate_with(state, STATE_BYTES, TENURE_POPULATE_WRITE, &options);
     if (err < 0)
         goto failed;
@@ -48,7 +48,7 @@ static int serve(int state_file)
         memset(work, i, 1 << 20);
         (*requests)++;
     }
-    /* Microseconds; the pages are freed behind us. */
+    /* Takes microseconds; a worker thread frees the pages. */
     err = tenure_munmap(work, WORK_BYTES);
     if (err < 0)
         goto failed;
@@ -64,7 +64,7 @@ int main(void)
 
     if (state_file < 0 || ftruncate(state_file, (off_t)STATE_BYTES) != 0)
         return 1;
-    for (int life = 1; life <= 2; life++) {
+    for (int run = 1; run <= 2; run++) {
         fflush(stdout);
         pid_t server = fork();
         if (server == 0) {

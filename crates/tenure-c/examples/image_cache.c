@@ -1,5 +1,5 @@
-/* A cache of decoded pictures that the kernel may shrink: while a picture is not shown it
- * is volatile, and when it is shown again it is either still there or decoded again.
+/* A cache of decoded pictures that the kernel may purge: a picture is volatile while it is
+ * not shown, and the program decodes it again if it was purged meanwhile.
  *
  *     cc image_cache.c $(pkg-config --cflags --libs tenure)
  */
@@ -29,7 +29,7 @@ static void decode(int number)
     decoded++;
 }
 
-/* Has the picture in memory until hide(). */
+/* Keeps the picture in memory until hide(). */
 static const char *show(int number)
 {
     if (pictures[number] == NULL) {
@@ -41,9 +41,9 @@ static const char *show(int number)
         decode(number);
         return pictures[number];
     }
-    int lost = tenure_mnovolatile(pictures[number], PICTURE_BYTES, NULL, 0, NULL);
-    check(lost, "mnovolatile");
-    if (lost)
+    int purged = tenure_mnovolatile(pictures[number], PICTURE_BYTES, NULL, 0, NULL);
+    check(purged, "mnovolatile");
+    if (purged)
         decode(number);
     return pictures[number];
 }
@@ -62,7 +62,7 @@ int main(void)
                 return 1;
             hide(i);
         }
-        /* What the kernel does when it needs memory, to show it here. */
+        /* The kernel does this when it needs memory. */
         if (round == 0)
             check(tenure_purge(pictures[3], PICTURE_BYTES), "purge");
     }

@@ -1,6 +1,6 @@
-/* Reads here and there in a large file and keeps what it has read in memory, and nothing
- * else: the file is mapped locked on fault. Where RLIMIT_MEMLOCK does not allow that, it
- * goes on without.
+/* Reads a large file at random and keeps the pages that it has read in memory, and no
+ * others: the mapping of the file is locked on fault. If RLIMIT_MEMLOCK does not allow that,
+ * the program goes on without the lock.
  *
  *     cc large_file_reader.c $(pkg-config --cflags --libs tenure)
  */

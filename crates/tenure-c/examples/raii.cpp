@@ -14,7 +14,7 @@ int main()
         table.mark_volatile();
         // ... not used for a while ...
         if (!table.mark_nonvolatile()) {
-            std::cout << "lost, made again\n";
+            std::cout << "purged, made again\n";
             std::memset(table.data(), 7, table.size());
         }
 
@@ -25,11 +25,11 @@ int main()
         if (owner.data()[0] != std::byte{0})
             return 1;
 
-        // What is refused says why.
+        // An invalid call throws an error that says why.
         owner.lock(0);
     } catch (const std::system_error &error) {
         std::cout << error.what() << '\n';
         return error.code() == std::errc::invalid_argument ? 0 : 1;
     }
-    return 1; // it should have been refused
+    return 1; // it should have thrown
 }

@@ -1,5 +1,4 @@
-//! What every function does at the border: results to `-errno`, and nothing else
-//! gets out.
+//! The border between Rust and C: results become `-errno`, and no panic crosses.
 
 use std::ffi::{c_int, c_uint};
 use std::hint::black_box;
@@ -7,9 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tenure::{Error, PageRange};
 
-use crate::load::AT_LOAD;
+use crate::prepare::AT_LOAD;
 
-/// What a function answers: 0 or a positive result, or an error number.
+/// The result of a function: 0 or a positive number, or an error number.
 pub(crate) type Answer = Result<c_int, Errno>;
 
 /// An error number, positive.
@@ -22,21 +21,23 @@ impl From<Error> for Errno {
     }
 }
 
-/// Runs a call for a C program. `errno` stays as it is. The thread cannot be
-/// cancelled meanwhile, for that would end it with our locks held. A panic is
-/// `-ENOTRECOVERABLE`: what was asked for may be half done.
+/// Runs `call` for a C program and returns its result or `-errno`.
+///
+/// `errno` itself keeps its value. The thread cannot be cancelled during the call, because
+/// cancellation would end it with tenure's locks held. A panic becomes
+/// `-ENOTRECOVERABLE`: the work of the call may be half done.
 pub(crate) fn answer(call: impl FnOnce() -> Answer) -> c_int {
-    // A linker takes from the archive what is used, and nothing else.
+    // A linker takes only what is used from a static archive.
     black_box(&AT_LOAD);
     // SAFETY: always points to this thread's `errno`.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let errno_before = unsafe { *errno };
-    let cancelling = set_cancelling(PTHREAD_CANCEL_DISABLE);
-    // What the call had in hand is not looked at after a panic; the state of the
-    // library is behind mutexes that stand it.
+    let cancel_state = set_cancel_state(PTHREAD_CANCEL_DISABLE);
+    // Nothing that the call owned is used after a panic, and the library's own state is
+    // behind mutexes that tolerate poisoning.
     let answer = catch_unwind(AssertUnwindSafe(call));
-    set_cancelling(cancelling);
+    set_cancel_state(cancel_state);
     // SAFETY: as above.
     unsafe { *errno = errno_before };
     match answer {
@@ -46,32 +47,34 @@ pub(crate) fn answer(call: impl FnOnce() -> Answer) -> c_int {
     }
 }
 
-/// The same for calls without a result of their own.
-pub(crate) fn done(call: impl FnOnce() -> Result<(), Errno>) -> c_int {
+/// Runs `call` as [`answer`] does and returns 0 when it succeeds.
+pub(crate) fn answer_zero(call: impl FnOnce() -> Result<(), Errno>) -> c_int {
     answer(|| call().map(|()| 0))
 }
 
-/// The same value in glibc and musl.
+/// The value in glibc and in musl.
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-fn set_cancelling(state: c_int) -> c_int {
+fn set_cancel_state(state: c_int) -> c_int {
     let mut before = 0;
-    // SAFETY: writes to `before`. It is refused for unknown states only.
+    // SAFETY: writes to `before` only, and fails only for states that do not exist.
     unsafe { pthread_setcancelstate(state, &raw mut before) };
     before
 }
 
-/// The whole pages named: for verbs that lose contents.
-pub(crate) fn exactly<T>(addr: *const T, len: usize) -> Result<PageRange, Errno> {
+/// Returns the pages from `addr` to `addr + len`, which must be whole: for verbs that
+/// lose contents.
+pub(crate) fn whole_pages<T>(addr: *const T, len: usize) -> Result<PageRange, Errno> {
     Ok(PageRange::new(addr.expose_provenance(), len)?)
 }
 
-/// The pages that hold the bytes named: for verbs that lose nothing.
-pub(crate) fn covering<T>(addr: *const T, len: usize) -> Result<PageRange, Errno> {
+/// Returns the pages that hold the bytes from `addr` to `addr + len`: for verbs that keep
+/// contents.
+pub(crate) fn covering_pages<T>(addr: *const T, len: usize) -> Result<PageRange, Errno> {
     Ok(PageRange::covering(addr.expose_provenance(), len)?)
 }
 
@@ -79,7 +82,7 @@ pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
 pub(crate) const BAD_POINTER: Errno = Errno(libc::EFAULT);
 
 /// Refuses flags that this version does not know.
-pub(crate) fn only(flags: c_uint, known: c_uint) -> Result<(), Errno> {
+pub(crate) fn check_flags(flags: c_uint, known: c_uint) -> Result<(), Errno> {
     if flags & !known == 0 {
         Ok(())
     } else {
@@ -92,17 +95,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_does_not_get_out() {
+    fn answer_panicking_call_is_enotrecoverable() {
         assert_eq!(answer(|| panic!("on purpose")), -libc::ENOTRECOVERABLE);
     }
 
     #[test]
-    fn errno_stays() {
+    fn answer_failing_call_keeps_errno() {
         // SAFETY: this thread's own `errno`.
         let errno = unsafe { libc::__errno_location() };
         // SAFETY: as above.
         unsafe { *errno = 77 };
-        let answered = done(|| {
+        let answered = answer_zero(|| {
             // SAFETY: as above.
             unsafe { *errno = 78 };
             Err(INVALID)
@@ -112,15 +115,15 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_not_cancelled_inside_and_can_be_after() {
-        let before = set_cancelling(0);
+    fn answer_any_call_disables_cancellation_meanwhile() {
+        let before = set_cancel_state(0);
         answer(|| {
             assert_eq!(
-                set_cancelling(PTHREAD_CANCEL_DISABLE),
+                set_cancel_state(PTHREAD_CANCEL_DISABLE),
                 PTHREAD_CANCEL_DISABLE
             );
             Ok(0)
         });
-        assert_eq!(set_cancelling(before), 0);
+        assert_eq!(set_cancel_state(before), 0);
     }
 }

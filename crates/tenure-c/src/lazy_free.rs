@@ -1,23 +1,23 @@
-//! lazy free: contents are no longer needed.
+//! lazy free: the program no longer needs the contents.
 
 use std::ffi::{c_int, c_void};
 
-use crate::answer::{done, exactly};
+use crate::answer::{answer_zero, whole_pages};
 
-/// Frees the contents of a range lazily: they are no longer needed, and the kernel
-/// takes the pages when it must. It is `madvise(MADV_FREE)`.
+/// Frees the contents of a range lazily with `madvise(MADV_FREE)`: the program no longer
+/// needs them, and the kernel reclaims the pages when it needs memory.
 ///
 /// `addr` must be the start of a page and `len`, in bytes, a whole number of pages; 0
-/// succeeds and does nothing. It must be private anonymous memory.
+/// succeeds and does nothing. The range must be private anonymous memory.
 ///
-/// Until a page is written again its contents may turn into zeros at any time. Writing
-/// takes it back for good, reading does not. The process's RSS counts the pages until
-/// the kernel takes them. Pages that are swapped out are dropped at once. Volatility
-/// of the range ends.
+/// Until a page is written again, its contents may become zeros at any time. A write
+/// cancels the lazy free of its page; a read does not. The pages count in the process's
+/// RSS until the kernel reclaims them. Swapped-out pages are dropped at once. The range is
+/// no longer volatile.
 ///
 /// # Return value
 ///
-/// 0, or one of the errors below, negative. `errno` is not touched.
+/// 0, or one of the errors below, negative. `errno` is unchanged.
 ///
 /// # Errors
 ///
@@ -26,17 +26,17 @@ use crate::answer::{done, exactly};
 /// * `-EINVAL`: `addr` or `len` is not whole pages, or the range goes past the end of
 ///   the address space; or a part is not private anonymous memory, or is locked.
 ///   Correct the call; use `tenure_munlock()` first.
-/// * `-ENOMEM`: A part is not mapped.
+/// * `-ENOMEM`: A part is not mapped. Map it, or shorten the range.
 /// * `-EOPNOTSUPP`: The kernel has no MADV_FREE, or not for this memory. Use
 ///   `tenure_discard()`.
 ///
 /// # Caveats
 ///
-/// Nothing may rely on the contents of the range any more.
+/// No code may rely on the contents of the range any more.
 ///
 /// # Notes
 ///
-/// MADV_FREE is there from Linux 4.5, and without swap from 4.12.
+/// MADV_FREE is available since Linux 4.5, and on systems without swap since 4.12.
 ///
 /// # See also
 ///
@@ -44,12 +44,13 @@ use crate::answer::{done, exactly};
 ///
 /// # Safety
 ///
-/// As the caveats say.
+/// No code relies on the contents of the range, or reads a byte of it before it is
+/// written again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_lazy_free(addr: *mut c_void, len: usize) -> c_int {
-    done(|| {
+    answer_zero(|| {
         // SAFETY: handed on to the caller.
-        unsafe { exactly(addr, len)?.lazy_free() }?;
+        unsafe { whole_pages(addr, len)?.lazy_free() }?;
         Ok(())
     })
 }

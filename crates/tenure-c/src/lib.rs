@@ -1,12 +1,26 @@
 //! The C interface of tenure: converts and nothing else.
 //!
-//! The doc comments of what is public here are written for C programs: `cargo
-//! xtask generate` makes `include/tenure.h` and the pages of section 3 from them.
-//! Its files are named as the verbs are.
+//! The doc comments of public items are written for C programs: `cargo xtask generate`
+//! makes `include/tenure.h` and the man pages of section 3 from them. A `{NAME}` in them
+//! stands for a constant of the core crate, whose value the generator fills in. Each file
+//! has the name of its verb.
 //!
-//! A function answers 0, or a positive result, or `-errno`; `errno` itself stays
-//! what it was. A panic is a defect of tenure and does not leave it: the answer is
+//! A function returns 0, or a positive result, or `-errno`; `errno` itself keeps its
+//! value. The error number is [`tenure::Error::errno`]: the kernel's own, where the kernel
+//! refused. A panic is a defect of tenure and does not cross the border: the call returns
 //! `-ENOTRECOVERABLE`.
+//!
+//! A new function needs its source here, a line in `tenure.map`, an example in
+//! `examples/pages` and a reference in `man/tenure.7`; `cargo xtask generate --check`
+//! compares them. The tests compare constants and structures from both sides, and run every
+//! example.
+//!
+//! `cc` links the shared library from the static one (see the Makefile): rustc passes a
+//! version script of its own to the linker, which accepts no second one. The SONAME ends in
+//! 0 until version 1.0, and symbols have the version `TENURE_0.1`. The library is never
+//! unloaded, because it contains the code of its threads and fork handlers. It prepares
+//! itself when it is loaded (`prepare`), before the program has threads: fork handlers that
+//! one thread registers while another forks are too late for that child.
 
 #![allow(
     non_camel_case_types,
@@ -15,10 +29,10 @@
 
 mod answer;
 mod lazy_free;
-mod load;
 mod lock;
 mod mmap;
 mod populate;
+mod prepare;
 mod release;
 mod stats;
 mod volatile;
@@ -39,6 +53,6 @@ use std::ffi::c_void;
 pub struct tenure_range {
     /// The first byte.
     pub addr: *mut c_void,
-    /// How many bytes.
+    /// The length in bytes.
     pub len: usize,
 }

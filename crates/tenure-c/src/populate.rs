@@ -3,57 +3,62 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::offset_of;
 
-use tenure::{Access, CancelToken, PopulateOptions, Progress};
+use tenure::{
+    Access,
+    populate::{CancelToken, PopulateOptions, Progress},
+};
 
-use crate::answer::{Errno, INVALID, covering, done, only};
+use crate::answer::{Errno, INVALID, answer_zero, check_flags, covering_pages};
 
-/// For reading: maps what is there. Of private anonymous memory that is the page of
-/// zeros, and no memory is taken.
+/// Populates for reading: maps the pages that exist. In private anonymous memory each
+/// address maps the zero page, and no memory is used.
 pub const TENURE_POPULATE_READ: c_uint = 1;
-/// For writing, without changing contents.
+/// Populates for writing, without changing contents.
 pub const TENURE_POPULATE_WRITE: c_uint = 2;
-/// Goes on although there seems to be too little memory. Past the limit of a memory
-/// cgroup the kernel kills the process.
+/// Populates although the headroom seems too small. Past the limit of a memory cgroup the
+/// kernel kills the process.
 pub const TENURE_POPULATE_FORCE: c_uint = 4;
 
-/// How to populate. Set all of it to zeros, then `size`, then what is wanted.
+/// How to populate. Set all of it to zeros, then `size`, then the fields to change.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct tenure_populate_options {
-    /// `sizeof(struct tenure_populate_options)`: what the program was built with.
+    /// `sizeof(struct tenure_populate_options)` as the program was built with it.
     pub size: usize,
-    /// How many threads share the work, the calling one included; 0 is the number
-    /// that helps: one for each CPU that the process may use, at most one for each
-    /// 64 MiB begun.
+    /// The number of threads that share the work, the calling one included. 0 is the
+    /// default: one for each CPU that the process may use, at most one for each
+    /// {POPULATE_BYTES_PER_THREAD} begun.
     pub threads: usize,
-    /// How many bytes to bring in at a time, rounded up to whole pages; 0 is what
-    /// takes about 2 ms. Another thread's `mmap()` waits for as long as a chunk takes.
+    /// The number of bytes to fault in at a time, rounded up to whole pages. 0 is the
+    /// default: chunks that take about {POPULATE_CHUNK_DURATION}. Another thread's
+    /// `mmap()` waits for as long as a chunk takes.
     pub chunk_bytes: usize,
-    /// NULL, or what is called on the calling thread about every 50 ms, and once
-    /// when all is done. Anything but 0 as its answer ends populating early with
-    /// `-ECANCELED`. It must return: no `longjmp()`, no C++ exception.
+    /// NULL, or a function that is called on the calling thread about every
+    /// {POPULATE_REPORT_EVERY}, and once at the end. If it returns anything but 0,
+    /// populating ends early with `-ECANCELED`. It must return: no `longjmp()`, no C++
+    /// exception.
     pub progress: Option<
         unsafe extern "C" fn(done_bytes: usize, total_bytes: usize, data: *mut c_void) -> c_int,
     >,
-    /// What `progress` is given.
+    /// The last argument of `progress`. tenure does not use it, and it may be NULL.
     pub data: *mut c_void,
 }
 
-/// Populates a range of memory: faults it in now, so that touching it later takes
-/// no page fault. It is `madvise(MADV_POPULATE_READ)` or `MADV_POPULATE_WRITE`, in
-/// chunks, by several threads.
+/// Populates a range of memory: faults it in now with `madvise(MADV_POPULATE_READ)` or
+/// `MADV_POPULATE_WRITE`, in chunks, by several threads, so that touching it later takes
+/// no page fault.
 ///
 /// `addr` must be the start of a page. `len` is in bytes and is rounded up to whole
 /// pages; 0 succeeds and does nothing. `flags` is `TENURE_POPULATE_READ` or
 /// `TENURE_POPULATE_WRITE`, with or without `TENURE_POPULATE_FORCE`.
 ///
-/// Contents do not change, also while other threads write to them. A page that
-/// cannot be brought in is an error and no signal. Populated pages may be taken out
-/// again under memory pressure; `tenure_mlock()` keeps them.
+/// Contents do not change, even while other threads write to them. A page that cannot be
+/// faulted in is an error and no signal. The kernel may reclaim populated pages under
+/// memory pressure; `tenure_mlock()` keeps them.
 ///
 /// # Return value
 ///
-/// 0, or one of the errors below, negative. `errno` is not touched.
+/// 0, or one of the errors below, negative. `errno` is unchanged.
 ///
 /// # Errors
 ///
@@ -62,27 +67,26 @@ pub struct tenure_populate_options {
 /// * `-EINVAL`: `addr` is not the start of a page, `flags` is not one of the above,
 ///   the range goes past the end of the address space, or a part is a special mapping
 ///   of the kernel's (`[vdso]`). Correct the call.
-/// * `-ENOMEM`: A part is not mapped; or it would take more memory than the machine,
-///   the memory cgroup or the pool of huge pages has left. Map it all; free memory or
-///   raise the limit, or give `TENURE_POPULATE_FORCE`.
+/// * `-ENOMEM`: A part is not mapped: map it, or shorten the range. Or the range needs
+///   more memory than the machine, the memory cgroup or the pool of huge pages has left:
+///   free memory or raise the limit, or use `TENURE_POPULATE_FORCE`.
 /// * `-EACCES`: A part cannot be read, or written. Use `mprotect()` first.
 ///
 /// With a part populated, which is harmless:
 ///
-/// * `-EFAULT`: There is nothing to bring in for a page: its file is shorter than the
-///   mapping, or no huge page is free. Touching it would be SIGBUS. Make the file
-///   longer.
+/// * `-EFAULT`: A page has nothing behind it: its file is shorter than the mapping, or no
+///   huge page is free. Touching it would raise SIGBUS. Make the file longer.
 /// * `-EHWPOISON`: A page is on memory that has failed. Map other memory.
 ///
 /// # Caveats
 ///
-/// No other code may count on pages of the range being absent, as the user of a
-/// userfaultfd does who fills them in.
+/// No other code may count on pages of the range being absent, as the handler of a
+/// userfaultfd does.
 ///
 /// # Notes
 ///
-/// MADV_POPULATE_READ and MADV_POPULATE_WRITE are there from Linux 5.14. Before,
-/// pages are touched by system calls, which is slower and means the same.
+/// MADV_POPULATE_READ and MADV_POPULATE_WRITE are available since Linux 5.14. Before,
+/// system calls touch the pages, with the same result and more slowly.
 ///
 /// # See also
 ///
@@ -90,30 +94,31 @@ pub struct tenure_populate_options {
 ///
 /// # Safety
 ///
-/// As the caveats say.
+/// No other code counts on pages of the range being absent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_populate(addr: *mut c_void, len: usize, flags: c_uint) -> c_int {
-    done(|| {
-        let options = wanted(flags)?;
+    answer_zero(|| {
+        let options = options_of(flags)?;
         // SAFETY: handed on to the caller.
-        unsafe { covering(addr, len)?.populate_with(&options) }?;
+        unsafe { covering_pages(addr, len)?.populate_with(&options) }?;
         Ok(())
     })
 }
 
-/// Populates a range of memory as `tenure_populate()` does, as the options say: with
-/// so many threads, in chunks of such a size, telling its progress, and ending early
-/// when that is wanted.
+/// Populates a range of memory with options: with `madvise()` as `tenure_populate()` does,
+/// by a given number of threads, in chunks of a given size, with reports of the progress,
+/// and until a callback ends it early.
 ///
-/// `addr`, `len` and `flags` are as for `tenure_populate()`. `options` may be NULL,
-/// which leaves everything to tenure; it is not used after the call.
+/// `addr`, `len` and `flags` are as for `tenure_populate()`. `options` may be NULL for all
+/// defaults. The structure is the caller's, and tenure does not use it, its callback or
+/// its `data` after the call.
 ///
-/// To end early from another thread or a signal handler, set a flag of your own and
-/// have `progress` return it.
+/// To end early from another thread or a signal handler, set a flag of your own and let
+/// `progress` return it.
 ///
 /// # Return value
 ///
-/// 0, or one of the errors below, negative. `errno` is not touched.
+/// 0, or one of the errors below, negative. `errno` is unchanged.
 ///
 /// # Errors
 ///
@@ -121,18 +126,17 @@ pub unsafe extern "C" fn tenure_populate(addr: *mut c_void, len: usize, flags: c
 ///
 /// * `-EINVAL`: `options->size` is smaller than the structure was in the first version.
 ///   Set it to `sizeof(struct tenure_populate_options)`. Nothing was done.
-/// * `-E2BIG`: The structure is a later version's, and has something set that this
-///   version does not know. Use the library that the program was built for. Nothing
-///   was done.
-/// * `-ECANCELED`: `progress` answered anything but 0. A part is populated.
+/// * `-E2BIG`: The structure is a later version's and sets a field that this version does
+///   not know. Use the library that the program was built for. Nothing was done.
+/// * `-ECANCELED`: `progress` did not return 0. A part is populated.
 ///
 /// # Caveats
 ///
-/// As for `tenure_populate()`.
+/// Those of `tenure_populate()`.
 ///
 /// # Notes
 ///
-/// As for `tenure_populate()`.
+/// Those of `tenure_populate()`.
 ///
 /// # See also
 ///
@@ -140,7 +144,9 @@ pub unsafe extern "C" fn tenure_populate(addr: *mut c_void, len: usize, flags: c
 ///
 /// # Safety
 ///
-/// As the caveats say; `options` is NULL or points to `options->size` bytes.
+/// * No other code counts on pages of the range being absent.
+/// * `options` is NULL or points to `options->size` bytes.
+/// * `progress` may be called with `data` on this thread until the call returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_populate_with(
     addr: *mut c_void,
@@ -148,20 +154,21 @@ pub unsafe extern "C" fn tenure_populate_with(
     flags: c_uint,
     options: *const tenure_populate_options,
 ) -> c_int {
-    done(|| {
-        let mut wanted = wanted(flags)?;
+    answer_zero(|| {
+        let mut populate_options = options_of(flags)?;
         if !options.is_null() {
-            // SAFETY: handed on to the caller.
-            wanted = with_options(wanted, &unsafe { read_options(options) }?);
+            // SAFETY: not NULL, so it points to `options->size` bytes.
+            let given = unsafe { read_options(options) }?;
+            populate_options = apply(populate_options, &given);
         }
         // SAFETY: handed on to the caller.
-        unsafe { covering(addr, len)?.populate_with(&wanted) }?;
+        unsafe { covering_pages(addr, len)?.populate_with(&populate_options) }?;
         Ok(())
     })
 }
 
-fn wanted(flags: c_uint) -> Result<PopulateOptions, Errno> {
-    only(
+fn options_of(flags: c_uint) -> Result<PopulateOptions, Errno> {
+    check_flags(
         flags,
         TENURE_POPULATE_READ | TENURE_POPULATE_WRITE | TENURE_POPULATE_FORCE,
     )?;
@@ -178,11 +185,12 @@ fn wanted(flags: c_uint) -> Result<PopulateOptions, Errno> {
     })
 }
 
-/// What the structure held in its first version.
+/// The size of the structure in its first version.
 const FIRST_SIZE: usize = offset_of!(tenure_populate_options, data) + size_of::<*mut c_void>();
 
-/// Reads the structure of a program that may have been built with an older or a
-/// newer version: what it lacks is zeros, what we do not know must be zeros.
+/// Reads the structure of a program that may have been built with an older or a newer
+/// version. Fields that the program lacks are zeros; fields that this version lacks must
+/// be zeros.
 ///
 /// # Safety
 ///
@@ -190,60 +198,61 @@ const FIRST_SIZE: usize = offset_of!(tenure_populate_options, data) + size_of::<
 unsafe fn read_options(
     options: *const tenure_populate_options,
 ) -> Result<tenure_populate_options, Errno> {
-    // SAFETY: the first field is there in every version.
+    // SAFETY: every version has the first field.
     let size = unsafe { (&raw const (*options).size).read() };
     if size < FIRST_SIZE {
         return Err(INVALID);
     }
-    let ours = size_of::<tenure_populate_options>();
+    let known_size = size_of::<tenure_populate_options>();
     let bytes = options.cast::<u8>();
-    for at in ours..size.max(ours) {
-        // SAFETY: inside of the `size` bytes that the caller has promised.
+    for at in known_size..size.max(known_size) {
+        // SAFETY: within the `size` bytes that `options` points to.
         if unsafe { bytes.add(at).read() } != 0 {
             return Err(Errno(libc::E2BIG));
         }
     }
-    // SAFETY: it has one version so far, so it is at least as long as ours.
+    // SAFETY: `size` is at least `FIRST_SIZE`, which is `known_size` as long as the
+    // structure has one version.
     Ok(unsafe { options.read() })
 }
 
-/// Where the program is told of the progress.
-struct Listener {
-    call: unsafe extern "C" fn(usize, usize, *mut c_void) -> c_int,
+/// The program's progress callback.
+struct Callback {
+    function: unsafe extern "C" fn(usize, usize, *mut c_void) -> c_int,
     data: *mut c_void,
 }
 
-// SAFETY: it is called on the thread that called us, before we return.
-unsafe impl Send for Listener {}
+// SAFETY: `report` runs only on the thread that called tenure, before the call returns.
+unsafe impl Send for Callback {}
 // SAFETY: as above.
-unsafe impl Sync for Listener {}
+unsafe impl Sync for Callback {}
 
-impl Listener {
-    fn hear(&self, progress: Progress, cancel: &CancelToken) {
-        // SAFETY: the program gave us the function and what it is to be given, for
-        // as long as the call lasts.
-        let answer = unsafe { (self.call)(progress.done_bytes, progress.total_bytes, self.data) };
-        if answer != 0 {
+impl Callback {
+    fn report(&self, progress: Progress, cancel: &CancelToken) {
+        // SAFETY: `progress` may be called with `data` on this thread until the call
+        // returns, as the safety section of `tenure_populate_with` says.
+        let returned =
+            unsafe { (self.function)(progress.done_bytes, progress.total_bytes, self.data) };
+        if returned != 0 {
             cancel.cancel();
         }
     }
 }
 
-fn with_options(wanted: PopulateOptions, options: &tenure_populate_options) -> PopulateOptions {
-    let mut wanted = wanted;
-    if options.threads != 0 {
-        wanted = wanted.threads(options.threads);
+fn apply(mut options: PopulateOptions, given: &tenure_populate_options) -> PopulateOptions {
+    if given.threads != 0 {
+        options = options.threads(given.threads);
     }
-    if options.chunk_bytes != 0 {
-        wanted = wanted.chunk_bytes(options.chunk_bytes);
+    if given.chunk_bytes != 0 {
+        options = options.chunk_bytes(given.chunk_bytes);
     }
-    if let Some(call) = options.progress {
+    if let Some(function) = given.progress {
         let cancel = CancelToken::new();
-        let data = options.data;
-        let listener = Listener { call, data };
-        wanted = wanted
+        let data = given.data;
+        let callback = Callback { function, data };
+        options = options
             .cancel(&cancel)
-            .progress(move |progress| listener.hear(progress, &cancel));
+            .progress(move |progress| callback.report(progress, &cancel));
     }
-    wanted
+    options
 }

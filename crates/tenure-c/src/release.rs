@@ -1,39 +1,42 @@
-//! release: a range goes away, or its contents do.
+//! release: a range is unmapped, or its contents are discarded.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use crate::answer::{INVALID, done, exactly};
+use crate::answer::{INVALID, answer_zero, whole_pages};
 
-/// Unmaps a range, at once for the caller, whatever its size. It is `munmap()` with its
-/// meaning, holes included; the pages of anonymous memory of 4 MiB and more are moved
-/// out of the way with `mremap()` and freed by threads of tenure's.
+/// Unmaps a range: as `munmap()` does, but the caller does not wait for large memory to be
+/// freed. Pages of anonymous memory of {RELEASE_THRESHOLD} and more are moved to another
+/// address with `mremap()`, and tenure's worker threads free them.
 ///
 /// `addr` must be the start of a page and `len`, in bytes, a whole number of pages; 0
-/// succeeds and does nothing. Locks and volatility of the range end.
+/// succeeds and does nothing. The range may have holes. Locks and volatility of the range
+/// end.
 ///
 /// Files, locked memory and hugetlb memory are unmapped before the call returns, in
 /// chunks that do not keep other threads waiting.
 ///
 /// # Return value
 ///
-/// 0, or one of the errors below, negative. `errno` is not touched.
+/// 0, or one of the errors below, negative. `errno` is unchanged.
 ///
 /// # Errors
 ///
 /// * `-EINVAL`: `addr` or `len` is not whole pages, or the range goes past the end of
 ///   the address space, and nothing was done; or a part is a part of a huge page.
 ///   Correct the call.
-/// * `-ENOMEM`: The kernel has no room to split a mapping (`vm.max_map_count`). What lies
-///   before it may be unmapped, and contents are given up. Unmap whole mappings.
+/// * `-ENOMEM`: The process has too many mappings to split one more. The parts before it
+///   may be unmapped, and contents may be lost. Unmap whole mappings, or raise
+///   `vm.max_map_count`.
 ///
 /// # Caveats
 ///
-/// Nothing may use the range any more.
+/// No code may use the range any more, or a mapping that another thread has made in a hole
+/// of it.
 ///
 /// # Notes
 ///
-/// What was moved away is in use until it is freed: `tenure_drain()` waits for that.
+/// Moved pages use memory until a worker has freed them: `tenure_drain()` waits for that.
 ///
 /// # See also
 ///
@@ -41,43 +44,45 @@ use crate::answer::{INVALID, done, exactly};
 ///
 /// # Safety
 ///
-/// As the caveats say.
+/// No code uses the range any more, or a mapping that another thread has made in a hole of
+/// it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_munmap(addr: *mut c_void, len: usize) -> c_int {
-    done(|| {
+    answer_zero(|| {
         // SAFETY: handed on to the caller.
-        unsafe { exactly(addr, len)?.munmap() }?;
+        unsafe { whole_pages(addr, len)?.munmap() }?;
         Ok(())
     })
 }
 
-/// Discards the contents of a range, at once for the caller, whatever its size: it
-/// stays mapped and reads as zeros, or, for a private mapping of a file, as the file
-/// does. It is `madvise(MADV_DONTNEED)` with its meaning; the pages of anonymous memory
-/// of 4 MiB and more are moved away with `mremap(MREMAP_DONTUNMAP)` and freed by
-/// threads of tenure's.
+/// Discards the contents of a range: as `madvise(MADV_DONTNEED)` does, but the caller does
+/// not wait for large memory to be freed. The range stays mapped and reads as zeros, or,
+/// for a private mapping of a file, as the file does. Pages of anonymous memory of
+/// {RELEASE_THRESHOLD} and more are moved to another address with
+/// `mremap(MREMAP_DONTUNMAP)`, and tenure's worker threads free them.
 ///
 /// `addr` must be the start of a page and `len`, in bytes, a whole number of pages; 0
 /// succeeds and does nothing. Volatility of the range ends.
 ///
 /// # Return value
 ///
-/// 0, or one of the errors below, negative. `errno` is not touched.
+/// 0, or one of the errors below, negative. `errno` is unchanged.
 ///
 /// # Errors
 ///
 /// * `-EINVAL`: `addr` or `len` is not whole pages, or the range goes past the end of
 ///   the address space; or a part is shared, hugetlb or locked memory. Nothing was done.
 ///   Correct the call; use `tenure_munlock()` first.
-/// * `-ENOMEM`: A part is not mapped. Nothing was done.
+/// * `-ENOMEM`: A part is not mapped. Nothing was done. Map it, or shorten the range.
 ///
 /// # Caveats
 ///
-/// Nothing may rely on the contents of the range any more.
+/// No code may rely on the contents of the range any more.
 ///
 /// # Notes
 ///
-/// MREMAP_DONTUNMAP is there from Linux 5.7. Before, MADV_DONTNEED is used, in chunks.
+/// MREMAP_DONTUNMAP is available since Linux 5.7. Before, the call uses MADV_DONTNEED, in
+/// chunks.
 ///
 /// # See also
 ///
@@ -85,41 +90,41 @@ pub unsafe extern "C" fn tenure_munmap(addr: *mut c_void, len: usize) -> c_int {
 ///
 /// # Safety
 ///
-/// As the caveats say.
+/// No code relies on the contents of the range any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_discard(addr: *mut c_void, len: usize) -> c_int {
-    done(|| {
+    answer_zero(|| {
         // SAFETY: handed on to the caller.
-        unsafe { exactly(addr, len)?.discard() }?;
+        unsafe { whole_pages(addr, len)?.discard() }?;
         Ok(())
     })
 }
 
-/// Waits until all memory that `tenure_munmap()` and `tenure_discard()` left behind is
-/// freed.
+/// Waits for deferred frees: until tenure's worker threads have freed all memory that
+/// `tenure_munmap()` and `tenure_discard()` moved away.
 ///
-/// `timeout_ms` is in milliseconds: -1 waits as long as it takes, 0 only asks.
+/// `timeout_ms` is in milliseconds: -1 waits without a limit, 0 checks without waiting.
 ///
 /// # Return value
 ///
-/// 0 when all is free, or one of the errors below, negative. `errno` is not touched.
+/// 0 when all is free, or one of the errors below, negative. `errno` is unchanged.
 ///
 /// # Errors
 ///
-/// * `-ETIMEDOUT`: The time is over, and something is still pending:
-///   `pending_release_bytes` of `tenure_stats()` tells how much. Call again.
-/// * `-EINVAL`: `timeout_ms` is less than -1.
+/// * `-ETIMEDOUT`: The time is over, and memory is still pending: `pending_release_bytes`
+///   of `tenure_stats()` has the amount. Call again.
+/// * `-EINVAL`: `timeout_ms` is less than -1. Correct the call.
 ///
 /// # Notes
 ///
-/// While somebody waits, the threads that free memory do not step back for others.
+/// During the call the workers do not yield to other threads.
 ///
 /// # See also
 ///
 /// tenure_munmap(3), tenure_discard(3), tenure_stats(3), tenure(7)
 #[unsafe(no_mangle)]
 pub extern "C" fn tenure_drain(timeout_ms: c_int) -> c_int {
-    done(|| {
+    answer_zero(|| {
         let timeout = match u64::try_from(timeout_ms) {
             Ok(millis) => Some(Duration::from_millis(millis)),
             Err(_) if timeout_ms == -1 => None,

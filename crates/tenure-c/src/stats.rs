@@ -1,167 +1,150 @@
-//! stats and version: what tenure has done, and which one it is.
+//! stats and version: the counters of the process, and the version of the library.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
 
-use tenure::Stats;
+use tenure::{Count, Stats};
 
-use crate::answer::{BAD_POINTER, done};
+use crate::answer::{BAD_POINTER, answer_zero};
 
-/// What tenure has done in this process since it began, or since it was forked. Calls
-/// that failed are not counted. New fields come last.
+/// How often one operation succeeded, and on how much memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct tenure_count {
+    /// The number of times.
+    pub calls: u64,
+    /// The sum of the bytes. A byte counts each time.
+    pub bytes: u64,
+}
+
+/// Counters of the calls of tenure in this process since it began, or since it was forked.
+/// Calls that failed, and calls on 0 bytes, are not counted. New fields come last.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct tenure_stats {
-    /// Ranges populated whole: how often.
-    pub populate_calls: u64,
-    /// The same: to how many bytes in all.
-    pub populate_bytes: u64,
-    /// Ranges locked, in either mode: how often.
-    pub lock_calls: u64,
-    /// The same: to how many bytes in all.
-    pub lock_bytes: u64,
-    /// Ranges unlocked: the parts that had such a lock. How often.
-    pub unlock_calls: u64,
-    /// The same: to how many bytes in all.
-    pub unlock_bytes: u64,
+    /// Ranges populated whole.
+    pub populate: tenure_count,
+    /// Ranges locked, in either mode.
+    pub lock: tenure_count,
+    /// Ranges unlocked. If one mode is cleared, the bytes are those of the parts that had
+    /// such a lock; if both are, those of the whole range.
+    pub unlock: tenure_count,
     /// Calls of `tenure_mlockall()`.
     pub lock_all_calls: u64,
     /// Calls of `tenure_munlockall()`.
     pub unlock_all_calls: u64,
-    /// Ranges freed lazily: how often.
-    pub lazy_free_calls: u64,
-    /// The same: to how many bytes in all.
-    pub lazy_free_bytes: u64,
-    /// Ranges marked volatile, anew or again: how often.
-    pub mark_volatile_calls: u64,
-    /// The same: to how many bytes in all.
-    pub mark_volatile_bytes: u64,
-    /// Ranges marked nonvolatile: the parts that were volatile. How often.
-    pub mark_nonvolatile_calls: u64,
-    /// The same: to how many bytes in all.
-    pub mark_nonvolatile_bytes: u64,
-    /// Volatile pages that the kernel took, in bytes, counted when tenure finds out: when
-    /// they are marked nonvolatile.
+    /// Ranges freed lazily.
+    pub lazy_free: tenure_count,
+    /// Ranges marked volatile, for the first time or again.
+    pub mark_volatile: tenure_count,
+    /// Ranges marked nonvolatile. The bytes are those of the parts that were volatile.
+    pub mark_nonvolatile: tenure_count,
+    /// Volatile pages that the kernel purged, in bytes. They are counted when tenure finds
+    /// them: when they are marked nonvolatile.
     pub purged_by_kernel_bytes: u64,
-    /// Volatile pages taken by `tenure_purge()`, in bytes.
+    /// Volatile pages that `tenure_purge()` purged, in bytes.
     pub purged_on_request_bytes: u64,
-    /// Volatile memory that counts as lost because its protection ended without tenure's
-    /// doing: its userfaultfd was closed, or it was mapped over.
+    /// Volatile memory that counts as purged because its protection ended outside of
+    /// tenure: its userfaultfd was closed, or it was mapped over.
     pub unprotected_bytes: u64,
-    /// What is volatile at the moment, in bytes.
+    /// Memory that is volatile at the moment.
     pub volatile_bytes: u64,
-    /// Ranges unmapped; holes count: how often.
-    pub munmap_calls: u64,
-    /// The same: to how many bytes in all.
-    pub munmap_bytes: u64,
-    /// Ranges whose contents were discarded: how often.
-    pub discard_calls: u64,
-    /// The same: to how many bytes in all.
-    pub discard_bytes: u64,
-    /// Ranges punched out of shared memory (not in the C interface): how often.
-    pub punch_calls: u64,
-    /// The same: to how many bytes in all.
-    pub punch_bytes: u64,
-    /// Of `munmap` and `discard`: what was moved out of the way, for workers to free
-    /// behind the caller. How often.
-    pub carried_off_calls: u64,
-    /// The same: to how many bytes in all.
-    pub carried_off_bytes: u64,
-    /// Of `munmap` and `discard`: what the caller itself freed, plainly.
+    /// Ranges unmapped. The bytes include holes.
+    pub munmap: tenure_count,
+    /// Ranges whose contents were discarded.
+    pub discard: tenure_count,
+    /// Holes punched into shared memory (not in the C interface).
+    pub punch: tenure_count,
+    /// The part of `munmap` and `discard` that was moved away for workers to free.
+    pub deferred_free: tenure_count,
+    /// The part of `munmap` and `discard` that the caller itself freed.
     pub freed_by_caller_bytes: u64,
-    /// How many threads were started to free memory.
+    /// Worker threads that were started to free memory.
     pub workers_started: u64,
-    /// What was carried off and is not free yet, at the moment.
+    /// The part of `deferred_free` that is not free yet, at the moment.
     pub pending_release_bytes: u64,
-    /// Ranges freed at once by a policy (not in the C interface): how often.
-    pub eager_free_calls: u64,
-    /// The same: to how many bytes in all.
-    pub eager_free_bytes: u64,
-    /// Ranges freed lazily by a policy, and taken under severe pressure (not in the C
-    /// interface): how often.
-    pub given_back_calls: u64,
-    /// The same: to how many bytes in all.
-    pub given_back_bytes: u64,
-    /// Volatile pages that tenure took under memory pressure.
+    /// Ranges that a policy freed at once (not in the C interface).
+    pub eager_free: tenure_count,
+    /// Ranges that a policy freed lazily and had reclaimed under severe pressure (not in
+    /// the C interface).
+    pub freed_under_pressure: tenure_count,
+    /// Volatile pages that tenure purged under memory pressure, in bytes.
     pub purged_under_pressure_bytes: u64,
-    /// What of the volatile memory the kernel has been offered, at the moment.
+    /// The part of the volatile memory that is offered to the kernel, at the moment.
     pub offered_bytes: u64,
-    /// Volatile memory that could not be offered when it was due (locked or replaced
-    /// behind tenure's back, no room for one more mapping); it stays. Ranges are tried
-    /// again when they are marked again, buffers after seconds.
-    pub not_offered_bytes: u64,
-    /// What of the volatile memory the kernel cannot be offered for want of userfaultfd
-    /// or MADV_POPULATE_WRITE, at the moment: all of it, or nothing. tenure alone takes
-    /// it, under memory pressure.
-    pub kept_from_kernel_bytes: u64,
+    /// Volatile memory whose offer failed when it was due (it was locked or replaced
+    /// outside of tenure, or the process had too many mappings); the pages stay resident.
+    /// tenure offers ranges again when they are marked again, and buffers after seconds.
+    pub offer_failed_bytes: u64,
+    /// Volatile memory that cannot be offered because userfaultfd or MADV_POPULATE_WRITE
+    /// is unavailable, at the moment: all of it, or none. Only tenure purges it, under
+    /// memory pressure.
+    pub unofferable_bytes: u64,
 }
 
-/// A figure that is added there has to be added here.
+/// A counter of the core crate is missing here if the sizes differ.
 const _: () = assert!(size_of::<tenure_stats>() == size_of::<Stats>());
 
-impl From<Stats> for tenure_stats {
-    fn from(stats: Stats) -> Self {
+impl From<Count> for tenure_count {
+    fn from(count: Count) -> Self {
         Self {
-            populate_calls: stats.populate.calls,
-            populate_bytes: stats.populate.bytes,
-            lock_calls: stats.lock.calls,
-            lock_bytes: stats.lock.bytes,
-            unlock_calls: stats.unlock.calls,
-            unlock_bytes: stats.unlock.bytes,
-            lock_all_calls: stats.lock_all_calls,
-            unlock_all_calls: stats.unlock_all_calls,
-            lazy_free_calls: stats.lazy_free.calls,
-            lazy_free_bytes: stats.lazy_free.bytes,
-            mark_volatile_calls: stats.mark_volatile.calls,
-            mark_volatile_bytes: stats.mark_volatile.bytes,
-            mark_nonvolatile_calls: stats.mark_nonvolatile.calls,
-            mark_nonvolatile_bytes: stats.mark_nonvolatile.bytes,
-            purged_by_kernel_bytes: stats.purged_by_kernel_bytes,
-            purged_on_request_bytes: stats.purged_on_request_bytes,
-            unprotected_bytes: stats.unprotected_bytes,
-            volatile_bytes: stats.volatile_bytes,
-            munmap_calls: stats.munmap.calls,
-            munmap_bytes: stats.munmap.bytes,
-            discard_calls: stats.discard.calls,
-            discard_bytes: stats.discard.bytes,
-            punch_calls: stats.punch.calls,
-            punch_bytes: stats.punch.bytes,
-            carried_off_calls: stats.carried_off.calls,
-            carried_off_bytes: stats.carried_off.bytes,
-            freed_by_caller_bytes: stats.freed_by_caller_bytes,
-            workers_started: stats.workers_started,
-            pending_release_bytes: stats.pending_release_bytes,
-            eager_free_calls: stats.eager_free.calls,
-            eager_free_bytes: stats.eager_free.bytes,
-            given_back_calls: stats.given_back.calls,
-            given_back_bytes: stats.given_back.bytes,
-            purged_under_pressure_bytes: stats.purged_under_pressure_bytes,
-            offered_bytes: stats.offered_bytes,
-            not_offered_bytes: stats.not_offered_bytes,
-            kept_from_kernel_bytes: stats.kept_from_kernel_bytes,
+            calls: count.calls,
+            bytes: count.bytes,
         }
     }
 }
 
-/// Tells what tenure has done in this process.
+impl From<Stats> for tenure_stats {
+    fn from(stats: Stats) -> Self {
+        Self {
+            populate: stats.populate.into(),
+            lock: stats.lock.into(),
+            unlock: stats.unlock.into(),
+            lock_all_calls: stats.lock_all_calls,
+            unlock_all_calls: stats.unlock_all_calls,
+            lazy_free: stats.lazy_free.into(),
+            mark_volatile: stats.mark_volatile.into(),
+            mark_nonvolatile: stats.mark_nonvolatile.into(),
+            purged_by_kernel_bytes: stats.purged_by_kernel_bytes,
+            purged_on_request_bytes: stats.purged_on_request_bytes,
+            unprotected_bytes: stats.unprotected_bytes,
+            volatile_bytes: stats.volatile_bytes,
+            munmap: stats.munmap.into(),
+            discard: stats.discard.into(),
+            punch: stats.punch.into(),
+            deferred_free: stats.deferred_free.into(),
+            freed_by_caller_bytes: stats.freed_by_caller_bytes,
+            workers_started: stats.workers_started,
+            pending_release_bytes: stats.pending_release_bytes,
+            eager_free: stats.eager_free.into(),
+            freed_under_pressure: stats.freed_under_pressure.into(),
+            purged_under_pressure_bytes: stats.purged_under_pressure_bytes,
+            offered_bytes: stats.offered_bytes,
+            offer_failed_bytes: stats.offer_failed_bytes,
+            unofferable_bytes: stats.unofferable_bytes,
+        }
+    }
+}
+
+/// Reads the counters of this process: how often each verb succeeded, and on how much memory.
 ///
-/// `*out` gets the figures; `out` must not be NULL. `size_of_out` is `sizeof(*out)`, what
-/// the program was built with: of a smaller structure only that much is written, and what
-/// this version of tenure does not know is set to zeros. Each figure is exact; while other
-/// threads work, two figures may be from two moments. A child after `fork()` counts from
-/// zero.
+/// `*out` receives the counters; `out` must not be NULL. The structure is the caller's, and
+/// tenure keeps no pointer to it. `size_of_out` is `sizeof(*out)` as the program was built
+/// with it: of a smaller structure only that much is written, and fields that this version
+/// of tenure does not know are set to zeros. Each counter is exact; while other threads
+/// work, two counters may be from two moments. A child after `fork()` counts from zero.
 ///
 /// # Return value
 ///
-/// 0, or one of the errors below, negative. `errno` is not touched.
+/// 0, or one of the errors below, negative. `errno` is unchanged.
 ///
 /// # Errors
 ///
-/// * `-EFAULT`: `out` is NULL.
+/// * `-EFAULT`: `out` is NULL. Correct the call.
 ///
 /// # Notes
 ///
-/// `tenure stat PID` shows the figures of another process.
+/// `tenure stat PID` shows the counters of another process.
 ///
 /// # See also
 ///
@@ -169,18 +152,18 @@ impl From<Stats> for tenure_stats {
 ///
 /// # Safety
 ///
-/// `out` is NULL or has room for `size_of_out` bytes.
+/// `out` is NULL or has space for `size_of_out` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_stats(out: *mut tenure_stats, size_of_out: usize) -> c_int {
-    done(|| {
+    answer_zero(|| {
         if out.is_null() {
             return Err(BAD_POINTER);
         }
         let stats = tenure_stats::from(tenure::stats());
         let known = size_of_out.min(size_of::<tenure_stats>());
         let bytes = out.cast::<u8>();
-        // SAFETY: `out` has room for `size_of_out` bytes, and `known` of them are in
-        // `stats`, too.
+        // SAFETY: `out` is not NULL, so it has space for `size_of_out` bytes, and both
+        // it and `stats` have at least `known`.
         unsafe {
             ptr::copy_nonoverlapping((&raw const stats).cast(), bytes, known);
             bytes.add(known).write_bytes(0, size_of_out - known);
@@ -189,11 +172,12 @@ pub unsafe extern "C" fn tenure_stats(out: *mut tenure_stats, size_of_out: usize
     })
 }
 
-/// Tells the version of the library that the program runs with.
+/// Returns the version of the library that the program runs with.
 ///
 /// # Return value
 ///
-/// Text such as "0.1.0", never NULL. It is tenure's and stays valid; do not free it.
+/// Text such as "0.1.0", never NULL. It is tenure's and valid until the process ends; the
+/// caller must not free it.
 ///
 /// # See also
 ///

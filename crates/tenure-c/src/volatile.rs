@@ -1,33 +1,37 @@
-//! volatile: contents are wanted, but the kernel may take them.
+//! volatile: the program wants the contents, but the kernel may purge them.
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use tenure::{Outcome, PageRange, Priority};
+use tenure::{
+    Outcome, PageRange,
+    volatile::{Priority, VolatileOptions},
+};
 
-use crate::answer::{Errno, INVALID, answer, done, exactly, only};
+use crate::answer::{Errno, INVALID, answer, answer_zero, check_flags, whole_pages};
 use crate::tenure_range;
 
 /// Offers the range to the kernel before the call returns.
 pub const TENURE_VOLATILE_OFFER_NOW: c_uint = 1;
 
-/// Marks a range volatile, with priority 2: the kernel may take its pages when it
-/// needs them, and says so. It is `userfaultfd()` in SIGBUS mode and
-/// `madvise(MADV_FREE)`, which a thread of tenure's does when the range has been
-/// volatile for 100 ms, or at once under memory pressure.
+/// Marks a range volatile: the kernel may purge its pages when it needs memory, and the
+/// program learns which. The priority is {VOLATILE_PRIORITY_DEFAULT}. A thread of tenure's
+/// offers the range to the kernel, with `userfaultfd()` in SIGBUS mode and
+/// `madvise(MADV_FREE)`, once it has been volatile for {VOLATILE_OFFER_DELAY}, or at once
+/// under memory pressure.
 ///
 /// `addr` must be the start of a page and `len`, in bytes, a whole number of pages; 0
-/// succeeds and does nothing. It must be private anonymous memory, readable and
-/// writable. Ranges may overlap; marking again is harmless.
+/// succeeds and does nothing. The range must be private anonymous memory, readable and
+/// writable. Ranges may overlap; marking a range again is harmless.
 ///
-/// From now on, until `tenure_mnovolatile()`: what is still there reads as before. A
-/// write keeps its page from being taken with its old contents; the page stays
-/// volatile. Touching a page that was taken is SIGBUS with its address in `si_addr`; a
-/// system call that is given such an address answers EFAULT. Pages that were never
-/// touched are not lost, and read as zeros.
+/// From now on, until `tenure_mnovolatile()`: pages that are not purged read as before. A
+/// write to a page keeps its old contents from being purged; the page stays volatile.
+/// Touching a purged page raises SIGBUS with its address in `si_addr`; a system call that
+/// is given such an address fails with EFAULT. Pages that were never touched cannot be
+/// purged, and read as zeros.
 ///
 /// # Return value
 ///
-/// 0, or one of the errors below, negative. `errno` is not touched.
+/// 0, or one of the errors below, negative. `errno` is unchanged.
 ///
 /// # Errors
 ///
@@ -36,24 +40,26 @@ pub const TENURE_VOLATILE_OFFER_NOW: c_uint = 1;
 /// * `-EINVAL`: `addr` or `len` is not whole pages, or the range goes past the end of
 ///   the address space; or a part is not private anonymous memory, or is locked.
 ///   Correct the call; use `tenure_munlock()` first.
-/// * `-ENOMEM`: A part is not mapped, or the kernel has no room to split a mapping
-///   (`vm.max_map_count`).
+/// * `-ENOMEM`: A part is not mapped: map it, or shorten the range. Or the process has too
+///   many mappings to split one more: raise `vm.max_map_count`.
 /// * `-EACCES`: A part cannot be read and written. Use `mprotect()` first.
-/// * `-EBUSY`: A part is registered with another userfaultfd. End that first.
-/// * `-EOPNOTSUPP`: No descriptor is left for a userfaultfd (RLIMIT_NOFILE).
+/// * `-EBUSY`: A part is registered with another userfaultfd. Unregister it first.
+/// * `-EOPNOTSUPP`: No file descriptor is left for a userfaultfd. Raise RLIMIT_NOFILE, or
+///   close some.
 ///
 /// # Caveats
 ///
-/// Do not use the memory meanwhile in ways that cannot stand SIGBUS. The range must not
-/// be unmapped, moved or mapped over but through tenure, which then ends its
-/// volatility. After `fork()` the range is volatile in the child as well; memory that a
-/// child made with `clone()` has is not protected.
+/// While the range is volatile, do not use it in ways that cannot tolerate SIGBUS. Only
+/// tenure may unmap it, move it or map over it, which ends its volatility. After `fork()`
+/// the range is volatile in the child as well; the memory of a child made with `clone()`
+/// is not protected.
 ///
 /// # Notes
 ///
-/// It needs Linux 5.11 or a privilege, and MADV_POPULATE_WRITE (Linux 5.14). Where these
-/// are missing or refused (by the seccomp profile of a container), the kernel is offered
-/// nothing: tenure itself takes pages under memory pressure, and touching one is SIGSEGV.
+/// Offering needs Linux 5.11 or a privilege, and MADV_POPULATE_WRITE (Linux 5.14). Where
+/// these are unavailable or refused (by the seccomp profile of a container), tenure offers
+/// nothing to the kernel: it purges pages itself under memory pressure, and touching one
+/// raises SIGSEGV.
 ///
 /// # See also
 ///
@@ -62,44 +68,47 @@ pub const TENURE_VOLATILE_OFFER_NOW: c_uint = 1;
 ///
 /// # Safety
 ///
-/// As the caveats say.
+/// Until the range is nonvolatile again:
+///
+/// * no code uses it in ways that cannot tolerate SIGBUS,
+/// * only tenure unmaps it, moves it or maps over it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_mvolatile(addr: *mut c_void, len: usize) -> c_int {
-    done(|| {
+    answer_zero(|| {
         // SAFETY: handed on to the caller.
-        unsafe { exactly(addr, len)?.mark_volatile() }?;
+        unsafe { whole_pages(addr, len)?.mark_volatile() }?;
         Ok(())
     })
 }
 
-/// Marks a range volatile as `tenure_mvolatile()` does, with a priority, and, if
-/// wanted, at once.
+/// Marks a range volatile with options: as `tenure_mvolatile()` does, with a priority,
+/// and, with a flag, offering it to the kernel at once.
 ///
-/// `addr` and `len` are as for `tenure_mvolatile()`. `priority` is 0 (first to go) to 3
-/// (last to go); of one priority, what was marked least recently goes first. The order
-/// holds for what tenure takes under memory pressure; what the kernel takes by itself
-/// goes in the order in which it was offered. `flags` is 0 or
-/// `TENURE_VOLATILE_OFFER_NOW`, which offers the range to the kernel before the call
-/// returns.
+/// `addr` and `len` are as for `tenure_mvolatile()`. `priority` is 0 (purged first) to
+/// {VOLATILE_PRIORITY_MAX} (purged last); within one priority the range that was marked
+/// least recently is purged first. tenure keeps to this order when it purges under memory
+/// pressure; the kernel purges in the order in which ranges were offered. `flags` is 0 or
+/// `TENURE_VOLATILE_OFFER_NOW`.
 ///
 /// # Return value
 ///
-/// 0, or one of the errors below, negative. `errno` is not touched.
+/// 0, or one of the errors below, negative. `errno` is unchanged.
 ///
 /// # Errors
 ///
 /// Those of `tenure_mvolatile()`, and:
 ///
-/// * `-EINVAL`: `priority` is larger than 3, or a flag is not known. Nothing was done.
+/// * `-EINVAL`: `priority` is larger than {VOLATILE_PRIORITY_MAX}, or a flag is unknown.
+///   Nothing was done; correct the call.
 ///
 /// # Caveats
 ///
-/// As for `tenure_mvolatile()`.
+/// Those of `tenure_mvolatile()`.
 ///
 /// # Notes
 ///
-/// As for `tenure_mvolatile()`. What cannot be offered stays where it is, and is counted
-/// in `not_offered_bytes` of `tenure_stats()`.
+/// Those of `tenure_mvolatile()`. If offering fails, the pages stay resident, and
+/// `offer_failed_bytes` of `tenure_stats()` counts them.
 ///
 /// # See also
 ///
@@ -107,7 +116,7 @@ pub unsafe extern "C" fn tenure_mvolatile(addr: *mut c_void, len: usize) -> c_in
 ///
 /// # Safety
 ///
-/// As the caveats say.
+/// That of [`tenure_mvolatile`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_mvolatile_with(
     addr: *mut c_void,
@@ -115,55 +124,55 @@ pub unsafe extern "C" fn tenure_mvolatile_with(
     priority: c_uint,
     flags: c_uint,
 ) -> c_int {
-    done(|| {
-        only(flags, TENURE_VOLATILE_OFFER_NOW)?;
-        let priority = priority_of(priority)?;
-        let range = exactly(addr, len)?;
-        if flags & TENURE_VOLATILE_OFFER_NOW == 0 {
-            // SAFETY: handed on to the caller.
-            unsafe { range.mark_volatile_with(priority) }?;
-        } else {
-            // SAFETY: handed on to the caller.
-            unsafe { range.mark_volatile_now(priority) }?;
+    answer_zero(|| {
+        check_flags(flags, TENURE_VOLATILE_OFFER_NOW)?;
+        let mut options = VolatileOptions::new().priority(priority_of(priority)?);
+        if flags & TENURE_VOLATILE_OFFER_NOW != 0 {
+            options = options.offer_now();
         }
+        // SAFETY: handed on to the caller.
+        unsafe { whole_pages(addr, len)?.mark_volatile_with(options) }?;
         Ok(())
     })
 }
 
-/// Makes a volatile range ordinary memory again, and tells exactly which pages were
-/// lost: they read as zeros, and all others are as they were.
+/// Makes a volatile range ordinary memory again: revokes the offer to the kernel with
+/// `madvise(MADV_POPULATE_WRITE)`, and reports exactly which pages were purged. Purged pages
+/// read as zeros; all others are as they were.
 ///
 /// `addr` must be the start of a page and `len`, in bytes, a whole number of pages; 0
-/// succeeds and does nothing. Parts that are not volatile are passed over.
+/// succeeds and does nothing. Parts that are not volatile are skipped.
 ///
-/// `purged` is NULL, or room for `max_purged` ranges: the first runs of lost pages, in
-/// order of address. `purged_count` is NULL, or gets the number of all runs, also of
-/// those past `max_purged`. On an error neither is touched. The room is the caller's;
-/// tenure keeps no pointer to it.
+/// `purged` is NULL, or an array of `max_purged` ranges, which receives the first runs of
+/// purged pages in order of address. `purged_count` is NULL, or receives the number of all
+/// runs, including those past `max_purged`. On an error both are unchanged. The array is
+/// the caller's; tenure keeps no pointer to it.
 ///
 /// # Return value
 ///
-/// * `0`: Intact: every byte is as it was.
-/// * `1`: Something was lost.
+/// * `0`: The range is intact: every byte is as it was.
+/// * `1`: Pages were purged.
 ///
-/// Or one of the errors below, negative. `errno` is not touched.
+/// Or one of the errors below, negative. `errno` is unchanged.
 ///
 /// # Errors
 ///
 /// * `-EINVAL`: `addr` or `len` is not whole pages, or the range goes past the end of
 ///   the address space. Nothing was done; correct the call.
-/// * `-ENOMEM`: A part is not mapped, and nothing was done; or there is no memory to take
-///   a page back. Then the range stays volatile, and what was found to be lost is told by
-///   the next call that succeeds: free memory and call again.
+/// * `-ENOMEM`: A part is not mapped, and nothing was done: map it, or shorten the range.
+///   Or there is too little memory to repopulate a page. Then the range stays volatile,
+///   and the next call that succeeds reports the purged pages that this one found: free
+///   memory and call again.
 ///
 /// # Caveats
 ///
-/// A part whose protection ended without tenure's doing (all descriptors were closed, or
-/// something else was mapped there) is told as lost whole; what it holds is left as it is.
+/// A part whose protection ended outside of tenure (all descriptors were closed, or
+/// something else was mapped there) is reported as purged whole; its contents are left
+/// alone.
 ///
 /// # Notes
 ///
-/// PAGEMAP_SCAN (Linux 6.7) finds what was lost; before, /proc/self/pagemap does, which
+/// PAGEMAP_SCAN (Linux 6.7) finds the purged pages; before, /proc/self/pagemap does, which
 /// takes longer.
 ///
 /// # See also
@@ -172,8 +181,9 @@ pub unsafe extern "C" fn tenure_mvolatile_with(
 ///
 /// # Safety
 ///
-/// `purged` is NULL or has room for `max_purged` ranges; `purged_count` is NULL or can be
-/// written. The range must be the caller's: another owner may count on SIGBUS.
+/// * The range is the caller's: another owner may count on SIGBUS.
+/// * `purged` is NULL or has space for `max_purged` ranges.
+/// * `purged_count` is NULL or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_mnovolatile(
     addr: *mut c_void,
@@ -184,28 +194,28 @@ pub unsafe extern "C" fn tenure_mnovolatile(
 ) -> c_int {
     answer(|| {
         // SAFETY: handed on to the caller.
-        let outcome = unsafe { exactly(addr, len)?.mark_nonvolatile() }?;
+        let outcome = unsafe { whole_pages(addr, len)?.mark_nonvolatile() }?;
         let runs = match &outcome {
             Outcome::Intact => &[],
             Outcome::Purged(runs) => runs.as_slice(),
         };
         if !purged.is_null() {
             for (index, run) in runs.iter().take(max_purged).enumerate() {
-                // SAFETY: below `max_purged`, for which there is room.
-                unsafe { purged.add(index).write(plain(*run)) };
+                // SAFETY: `index` is below `max_purged`, for which `purged` has space.
+                unsafe { purged.add(index).write(c_range(*run)) };
             }
         }
         if !purged_count.is_null() {
-            // SAFETY: the caller has promised that it can be written.
+            // SAFETY: not NULL, so it can be written.
             unsafe { purged_count.write(runs.len()) };
         }
         Ok(c_int::from(outcome != Outcome::Intact))
     })
 }
 
-/// Purges the volatile parts of a range: has their contents taken now, as the kernel
-/// would under memory pressure. It is `madvise(MADV_DONTNEED)` on the pages that are
-/// there. For tests, and for programs that are told to shrink.
+/// Purges the volatile parts of a range: now, as the kernel would under memory pressure,
+/// with `madvise(MADV_DONTNEED)` on the resident pages. This is for tests, and for programs
+/// that are told to shrink.
 ///
 /// `addr` must be the start of a page and `len`, in bytes, a whole number of pages; 0
 /// succeeds and does nothing. Parts that are not volatile are left alone. The range
@@ -213,18 +223,18 @@ pub unsafe extern "C" fn tenure_mnovolatile(
 ///
 /// # Return value
 ///
-/// 0, or one of the errors below, negative. `errno` is not touched.
+/// 0, or one of the errors below, negative. `errno` is unchanged.
 ///
 /// # Errors
 ///
 /// * `-EINVAL`: `addr` or `len` is not whole pages, or the range goes past the end of
 ///   the address space, and nothing was done; or a part was locked after it was marked.
 ///   Correct the call; use `tenure_munlock()` first.
-/// * `-ENOMEM`: A part is not mapped. Nothing was done.
+/// * `-ENOMEM`: A part is not mapped. Nothing was done. Map it, or shorten the range.
 ///
 /// # Notes
 ///
-/// As for `tenure_mvolatile()`.
+/// Those of `tenure_mvolatile()`.
 ///
 /// # See also
 ///
@@ -232,12 +242,12 @@ pub unsafe extern "C" fn tenure_mnovolatile(
 ///
 /// # Safety
 ///
-/// The range must be the caller's.
+/// The range is the caller's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_purge(addr: *mut c_void, len: usize) -> c_int {
-    done(|| {
+    answer_zero(|| {
         // SAFETY: handed on to the caller.
-        unsafe { exactly(addr, len)?.purge() }?;
+        unsafe { whole_pages(addr, len)?.purge() }?;
         Ok(())
     })
 }
@@ -247,7 +257,7 @@ fn priority_of(priority: c_uint) -> Result<Priority, Errno> {
     Priority::ALL.get(number).copied().ok_or(INVALID)
 }
 
-fn plain(range: PageRange) -> tenure_range {
+fn c_range(range: PageRange) -> tenure_range {
     tenure_range {
         addr: range.as_ptr().cast(),
         len: range.len(),

@@ -1,5 +1,5 @@
-//! What `make install` puts in place can be used from outside of the tree: shared,
-//! static, moved elsewhere; and `make uninstall` takes it away.
+//! `make install` installs a library that programs outside of the tree can use: shared,
+//! static, and after it was moved; `make uninstall` removes it.
 
 mod common;
 
@@ -13,11 +13,14 @@ use libtest_mimic::Completion;
 fn main() -> ExitCode {
     run(|installed| {
         let tests: &[Test] = &[
-            ("a_program_outside_of_the_tree_builds_and_runs", outside),
-            ("a_static_program_builds_and_runs", statically),
-            ("the_archive_links_into_a_dynamic_program", archive_only),
-            ("what_is_installed_can_be_moved", moved),
-            ("uninstalling_leaves_nothing", uninstall),
+            ("shared_program_outside_of_tree_builds_and_runs", shared),
+            ("static_program_builds_and_runs", fully_static),
+            (
+                "archive_without_shared_library_links_into_dynamic_program",
+                archive_only,
+            ),
+            ("installed_files_can_be_moved", moved),
+            ("uninstall_removes_all_files", uninstall),
         ];
         trials(installed, tests)
     })
@@ -47,13 +50,13 @@ int main(void)
 }
 "#;
 
-/// Compiles the program in a folder of its own as a user does: `flags` are what he
-/// gives to the compiler besides pkg-config's.
+/// Compiles the program in a folder of its own as a user does, with `flags` besides those
+/// of `pkg-config`, which gets the arguments `query`.
 fn build(
     installed: &Installed,
     prefix: &Path,
     name: &str,
-    ask: &[&str],
+    query: &[&str],
     flags: &[&str],
 ) -> PathBuf {
     let folder = installed.program(&format!("{name}-folder"));
@@ -65,16 +68,16 @@ fn build(
         .args(["-o", name, "x.c"])
         .args(flags);
     compiler.arg(concat!("-DVERSION=\"", env!("CARGO_PKG_VERSION"), "\""));
-    compiler.args(installed.pkg_config(prefix, ask));
+    compiler.args(installed.pkg_config(prefix, query));
     ok(&mut compiler);
     folder.join(name)
 }
 
-fn outside(installed: &Installed) -> Verdict {
+fn shared(installed: &Installed) -> Verdict {
     let prefix = installed.prefix();
     let program = build(installed, &prefix, "shared", &["--cflags", "--libs"], &[]);
     ok(&mut installed.command(&program));
-    // It is the SONAME that it asks for.
+    // The program needs the library by its SONAME.
     let mut readelf = Command::new("readelf");
     let output = ok(readelf.args(["--dynamic", "--wide"]).arg(&program));
     let needed = String::from_utf8(output.stdout)?;
@@ -82,9 +85,15 @@ fn outside(installed: &Installed) -> Verdict {
     Ok(Completion::Completed)
 }
 
-fn statically(installed: &Installed) -> Verdict {
-    let ask = ["--static", "--cflags", "--libs"];
-    let program = build(installed, &installed.prefix(), "static", &ask, &["-static"]);
+fn fully_static(installed: &Installed) -> Verdict {
+    let query = ["--static", "--cflags", "--libs"];
+    let program = build(
+        installed,
+        &installed.prefix(),
+        "static",
+        &query,
+        &["-static"],
+    );
     ok(&mut Command::new(&program));
     Ok(Completion::Completed)
 }
@@ -98,8 +107,8 @@ fn archive_only(installed: &Installed) -> Verdict {
             fs::remove_file(path)?;
         }
     }
-    let ask = ["--static", "--cflags", "--libs"];
-    let program = build(installed, &prefix, "archived", &ask, &[]);
+    let query = ["--static", "--cflags", "--libs"];
+    let program = build(installed, &prefix, "archived", &query, &[]);
     ok(&mut Command::new(&program));
     Ok(Completion::Completed)
 }
@@ -122,16 +131,16 @@ fn uninstall(installed: &Installed) -> Verdict {
     assert!(prefix.join("share/man/man7/tenure.7").is_file());
     assert!(prefix.join("share/man/man3/tenure_mlock.3").is_file());
     installed.make("uninstall", &prefix, nowhere);
-    assert_eq!(left(&prefix), Vec::<PathBuf>::new());
+    assert_eq!(files_below(&prefix), Vec::<PathBuf>::new());
     Ok(Completion::Completed)
 }
 
-/// The files below a folder.
-fn left(folder: &Path) -> Vec<PathBuf> {
+/// Returns the files below a folder.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path());
     let (folders, mut files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-    files.extend(folders.iter().flat_map(|folder| left(folder)));
+    files.extend(folders.iter().flat_map(|folder| files_below(folder)));
     files
 }

@@ -1,6 +1,5 @@
-//! The C programs of tests/c, the examples, and those of the man pages: each compiled
-//! with warnings as errors, and run; the tests a second time with AddressSanitizer,
-//! and under valgrind.
+//! Compiles, with warnings as errors, and runs the C programs of tests/c, the examples, and
+//! those of the man pages; the tests also with AddressSanitizer and under valgrind.
 
 mod common;
 
@@ -11,7 +10,7 @@ use std::process::{Command, ExitCode};
 use common::*;
 use libtest_mimic::{Completion, Trial};
 
-/// What valgrind cannot follow, and why.
+/// The tests that do not run under valgrind, and why.
 const NOT_UNDER_VALGRIND: [(&str, &str); 5] = [
     ("forks", NO_MLOCK2),
     ("lock_limit", NO_MLOCK2),
@@ -21,7 +20,7 @@ const NOT_UNDER_VALGRIND: [(&str, &str); 5] = [
 ];
 const NO_MLOCK2: &str = "valgrind does not know mlock2";
 
-/// What AddressSanitizer cannot follow, and why.
+/// The tests that do not run with AddressSanitizer, and why.
 const NOT_WITH_ASAN: [(&str, &str); 1] = [(
     "forks",
     "AddressSanitizer's allocator may be locked in a child of a process with threads",
@@ -32,7 +31,7 @@ fn main() -> ExitCode {
         let mut trials = Vec::new();
         for source in files(&project("tests/c"), "c") {
             trials.push(trial("c", &source, move |source| {
-                plainly(installed, source)
+                without_tools(installed, source)
             }));
             trials.push(trial("asan", &source, move |source| {
                 with_asan(installed, source)
@@ -46,7 +45,7 @@ fn main() -> ExitCode {
             for ending in ["c", "cpp"] {
                 for source in files(&folder, ending) {
                     trials.push(trial("example", &source, move |source| {
-                        plainly(installed, source)
+                        without_tools(installed, source)
                     }));
                 }
             }
@@ -57,17 +56,21 @@ fn main() -> ExitCode {
 
 fn trial(way: &str, source: &Path, run: impl Fn(&Path) -> Verdict + Send + 'static) -> Trial {
     let source: PathBuf = source.to_owned();
-    Trial::ignorable_test(format!("{way}::{}", stem(&source)), move || run(&source))
+    let kind = match way {
+        "asan" | "valgrind" => "grouped thorough",
+        _ => "grouped",
+    };
+    Trial::ignorable_test(format!("{way}::{}", stem(&source)), move || run(&source)).with_kind(kind)
 }
 
-fn plainly(installed: &Installed, source: &Path) -> Verdict {
+fn without_tools(installed: &Installed, source: &Path) -> Verdict {
     let program = installed.compile(source, &stem(source), &[]);
     verdict(&mut installed.command(&program))
 }
 
-/// Only the program is instrumented; the library's uses of its memory are not.
+/// Instruments only the program; AddressSanitizer does not see the library's accesses.
 fn with_asan(installed: &Installed, source: &Path) -> Verdict {
-    if let Some(reason) = excuse(&NOT_WITH_ASAN, source) {
+    if let Some(reason) = reason_to_skip(&NOT_WITH_ASAN, source) {
         return Ok(reason);
     }
     let probe = installed.program("probe.c");
@@ -87,7 +90,7 @@ fn with_asan(installed: &Installed, source: &Path) -> Verdict {
     ];
     let program = installed.compile(source, &format!("{}-asan", stem(source)), &flags);
     let mut command = installed.command(&program);
-    // The programs use signals of their own, and leave mappings to the end.
+    // The programs handle signals themselves, and do not unmap everything.
     command.env(
         "ASAN_OPTIONS",
         "allow_user_segv_handler=1:handle_sigbus=0:detect_leaks=0",
@@ -96,11 +99,11 @@ fn with_asan(installed: &Installed, source: &Path) -> Verdict {
 }
 
 fn under_valgrind(installed: &Installed, source: &Path) -> Verdict {
-    if let Some(reason) = excuse(&NOT_UNDER_VALGRIND, source) {
+    if let Some(reason) = reason_to_skip(&NOT_UNDER_VALGRIND, source) {
         return Ok(reason);
     }
     let Some(valgrind) = find("valgrind") else {
-        return Ok(Completion::ignored_with("there is no valgrind here"));
+        return Ok(Completion::ignored_with("valgrind is unavailable"));
     };
     let program = installed.compile(source, &format!("{}-valgrind", stem(source)), &["-g"]);
     let mut command = installed.command(&valgrind);
@@ -111,7 +114,7 @@ fn under_valgrind(installed: &Installed, source: &Path) -> Verdict {
     verdict(&mut command)
 }
 
-fn excuse(list: &[(&str, &str)], source: &Path) -> Option<Completion> {
+fn reason_to_skip(list: &[(&str, &str)], source: &Path) -> Option<Completion> {
     let found = list.iter().find(|(name, _)| *name == stem(source));
     found.map(|(_, reason)| Completion::ignored_with(*reason))
 }

@@ -1,5 +1,5 @@
-//! What the fuzzer has found for the C interface, and calls of any kind. In a process
-//! of its own with one thread, for it unmaps memory.
+//! Replays the corpus of the C interface's fuzzer, and random inputs. The test has a process
+//! of its own with one thread, because it unmaps memory.
 
 mod fuzz;
 
@@ -9,16 +9,19 @@ use std::{env, fs};
 
 use libtest_mimic::{Arguments, Trial};
 
-/// How many inputs of any bytes are run beside those of the corpus.
+/// The number of random inputs, besides those of the corpus.
 const RANDOM_INPUTS: usize = 500;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    let replay = Trial::test("any_call_is_answered_and_harms_nothing", || {
-        replay();
-        Ok(())
-    });
+    let replay = Trial::test(
+        "any_call_returns_documented_result_and_keeps_contents",
+        || {
+            replay();
+            Ok(())
+        },
+    );
     libtest_mimic::run(&arguments, vec![replay]).exit_code()
 }
 
@@ -39,17 +42,17 @@ fn replay() {
     }
 }
 
-/// Says which input it was, if it fails.
+/// Runs one input, and prints it if it fails.
 fn run(data: &[u8]) {
-    struct Told<'a>(&'a [u8]);
-    impl Drop for Told<'_> {
+    struct PrintOnPanic<'a>(&'a [u8]);
+    impl Drop for PrintOnPanic<'_> {
         fn drop(&mut self) {
             if std::thread::panicking() {
                 eprintln!("the input was b\"{}\"", self.0.escape_ascii());
             }
         }
     }
-    let told = Told(data);
+    let print_on_panic = PrintOnPanic(data);
     fuzz::c_interface(data);
-    drop(told);
+    drop(print_on_panic);
 }

@@ -1,18 +1,12 @@
-//! What the `tenure` command does. The man pages and the shell completions are
-//! made from [`command`], the same definition that parses the command line.
+//! The `tenure` command. `cargo xtask generate` makes the man pages and the shell
+//! completions from [`command`], the definition that also parses the command line.
 
 #![cfg(target_os = "linux")]
 
-mod bench;
 mod cli;
 mod doctor;
-mod library;
-mod report;
 mod run;
-mod soak;
 mod stat;
-mod table;
-mod text;
 
 use std::{
     env,
@@ -27,23 +21,14 @@ pub fn command() -> clap::Command {
     cli::Cli::command()
 }
 
-/// Parses the command line, does what it asks, and returns the exit status:
-/// 0 done, 1 something failed, 2 the command line was wrong; others are the
-/// command's own, or those of the program that `tenure run` becomes.
+/// Runs the command that the command line names, and returns the exit status: 0 for
+/// success, 1 for a failure, 2 for a wrong command line. Some commands have others, and
+/// `tenure run` ends with that of the program.
 pub fn run() -> ExitCode {
-    if bench::is_worker() {
-        return match bench::work() {
+    if tenure_bench::is_worker() {
+        return match tenure_bench::work() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
-        };
-    }
-    if soak::is_body() {
-        return match soak::be_body() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("tenure: {error:#}");
-                ExitCode::FAILURE
-            }
         };
     }
     let cli = match cli::Cli::try_parse() {
@@ -53,21 +38,20 @@ pub fn run() -> ExitCode {
     let mut stdout = io::stdout().lock();
     let done = match cli.command {
         cli::Command::Bench(arguments) => {
-            bench::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
+            tenure_bench::run_bench(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
         cli::Command::Doctor(arguments) => doctor::run(&arguments, &mut stdout),
         cli::Command::Report(arguments) => {
-            report::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
+            tenure_bench::run_report(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
         cli::Command::Run(arguments) => Ok(run::run(&arguments)),
-        cli::Command::Soak(arguments) => soak::run(&arguments, &mut stdout),
         cli::Command::Stat(arguments) => {
             stat::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
     };
     match done.and_then(|status| Ok(stdout.flush().map(|()| status)?)) {
         Ok(status) => status,
-        // Whoever read our output has seen enough: not an error.
+        // The reader of the output has closed it, which is not a failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tenure: {error:#}");
@@ -76,14 +60,14 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Prints help or a version, with status 0, or what is wrong with the command line.
+/// Prints help or a version, with status 0, or the error in the command line.
 fn not_a_command(error: &clap::Error) -> ExitCode {
-    // Nobody is left to be told.
+    // Where standard error is closed the message has no reader.
     let _ = error.print();
     let is_run = env::args_os().nth(1).is_some_and(|name| name == "run");
     match error.exit_code() {
         0 => ExitCode::SUCCESS,
-        // Others are the program's own.
+        // Lower statuses may be the program's.
         _ if is_run => ExitCode::from(run::FAILED),
         _ => ExitCode::from(2),
     }
@@ -100,12 +84,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_consistent() {
+    fn command_definition_is_consistent() {
         command().debug_assert();
     }
 
     #[test]
-    fn only_a_broken_pipe_is_one() {
+    fn broken_pipe_error_is_told_from_others() {
         let broken = anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe));
         assert!(is_broken_pipe(&broken));
         let full = anyhow::Error::from(io::Error::from(io::ErrorKind::StorageFull));

@@ -37,7 +37,7 @@ fn median(case: &Value, way: &str, name: &str) -> f64 {
 }
 
 #[test]
-fn quick_measures_each_load_with_all_that_is_installed() {
+fn quick_heap_measures_each_load_with_every_installed_allocator() {
     let assert = cargo_bin_cmd!("tenure")
         .args(["bench", "heap", "--quick", "--rounds", "1", "--json"])
         .assert()
@@ -83,17 +83,17 @@ fn quick_measures_each_load_with_all_that_is_installed() {
 
     let conclusion = experiment["conclusion"].as_str().unwrap();
     for said in [
-        "With 4 threads tenure makes ",
-        "a burst tenure holds ",
-        "free() of ",
-        "A killed process with ",
+        "To free one block of ",
+        "2.00 s after a burst, is ",
+        "The rate of records with 4 threads is ",
+        "To kill a process with ",
     ] {
         assert_eq!(conclusion.contains(said), has_library(), "{conclusion}");
     }
 }
 
 #[test]
-fn a_worker_that_nobody_talks_to_ends() {
+fn worker_without_a_parent_fails() {
     let worker = Command::new(env!("CARGO_BIN_EXE_tenure"))
         .arg("heap-bench-worker")
         .output()

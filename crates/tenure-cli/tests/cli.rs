@@ -1,4 +1,4 @@
-//! The `tenure` command as scripts meet it: exit codes, output, pipes.
+//! The `tenure` command as a script sees it: exit statuses, output, pipes.
 
 use std::{
     io::{BufRead, BufReader},
@@ -9,21 +9,21 @@ use std::{
 use assert_cmd::cargo::cargo_bin_cmd;
 use serde_json::Value;
 
-/// What is measured needs the CPUs: one at a time.
+/// Tests that run benchmarks take it, because each needs the CPUs for itself.
 fn measuring() -> MutexGuard<'static, ()> {
     static MEASURING: Mutex<()> = Mutex::new(());
     MEASURING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[test]
-fn the_version_is_one_line() {
+fn version_is_one_line() {
     let version = format!("tenure {}\n", env!("CARGO_PKG_VERSION"));
     let mut tenure = cargo_bin_cmd!("tenure");
     tenure.arg("--version").assert().code(0).stdout(version);
 }
 
 #[test]
-fn help_names_the_exit_codes() {
+fn help_names_the_exit_statuses() {
     for arguments in [
         &["--help"][..],
         &["bench", "--help"],
@@ -37,7 +37,7 @@ fn help_names_the_exit_codes() {
 }
 
 #[test]
-fn a_wrong_command_line_is_2() {
+fn wrong_command_line_exits_with_2() {
     let wrong: [&[&str]; 6] = [
         &[],
         &["bench", "lock", "--full", "--quick"],
@@ -55,7 +55,7 @@ fn a_wrong_command_line_is_2() {
 }
 
 #[test]
-fn json_is_one_document_and_nothing_else() {
+fn bench_json_is_one_document_and_nothing_else() {
     let _alone = measuring();
     let assert = cargo_bin_cmd!("tenure")
         .args(["bench", "lazy", "--quick", "--rounds", "1", "--json"])
@@ -91,7 +91,7 @@ fn json_is_one_document_and_nothing_else() {
 }
 
 #[test]
-fn a_record_is_the_json_beside_the_tables() {
+fn bench_record_writes_json_beside_the_tables() {
     let _alone = measuring();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("record.json");
@@ -119,7 +119,7 @@ fn a_record_is_the_json_beside_the_tables() {
 }
 
 #[test]
-fn a_record_that_cannot_be_written_is_known_before_anything_is_measured() {
+fn bench_record_that_cannot_be_written_fails_before_measuring() {
     let assert = cargo_bin_cmd!("tenure")
         .args(["bench", "--record", "/proc/self/no/such/file"])
         .assert()
@@ -133,7 +133,7 @@ fn a_record_that_cannot_be_written_is_known_before_anything_is_measured() {
 }
 
 #[test]
-fn a_closed_pipe_is_no_failure() {
+fn closed_pipe_is_no_failure() {
     let _alone = measuring();
     let mut tenure = Command::new(env!("CARGO_BIN_EXE_tenure"))
         .args(["bench", "lazy", "--quick", "--rounds", "1"])
@@ -153,7 +153,7 @@ fn a_closed_pipe_is_no_failure() {
 }
 
 #[test]
-fn a_failure_is_1_and_one_line_that_names_it() {
+fn bench_failure_exits_with_1_and_one_line() {
     let assert = cargo_bin_cmd!("tenure")
         .args(["bench", "lock", "--rounds", "1"])
         .env("TMPDIR", "/proc/self/no/such/folder")

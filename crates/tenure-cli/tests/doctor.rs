@@ -1,12 +1,12 @@
-//! `tenure doctor` as scripts meet it.
+//! `tenure doctor` as a script sees it.
 
 use assert_cmd::cargo::cargo_bin_cmd;
 use serde_json::Value;
 
-fn json(features_left_out: &str) -> (i32, Value) {
+fn json(without: &str) -> (i32, Value) {
     let mut doctor = cargo_bin_cmd!("tenure");
     doctor.args(["doctor", "--json"]);
-    let assert = doctor.env("TENURE_WITHOUT", features_left_out).assert();
+    let assert = doctor.env("TENURE_WITHOUT", without).assert();
     let output = assert.get_output();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let report = serde_json::from_slice(&output.stdout).unwrap();
@@ -14,7 +14,7 @@ fn json(features_left_out: &str) -> (i32, Value) {
 }
 
 #[test]
-fn the_exit_status_says_whether_everything_is_there() {
+fn exit_status_is_3_unless_all_checks_are_ok() {
     let (code, report) = json("");
     let checks = report["checks"].as_array().unwrap();
     let all_ok = checks.iter().all(|check| check["status"] == "ok");
@@ -36,7 +36,7 @@ fn the_exit_status_says_whether_everything_is_there() {
 }
 
 #[test]
-fn what_is_left_out_is_missing() {
+fn features_in_tenure_without_are_missing() {
     let (code, report) = json("userfaultfd,memfd_secret");
     assert_eq!(code, 3);
     for name in ["userfaultfd", "memfd_secret"] {
@@ -49,7 +49,7 @@ fn what_is_left_out_is_missing() {
 }
 
 #[test]
-fn a_person_reads_the_same() {
+fn text_names_the_checks_of_the_json() {
     let mut doctor = cargo_bin_cmd!("tenure");
     doctor.arg("doctor").env("TENURE_WITHOUT", "userfaultfd");
     let assert = doctor.assert().code(3).stderr("");
@@ -59,7 +59,7 @@ fn a_person_reads_the_same() {
         let name = check["name"].as_str().unwrap();
         assert!(text.contains(name), "{name}\n{text}");
     }
-    // Whatever the width of a line.
+    // Line breaks depend on the width.
     let words: Vec<_> = text.split_whitespace().collect();
     let text = words.join(" ");
     assert!(
@@ -69,7 +69,7 @@ fn a_person_reads_the_same() {
 }
 
 #[test]
-fn a_wrong_command_line_is_2_and_help_names_3() {
+fn wrong_command_line_exits_with_2_and_help_names_3() {
     cargo_bin_cmd!("tenure")
         .args(["doctor", "--no"])
         .assert()

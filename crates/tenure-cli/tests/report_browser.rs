@@ -15,21 +15,21 @@ use tempfile::TempDir;
 mod common;
 use common::{page_of, record, unescape};
 
-/// What it is called by those who package it.
+/// The names of the program in the packages of distributions.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // A browser is large.
+    // A browser takes much memory.
     arguments.test_threads.get_or_insert(1);
     type Test = (&'static str, fn(&Browser));
     let tests: [Test; 3] = [
         (
-            "all_plots_are_drawn_and_nothing_is_complained_about",
+            "page_draws_all_plots_without_a_console_message",
             all_plots_are_drawn,
         ),
-        ("it_fits_a_phone_and_a_wide_screen", it_fits),
-        ("it_has_a_light_and_a_dark_face", light_and_dark),
+        ("page_fits_a_phone_and_a_wide_screen", it_fits),
+        ("page_differs_in_light_and_dark_mode", light_and_dark),
     ];
     let trial = |(name, test): Test| {
         Trial::ignorable_test(name, move || {
@@ -65,8 +65,7 @@ impl Browser {
         self.folder.path().join(name)
     }
 
-    /// Opens `page` and returns what it printed: on standard output, and as lines
-    /// of its console.
+    /// Opens `page` and returns its standard output and the lines of its console.
     fn open(&self, page: &Path, arguments: &[&OsStr]) -> (String, Vec<String>) {
         let output = Command::new(self.program)
             // Its sandbox needs namespaces that a container seldom grants; the page

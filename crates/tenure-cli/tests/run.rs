@@ -1,4 +1,4 @@
-//! `tenure run` as scripts meet it: what the program gets, and what is refused.
+//! `tenure run` as a script sees it: the program's environment, and the refusals.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -17,20 +17,20 @@ fn main() -> ExitCode {
         };
     }
     let trials = trials![
-        the_program_gets_library_options_and_its_own_arguments,
-        it_is_under_the_program_and_its_children,
-        what_was_preloaded_stays_behind_ours,
-        what_cannot_be_found_is_127_and_what_cannot_be_run_126,
-        a_wrong_command_line_is_125,
-        scripts_run_under_their_interpreter,
-        static_programs_are_refused,
-        programs_for_other_processors_are_refused,
-        programs_that_get_rights_are_refused,
-        without_the_library_it_says_where_it_looked,
+        program_gets_library_options_and_arguments,
+        library_is_loaded_in_the_program_and_its_children,
+        libraries_preloaded_before_stay_behind_tenures,
+        program_not_found_is_127_and_not_executable_is_126,
+        wrong_command_line_exits_with_125,
+        script_runs_under_its_interpreter,
+        static_program_is_refused,
+        program_for_another_processor_is_refused,
+        program_that_gains_rights_is_refused,
+        missing_library_is_125_with_the_folders_searched,
     ];
     let mut arguments = Arguments::from_args();
-    // A program that was just written cannot be run while another test's child, not
-    // yet another program, has the file open.
+    // execve of a program that was just written fails (ETXTBSY) while a child of another
+    // test, between its fork and its own execve, has the file open.
     arguments.test_threads.get_or_insert(1);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -50,7 +50,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// It ends with this status, having said nothing but one line that has these words.
+/// Asserts the exit status, and that the only output is one line with these words.
 #[track_caller]
 fn is_refused(output: &Output, status: i32, words: &str) {
     let told = text(&output.stderr);
@@ -75,7 +75,7 @@ fn compile(folder: &Path, flags: &[&str]) -> Option<PathBuf> {
         .then_some(program)
 }
 
-fn the_program_gets_library_options_and_its_own_arguments() -> Completion {
+fn program_gets_library_options_and_arguments() -> Completion {
     let script = r#"echo "$LD_PRELOAD $TENURE_HEAP_THRESHOLD $TENURE_MUNMAP $0 $1"; exit 7"#;
     let output = run(&["--heap-threshold=64K", "sh", "-c", script, "name", "--heap"]);
     assert_eq!(output.status.code(), Some(7));
@@ -90,7 +90,7 @@ fn the_program_gets_library_options_and_its_own_arguments() -> Completion {
     Completion::Completed
 }
 
-fn it_is_under_the_program_and_its_children() -> Completion {
+fn library_is_loaded_in_the_program_and_its_children() -> Completion {
     let output = run(&[
         "--verbose",
         "--munmap=background",
@@ -114,10 +114,10 @@ fn it_is_under_the_program_and_its_children() -> Completion {
     Completion::Completed
 }
 
-fn what_was_preloaded_stays_behind_ours() -> Completion {
+fn libraries_preloaded_before_stay_behind_tenures() -> Completion {
     let mut tenure = cargo_bin_cmd!("tenure");
     tenure.args(["run", "sh", "-c", "echo $LD_PRELOAD"]);
-    // The C library is there in any case.
+    // Every program has the C library.
     let output = tenure.env("LD_PRELOAD", "libc.so.6").output().unwrap();
     let told = text(&output.stdout);
     assert!(
@@ -127,7 +127,7 @@ fn what_was_preloaded_stays_behind_ours() -> Completion {
     Completion::Completed
 }
 
-fn what_cannot_be_found_is_127_and_what_cannot_be_run_126() -> Completion {
+fn program_not_found_is_127_and_not_executable_is_126() -> Completion {
     is_refused(&run(&["no-such-program"]), 127, "no-such-program");
     let closed = tempfile::tempdir().unwrap();
     let set = |mode| fs::set_permissions(closed.path(), Permissions::from_mode(mode)).unwrap();
@@ -147,7 +147,7 @@ fn what_cannot_be_found_is_127_and_what_cannot_be_run_126() -> Completion {
     Completion::Completed
 }
 
-fn a_wrong_command_line_is_125() -> Completion {
+fn wrong_command_line_exits_with_125() -> Completion {
     for wrong in [
         &[][..],
         &["--heap"],
@@ -172,7 +172,7 @@ fn a_wrong_command_line_is_125() -> Completion {
     Completion::Completed
 }
 
-fn scripts_run_under_their_interpreter() -> Completion {
+fn script_runs_under_its_interpreter() -> Completion {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("script");
     let write = |text: &str| {
@@ -183,7 +183,7 @@ fn scripts_run_under_their_interpreter() -> Completion {
     let output = run(&[script.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(6));
     assert!(text(&output.stdout).contains("libtenure_preload.so"));
-    // As execvp does it.
+    // execvp runs a script without an interpreter line with sh.
     write("exit 6\n");
     assert_eq!(run(&[script.to_str().unwrap()]).status.code(), Some(6));
     write("#!/no/such/interpreter\n");
@@ -191,10 +191,10 @@ fn scripts_run_under_their_interpreter() -> Completion {
     Completion::Completed
 }
 
-fn static_programs_are_refused() -> Completion {
+fn static_program_is_refused() -> Completion {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = compile(folder.path(), &["-static"]) else {
-        return Completion::ignored_with("nothing can be linked statically here");
+        return Completion::ignored_with("the compiler cannot link statically");
     };
     let program = program.to_str().unwrap();
     is_refused(&run(&[program]), 126, "is statically linked");
@@ -205,7 +205,7 @@ fn static_programs_are_refused() -> Completion {
     Completion::Completed
 }
 
-fn programs_for_other_processors_are_refused() -> Completion {
+fn program_for_another_processor_is_refused() -> Completion {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = compile(folder.path(), &[]) else {
         return Completion::ignored_with("there is no compiler here");
@@ -219,10 +219,10 @@ fn programs_for_other_processors_are_refused() -> Completion {
     Completion::Completed
 }
 
-/// As the user to whom nothing belongs, where tests run as root.
-fn programs_that_get_rights_are_refused() -> Completion {
+/// Root makes the program, and the user `nobody` runs it.
+fn program_that_gains_rights_is_refused() -> Completion {
     const NOBODY: u32 = 65534;
-    // A folder that is open to all.
+    // All users can search this folder.
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let open = fs::Permissions::from_mode(0o755);
     fs::set_permissions(folder.path(), open).unwrap();
@@ -244,13 +244,13 @@ fn programs_that_get_rights_are_refused() -> Completion {
         let mut command = Command::new(&tenure);
         command.arg("run").arg(&program).uid(NOBODY).gid(NOBODY);
         is_refused(&command.output().unwrap(), 126, words);
-        // Whose rights they are, gets none.
+        // Root gains nothing, and may run it.
         assert_eq!(run(&[program.to_str().unwrap()]).status.code(), Some(5));
     }
     Completion::Completed
 }
 
-fn without_the_library_it_says_where_it_looked() -> Completion {
+fn missing_library_is_125_with_the_folders_searched() -> Completion {
     let folder = tempfile::tempdir().unwrap();
     let tenure = folder.path().join("tenure");
     fs::copy(env!("CARGO_BIN_EXE_tenure"), &tenure).unwrap();
@@ -259,7 +259,7 @@ fn without_the_library_it_says_where_it_looked() -> Completion {
         .output()
         .unwrap();
     is_refused(&output, 125, "there is no libtenure_preload.so");
-    // What the loader would take apart.
+    // The loader would split the path at these characters.
     let spaced = folder.path().join("a b");
     fs::create_dir(&spaced).unwrap();
     fs::write(spaced.join("libtenure_preload.so"), "").unwrap();

@@ -1,4 +1,4 @@
-//! `tenure stat` as people and scripts meet it.
+//! `tenure stat` as people and scripts see it.
 
 use std::{
     fs,
@@ -52,16 +52,16 @@ fn watch(arguments: &[&str]) -> Child {
 }
 
 #[test]
-fn lazily_freed_memory_shows_up_exactly() {
+fn lazily_free_bytes_are_exact() {
     const LEN: usize = 32 << 20;
-    // What another CPU has put off is not counted yet.
+    // The kernel does not count yet what is in the batch of another CPU.
     let mut here = rustix::thread::CpuSet::new();
     here.set(rustix::thread::sched_getcpu());
     rustix::thread::sched_setaffinity(None, &here).unwrap();
     let mut memory = Mapping::anonymous(LEN).map().unwrap();
     memory.as_mut_slice().unwrap().fill(1);
     let idle = memory.lazy_free().unwrap();
-    // This CPU's pages are counted when this process looks at itself.
+    // Reading its own residency flushes this CPU's batch.
     Residency::of_this_process().unwrap();
 
     let pid = std::process::id();
@@ -89,7 +89,7 @@ fn lazily_freed_memory_shows_up_exactly() {
 }
 
 #[test]
-fn a_person_reads_a_table() {
+fn text_has_a_row_for_each_process() {
     let processes = [Idle::start(), Idle::start()];
     let mut tenure = cargo_bin_cmd!("tenure");
     tenure.arg("stat").args(processes.iter().map(Idle::pid));
@@ -123,30 +123,37 @@ fn a_person_reads_a_table() {
     }
 }
 
-/// More than there can be.
-const NOBODY: &str = "2147483647";
+/// Greater than any process ID can be.
+const NO_PROCESS: &str = "2147483647";
 
 #[test]
-fn an_unknown_process_is_1_and_one_line() {
-    for arguments in [&[NOBODY][..], &[NOBODY, "--json"], &[NOBODY, "--watch"]] {
+fn unknown_process_exits_with_1_and_one_line() {
+    for arguments in [
+        &[NO_PROCESS][..],
+        &[NO_PROCESS, "--json"],
+        &[NO_PROCESS, "--watch"],
+    ] {
         let assert = cargo_bin_cmd!("tenure")
             .arg("stat")
             .args(arguments)
             .assert();
-        let message = format!("tenure: there is no process {NOBODY}\n");
+        let message = format!("tenure: there is no process {NO_PROCESS}\n");
         assert.code(1).stdout("").stderr(message);
     }
-    // The others are shown all the same.
+    // The other processes are shown.
     let known = Idle::start();
     let mut tenure = cargo_bin_cmd!("tenure");
-    let assert = tenure.args(["stat", NOBODY, &known.pid()]).assert().code(1);
+    let assert = tenure
+        .args(["stat", NO_PROCESS, &known.pid()])
+        .assert()
+        .code(1);
     let output = assert.get_output();
     assert!(String::from_utf8_lossy(&output.stdout).contains(&known.pid()));
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
 }
 
 #[test]
-fn something_to_show_must_be_named() {
+fn wrong_command_line_exits_with_2() {
     let wrong: [&[&str]; 6] = [
         &[],
         &["--json"],
@@ -165,7 +172,7 @@ fn something_to_show_must_be_named() {
 }
 
 #[test]
-fn watching_ends_well_when_the_process_ends() {
+fn watch_exits_with_0_when_the_process_ends() {
     let process = Idle::start();
     let pid = process.pid();
     let mut tenure = watch(&["--json", &pid]);
@@ -189,14 +196,14 @@ fn watching_ends_well_when_the_process_ends() {
 }
 
 #[test]
-fn watching_into_a_closed_pipe_is_no_failure() {
+fn watch_into_a_closed_pipe_is_no_failure() {
     let process = Idle::start();
     for arguments in [&["--json"][..], &[]] {
         let mut tenure = watch(&[arguments, &[&process.pid()]].concat());
         let mut output = BufReader::new(tenure.stdout.take().unwrap());
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
-        // Nothing is cleared but a terminal.
+        // Only a terminal gets escape sequences.
         assert!(!line.is_empty() && !line.contains('\x1b'), "{line:?}");
         drop(output);
         let ended = tenure.wait_with_output().unwrap();
@@ -205,7 +212,7 @@ fn watching_into_a_closed_pipe_is_no_failure() {
     }
 }
 
-/// The path of this process's memory cgroup, and whether it has figures.
+/// Returns the path of this process's memory cgroup.
 fn own_group() -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
     let path = |fits: fn(&str) -> bool| {
@@ -216,7 +223,7 @@ fn own_group() -> Option<PathBuf> {
 }
 
 #[test]
-fn a_cgroup_is_shown_with_its_processes() {
+fn cgroup_is_shown_with_its_processes() {
     let Some(path) = own_group() else {
         return;
     };
@@ -246,7 +253,7 @@ fn a_cgroup_is_shown_with_its_processes() {
 }
 
 #[test]
-fn an_unknown_cgroup_is_1_and_one_line() {
+fn unknown_cgroup_exits_with_1_and_one_line() {
     let assert = cargo_bin_cmd!("tenure")
         .args(["stat", "--cgroup", "/no/such/group"])
         .assert();
@@ -255,7 +262,7 @@ fn an_unknown_cgroup_is_1_and_one_line() {
 }
 
 #[test]
-fn what_tenure_has_done_in_a_process() {
+fn counters_of_a_process_are_shown() {
     let memory = tenure::Mapping::anonymous(3 << 20).map().unwrap();
     memory.populate(.., tenure::Access::Write).unwrap();
     let own_pid = std::process::id().to_string();

@@ -1,5 +1,5 @@
-//! A load like that of ebizzy: of 512 chunks of 256 KiB a random one is copied into a
-//! new block, searched, and the old one freed.
+//! A load like ebizzy's: a random one of 512 chunks of 256 KiB is copied into a new
+//! block, which is searched, and the old chunk is freed.
 //!
 //! ```sh
 //! cargo run --release -p tenure-heap --example chunks -- tenure 4
@@ -32,14 +32,14 @@ fn main() {
     println!("{allocator} {threads} threads: {records:.0} records/s");
 }
 
-/// Records a second, of all threads.
+/// Returns the records per second of all threads.
 fn run(allocator: &(impl GlobalAlloc + Sync), threads: usize) -> f64 {
     let stop = AtomicBool::new(false);
     let layout = Layout::from_size_align(CHUNK_BYTES, 16).expect("a valid layout");
     let work = |seed: u64| {
         let mut random = seed + 1;
         let chunks = (0..CHUNKS / threads.min(CHUNKS)).map(|_| {
-            // SAFETY: the chunk is as large as it says.
+            // SAFETY: the chunk has CHUNK_BYTES bytes.
             unsafe {
                 let chunk: *mut u64 = allocator.alloc(layout).cast();
                 (0..WORDS).for_each(|word| chunk.add(word).write(word as u64 * 2));
@@ -53,7 +53,7 @@ fn run(allocator: &(impl GlobalAlloc + Sync), threads: usize) -> f64 {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
             let which = (random >> 33) as usize % chunks.len();
-            // SAFETY: both chunks are as large as they say, and one is freed, once.
+            // SAFETY: both chunks have CHUNK_BYTES bytes, and one is freed, once.
             unsafe {
                 let copy: *mut u64 = allocator.alloc(layout).cast();
                 copy.copy_from_nonoverlapping(chunks[which], WORDS);
@@ -66,7 +66,7 @@ fn run(allocator: &(impl GlobalAlloc + Sync), threads: usize) -> f64 {
             records += 1;
         }
         for chunk in chunks {
-            // SAFETY: nobody uses it any more.
+            // SAFETY: nobody uses the chunk any more.
             unsafe { allocator.dealloc(chunk.cast(), layout) };
         }
         records as f64

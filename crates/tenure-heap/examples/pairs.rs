@@ -1,5 +1,5 @@
-//! What an allocation and its freeing take: pairs of them, warm, with 1, 4 and 8
-//! threads, beside the system's.
+//! The time of an allocation and its free: pairs on dirty blocks, with 1, 4 and 8
+//! threads, beside the system's allocator.
 //!
 //! ```sh
 //! cargo run --release -p tenure-heap --example pairs
@@ -22,20 +22,20 @@ fn main() {
     for threads in [1, 4, 8] {
         for size in SIZES {
             let tenure = time(&Large(System), threads, size, PAIRS);
-            // The system unmaps what is large, which takes a hundred times as long.
+            // The system unmaps large blocks, which takes a hundred times as long.
             let system = time(&System, threads, size, PAIRS / 50);
             println!("{threads:>8} {size:>9} {tenure:>8.1} {system:>8.1}");
         }
     }
 }
 
-/// The nanoseconds of processor time that a pair takes.
+/// Returns the nanoseconds of processor time for a pair.
 fn time(allocator: &(impl GlobalAlloc + Sync), threads: usize, size: usize, pairs: usize) -> f64 {
     let layout = Layout::from_size_align(size, 16).expect("a valid layout");
     let work = || {
         let before = thread_nanos();
         for _ in 0..pairs {
-            // SAFETY: the block is as large as it says, and freed once.
+            // SAFETY: the block has `size` bytes and is freed once.
             unsafe {
                 let block = allocator.alloc(layout);
                 block.write_volatile(1);
@@ -52,7 +52,7 @@ fn time(allocator: &(impl GlobalAlloc + Sync), threads: usize, size: usize, pair
     nanos / (threads * pairs) as f64
 }
 
-/// How long this thread has run for.
+/// Returns how long this thread has run.
 fn thread_nanos() -> f64 {
     let clock = rustix::time::ClockId::ThreadCPUTime;
     let time = rustix::time::clock_gettime(clock);

@@ -1,20 +1,20 @@
-//! Taking blocks and freeing them.
+//! Allocates and frees blocks.
 
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use crate::blunder::{expect_live, place_of};
 use crate::class::Class;
+use crate::misuse::{expect_live, place_of};
 use crate::slot::{LIVE, free_in};
 use crate::space::{PLACES_AT, Place, SPACE};
-use crate::{classes, fork, huge, limits, shard, spare, start, sys};
+use crate::{classes, fork, huge, limits, shard, slack, start, sys};
 
-/// Larger blocks that must be zeros are new ones: a program that asks for them may
-/// touch little of them.
-const CLEARED_BYTES: usize = 2 << 20;
+/// Zeroed blocks larger than this take a new place: a program that asks for one may
+/// touch little of it.
+const MAX_CLEARED_BYTES: usize = 2 << 20;
 
-/// How many classes further up a place is looked for where a range is full, or for one
-/// that is aligned.
+/// How many larger classes are searched when a class is full, or when the places of a
+/// class are not aligned.
 const CLASSES_UP: usize = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,15 +23,16 @@ enum Contents {
     Zeros,
 }
 
-/// Allocates a block of `size` bytes on a multiple of `align`, which is a power of
-/// two: `malloc(3)`. What it holds is undefined.
+/// Allocates a block of `size` bytes on a multiple of `align`, which is a power of two:
+/// `malloc(3)`. Its contents are undefined.
 ///
-/// Null if the heap does not serve it: it is smaller than
-/// [`threshold_bytes`](crate::threshold_bytes), larger or more aligned than any
-/// range has places for, there is no room, or the heap is off. The caller then goes
-/// to another allocator. The first call reserves the heap's addresses.
+/// Returns null if the heap does not serve the request: `size` is below
+/// [`threshold_bytes`](crate::threshold_bytes), `size` or `align` exceeds every class,
+/// all places are in use, or the heap is off. The caller then asks another allocator.
+/// The first call reserves the heap's addresses.
 ///
-/// Never allocates elsewhere, and calls nothing that may be replaced.
+/// The call never allocates from another allocator, and calls no function that a
+/// program may have replaced.
 ///
 /// ```
 /// let block = tenure_heap::allocate(1 << 20, 4096);
@@ -49,9 +50,10 @@ pub fn allocate(size: usize, align: usize) -> *mut u8 {
     serve(size, align, Contents::Any)
 }
 
-/// Allocates a block of zeros: `calloc(3)`. What is known to be zeros is not cleared.
+/// Allocates a block of zeros: `calloc(3)`. Memory that is known to be zero is not
+/// cleared.
 ///
-/// As [`allocate`] otherwise.
+/// The conditions are those of [`allocate`].
 ///
 /// ```
 /// let block = tenure_heap::allocate_zeroed(64 << 20, 8);
@@ -69,7 +71,7 @@ pub fn allocate_zeroed(size: usize, align: usize) -> *mut u8 {
     serve(size, align, Contents::Zeros)
 }
 
-/// Whether the address lies in the heap: in a block, or where there might be one.
+/// Returns whether the address lies in the heap, whether or not a block is there.
 ///
 /// ```
 /// let block = tenure_heap::allocate(1 << 20, 8);
@@ -84,36 +86,36 @@ pub fn owns(ptr: *const u8) -> bool {
     SPACE.owns(ptr.addr())
 }
 
-/// Frees a block: `free(3)`. It is kept warm for whoever asks for such a block next,
-/// and the memory is given back when nobody does.
+/// Frees a block: `free(3)`. The block stays dirty for the next request of its size; if
+/// there is none, its memory decays and is returned to the kernel.
 ///
-/// Takes the same time for all sizes. Aborts, with a line on standard error, if no
-/// block begins there or it has been freed already.
+/// The call takes the same time for all sizes. It aborts, with a line on standard
+/// error, if no block begins at `ptr` or the block has been freed already.
 ///
 /// # Safety
 ///
-/// `ptr` must have come from this heap, [owned](owns) by it, and nothing may use the
-/// block any more.
+/// - `ptr` must have come from this heap ([`owns`] is true for it).
+/// - Nothing may use the block afterwards.
 #[inline]
 pub unsafe fn deallocate(ptr: *mut u8) {
     let place = place_of(ptr, "free");
     let slot = place.slot();
     let state = slot.state.swap(free_in(fork::generation()), AcqRel);
     expect_live(state, ptr, "free");
-    spare::release(slot);
+    slack::remove(slot);
     if shard::put(place, slot) {
-        limits::keep();
+        limits::enforce();
     }
 }
 
-/// How many bytes of a block may be used: as many as asked for, rounded up to whole
-/// pages. `malloc_usable_size(3)`.
+/// Returns how many bytes of a block may be used, which is the requested size rounded
+/// up to whole pages: `malloc_usable_size(3)`.
 ///
-/// Aborts as [`deallocate`] does.
+/// The call aborts as [`deallocate`] does.
 ///
 /// # Safety
 ///
-/// As for [`deallocate`], but the block may be used.
+/// `ptr` must have come from this heap and must not have been freed.
 #[must_use]
 pub unsafe fn usable_size(ptr: *mut u8) -> usize {
     let place = place_of(ptr, "the size");
@@ -131,29 +133,29 @@ fn serve(size: usize, align: usize, contents: Contents) -> *mut u8 {
         return ptr::null_mut();
     };
     let pages = size.div_ceil(SPACE.page_bytes());
-    let warm = || shard::take(class, largest_for(class, align), pages);
-    let place = if contents == Contents::Zeros && size > CLEARED_BYTES {
-        fresh(class, align, pages).or_else(warm)
+    let dirty = || shard::take(class, largest_for(class, align), pages);
+    let place = if contents == Contents::Zeros && size > MAX_CLEARED_BYTES {
+        take_within_headroom(class, align, pages).or_else(dirty)
     } else {
-        warm().or_else(|| fetch(class, align, pages))
+        dirty().or_else(|| take_not_dirty(class, align, pages))
     };
     place.map_or(ptr::null_mut(), |place| {
-        hand_out(place, size, pages, contents)
+        make_live(place, size, pages, contents)
     })
 }
 
-/// The largest class whose warm blocks may serve requests of this one.
+/// Returns the largest class whose dirty blocks may serve requests of this one.
 #[inline]
 fn largest_for(class: &Class, align: usize) -> usize {
     let number = class.number();
-    if align <= SPACE.page_bytes() && spare::is_allowed() {
+    if align <= SPACE.page_bytes() && slack::is_allowed() {
         number.max(classes::LAST_SMALL)
     } else {
         number
     }
 }
 
-/// The class for blocks of such a size whose places are aligned as wanted.
+/// Returns the smallest class for `size` whose places are multiples of `align`.
 #[inline]
 fn class_for(size: usize, align: usize) -> Option<&'static Class> {
     let page_bytes = SPACE.page_bytes();
@@ -165,53 +167,54 @@ fn class_for(size: usize, align: usize) -> Option<&'static Class> {
     classes.find(|class| is_aligned(class, align))
 }
 
-/// Whether all places of the class are aligned as wanted.
+/// Returns whether all places of the class are multiples of `align`.
 fn is_aligned(class: &Class, align: usize) -> bool {
     align <= PLACES_AT && class.pitch().is_multiple_of(align)
 }
 
-/// Takes a place that is not warm.
+/// Takes a muzzy place, or one without memory.
 #[cold]
-fn fetch(class: &'static Class, align: usize, pages: usize) -> Option<Place> {
-    if !class.lazy.is_empty()
-        && let Some(held) = class.lock.lock_soon()
-        && let Some(index) = class.take_lazy(&held, pages * SPACE.page_bytes())
+fn take_not_dirty(class: &'static Class, align: usize, pages: usize) -> Option<Place> {
+    if !class.muzzy.is_empty()
+        && let Some(held) = class.lock.lock_timeout()
+        && let Some(index) = class.take_muzzy(&held, pages * SPACE.page_bytes())
     {
         return Some(Place { class, index });
     }
-    fresh(class, align, pages)
+    take_within_headroom(class, align, pages)
 }
 
-/// Takes a place without memory, for contents that are new.
+/// Takes a place without memory, after reserving headroom for the pages that it will
+/// need.
 #[cold]
-fn fresh(class: &'static Class, align: usize, pages: usize) -> Option<Place> {
-    limits::make_room(pages * SPACE.page_bytes());
-    empty(class, align, pages)
+fn take_within_headroom(class: &'static Class, align: usize, pages: usize) -> Option<Place> {
+    limits::reserve_headroom(pages * SPACE.page_bytes());
+    take_empty_place(class, align, pages)
 }
 
-/// Takes a place without memory, of a class further up if need be.
-pub(crate) fn empty(class: &'static Class, align: usize, pages: usize) -> Option<Place> {
+/// Takes a place without memory, of a larger class if this one is full.
+pub(crate) fn take_empty_place(class: &'static Class, align: usize, pages: usize) -> Option<Place> {
     let mut classes = SPACE.classes()[class.number()..].iter().take(CLASSES_UP);
     classes.find_map(|class| {
         if !is_aligned(class, align) {
             return None;
         }
-        let held = class.lock.lock_soon()?;
+        let held = class.lock.lock_timeout()?;
         let index = class.take_empty(&held, pages * SPACE.page_bytes())?;
         Some(Place { class, index })
     })
 }
 
-/// Makes a place that is in this thread's hands a block.
+/// Makes a place that this thread has claimed a live block.
 #[inline]
-fn hand_out(place: Place, size: usize, pages: usize, contents: Contents) -> *mut u8 {
+fn make_live(place: Place, size: usize, pages: usize, contents: Contents) -> *mut u8 {
     let slot = place.slot();
     let at: *mut u8 = ptr::with_exposed_provenance_mut(place.address());
     let mut touched = slot.touched.get();
     let rest = touched.saturating_sub(pages);
-    let is_too_much = rest > pages / 8 && (place.class.is_huge() || !spare::keep(slot, rest));
+    let is_too_much = rest > pages / 8 && (place.class.is_huge() || !slack::try_add(slot, rest));
     if is_too_much {
-        touched = cut_off(place, touched, pages);
+        touched = trim(place, touched, pages);
     }
     if contents == Contents::Zeros && touched > 0 {
         touched = clear(place, touched, size);
@@ -224,30 +227,32 @@ fn hand_out(place: Place, size: usize, pages: usize, contents: Contents) -> *mut
     at
 }
 
-/// Gives up what is touched behind the block. Returns how many pages are touched.
+/// Discards the touched pages behind the block. Returns how many touched pages are
+/// left.
 #[cold]
-fn cut_off(place: Place, touched: usize, pages: usize) -> usize {
+fn trim(place: Place, touched: usize, pages: usize) -> usize {
     let bytes = |pages: usize| pages * SPACE.page_bytes();
     let rest = (place.address() + bytes(pages), bytes(touched - pages));
-    // SAFETY: a part of a place that is in this thread's hands.
-    match unsafe { sys::give_back(rest) } {
+    // SAFETY: this thread has claimed the place, and the part lies behind the block.
+    match unsafe { sys::discard(rest) } {
         Ok(()) => pages,
         Err(_) => touched,
     }
 }
 
-/// Clears the block. Returns how many pages are touched.
+/// Clears the block. Returns how many of its pages are touched.
 #[cold]
 fn clear(place: Place, touched: usize, size: usize) -> usize {
     let bytes = touched * SPACE.page_bytes();
-    if size > CLEARED_BYTES {
-        // SAFETY: a part of a place that is in this thread's hands.
-        if unsafe { sys::give_back((place.address(), bytes)) }.is_ok() {
+    if size > MAX_CLEARED_BYTES {
+        // SAFETY: this thread has claimed the place, whose contents nobody needs.
+        if unsafe { sys::discard((place.address(), bytes)) }.is_ok() {
             return 0;
         }
     }
     let at: *mut u8 = ptr::with_exposed_provenance_mut(place.address());
-    // SAFETY: the place is in this thread's hands and has as many bytes.
+    // SAFETY: this thread has claimed the place, whose touched pages are mapped for
+    // writing.
     unsafe { at.write_bytes(0, size.min(bytes)) };
     touched
 }

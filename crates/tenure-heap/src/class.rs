@@ -1,22 +1,23 @@
-//! The places of one class that no shard keeps: what is lazily free, what has been
-//! given back, and what nobody has had yet.
+//! The places of one size class that are in no shard: muzzy ones, retained ones, and
+//! those that have never been used.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use tenure::Errno;
 
-use crate::classes::{HUGE_BYTES, MOST_CLASSES, bytes_of, pitch_of};
+use crate::classes::{HUGE_BYTES, MAX_CLASSES, bytes_of, pitch_of};
 use crate::list::List;
-use crate::lock::{Held, Lock};
+use crate::lock::{Lock, LockGuard};
 use crate::slot::{LIVE, Slot, free_in, kind};
 use crate::space::{PLACES_AT, SPACE};
 use crate::stats::Count;
 use crate::{fork, huge, limits, sys};
 
-/// Divisions of addresses are by multiples of this.
+/// Offsets are divided in multiples of this.
 const UNIT_BYTES: usize = 4 << 10;
 
-/// What is made usable at a time, at most: under `mlockall` all of it is filled.
+/// The most memory that one step makes usable: under `mlockall` the kernel fills all of
+/// it.
 const STEP_BYTES: usize = 64 << 20;
 
 #[derive(Debug)]
@@ -26,37 +27,38 @@ pub(crate) struct Class {
     slots: AtomicUsize,
     places: AtomicUsize,
     pitch: AtomicUsize,
-    /// As of [`huge::usual_cut`].
+    /// The value of [`huge::usual_cut`] for the class.
     usual_cut: AtomicUsize,
     /// 2^64 divided by the units of a pitch.
     reciprocal: AtomicU64,
     capacity: AtomicU32,
-    /// The first place that nobody has had.
+    /// The first place that has never been used.
     frontier: AtomicU32,
-    /// How many places, and slots, can be used.
+    /// How many places, and slots, are mapped for reading and writing.
     usable_places: AtomicU32,
     usable_slots: AtomicU32,
-    /// Free, and the kernel may have taken the memory.
-    pub(crate) lazy: List,
-    /// Free, without memory.
-    given: List,
-    /// The process in which the lists are right.
+    /// Free places whose memory the kernel may reclaim.
+    pub(crate) muzzy: List,
+    /// Free places without memory.
+    retained: List,
+    /// The process generation for which the lists are valid.
     generation: AtomicU32,
-    pub(crate) tally: Tally,
+    pub(crate) counts: Counts,
 }
 
-/// What was handed out, by where it came from. Counted under the lock.
+/// Allocations by the state of the place that served them. The class's lock guards
+/// them.
 #[derive(Debug)]
-pub(crate) struct Tally {
-    pub(crate) lazy: Count,
-    pub(crate) given: Count,
+pub(crate) struct Counts {
+    pub(crate) muzzy: Count,
+    pub(crate) retained: Count,
     pub(crate) new: Count,
     pub(crate) bytes: Count,
 }
 
-pub(crate) static CLASSES: [Class; MOST_CLASSES] = [const { Class::new() }; MOST_CLASSES];
+pub(crate) static CLASSES: [Class; MAX_CLASSES] = [const { Class::new() }; MAX_CLASSES];
 
-/// In the child of a fork, finds all that is free: so that it ages.
+/// Rebuilds all lists in the child of a fork, so that the free places decay.
 pub(crate) fn refresh_all() {
     for class in SPACE.classes() {
         if class.generation.load(Relaxed) != fork::generation() {
@@ -79,19 +81,19 @@ impl Class {
             frontier: AtomicU32::new(0),
             usable_places: AtomicU32::new(0),
             usable_slots: AtomicU32::new(0),
-            lazy: List::new(),
-            given: List::new(),
+            muzzy: List::new(),
+            retained: List::new(),
             generation: AtomicU32::new(0),
-            tally: Tally {
-                lazy: Count::zero(),
-                given: Count::zero(),
+            counts: Counts {
+                muzzy: Count::zero(),
+                retained: Count::zero(),
                 new: Count::zero(),
                 bytes: Count::zero(),
             },
         }
     }
 
-    /// Sets up the class in its range.
+    /// Sets the class up in its range.
     pub(crate) fn lay_out(&self, number: usize, at: usize, bytes: usize, page_bytes: usize) {
         let pitch = pitch_of(number, page_bytes);
         let units = (pitch / UNIT_BYTES) as u64;
@@ -122,19 +124,19 @@ impl Class {
         self.usual_cut.load(Relaxed)
     }
 
-    /// Whether huge pages may be put into its blocks.
+    /// Returns whether the class's blocks may have huge pages.
     #[inline]
     pub(crate) fn is_huge(&self) -> bool {
         bytes_of(self.number()) >= HUGE_BYTES
     }
 
-    /// What is known of a place that was in use once.
+    /// Returns the metadata of a place that has been used.
     #[inline]
     pub(crate) fn slot(&self, index: u32) -> &'static Slot {
         debug_assert!(index < self.usable_slots.load(Relaxed));
         let at = self.slots.load(Relaxed) + index as usize * size_of::<Slot>();
-        // SAFETY: `take_new` has made the slot's memory usable before anybody learned
-        // of the place; it stays so, and all its fields are atomic.
+        // SAFETY: `take_new` makes the slot's memory usable before the index is
+        // published; the memory stays usable, and all fields are atomic.
         unsafe { &*std::ptr::with_exposed_provenance(at) }
     }
 
@@ -143,54 +145,54 @@ impl Class {
         self.places.load(Relaxed) + index as usize * self.pitch()
     }
 
-    /// The place that begins at an address of the range, if somebody has had it.
+    /// Returns the place that begins at an address of the range, if it has been used.
     #[inline]
     pub(crate) fn index_at(&self, address: usize) -> Option<u32> {
         let offset = address.checked_sub(self.places.load(Relaxed))?;
         let units = (offset / UNIT_BYTES) as u64;
-        // Exact for what is below 2^32, as units are.
+        // The quotient is exact for dividends below 2^32, as units are.
         let product = u128::from(units) * u128::from(self.reciprocal.load(Relaxed));
         let index = (product >> 64) as u32;
         let is_start = index as usize * self.pitch() == offset;
         (is_start && index < self.frontier.load(Relaxed)).then_some(index)
     }
 
-    /// Takes a place that is lazily free, for a block of so many bytes.
-    pub(crate) fn take_lazy(&self, held: &Held<'_>, bytes: usize) -> Option<u32> {
+    /// Takes a muzzy place, for a block of so many bytes.
+    pub(crate) fn take_muzzy(&self, held: &LockGuard<'_>, bytes: usize) -> Option<u32> {
         self.refresh(held);
-        let place = self.lazy.pop(held, self)?;
-        limits::lazy_taken(self.slot(place));
-        self.tally.lazy.add(1);
-        self.tally.bytes.add(bytes);
+        let place = self.muzzy.pop(held, self)?;
+        limits::subtract_muzzy(self.slot(place));
+        self.counts.muzzy.add(1);
+        self.counts.bytes.add(bytes);
         Some(place)
     }
 
-    /// Takes a place without memory: one that was given back, else a new one.
-    pub(crate) fn take_empty(&self, held: &Held<'_>, bytes: usize) -> Option<u32> {
+    /// Takes a place without memory: a retained one, else a new one.
+    pub(crate) fn take_empty(&self, held: &LockGuard<'_>, bytes: usize) -> Option<u32> {
         self.refresh(held);
-        let (place, count) = match self.given.pop(held, self) {
-            Some(place) => (place, &self.tally.given),
-            None => (self.take_new(held)?, &self.tally.new),
+        let (place, count) = match self.retained.pop(held, self) {
+            Some(place) => (place, &self.counts.retained),
+            None => (self.take_new(held)?, &self.counts.new),
         };
         count.add(1);
-        self.tally.bytes.add(bytes);
+        self.counts.bytes.add(bytes);
         Some(place)
     }
 
-    /// Keeps a place whose memory the kernel may take.
-    pub(crate) fn put_lazy(&self, held: &Held<'_>, place: u32) {
+    /// Adds a place whose memory the kernel may reclaim.
+    pub(crate) fn put_muzzy(&self, held: &LockGuard<'_>, place: u32) {
         self.refresh(held);
-        limits::lazy_put(self.slot(place));
-        self.lazy.push(held, self, place);
+        limits::add_muzzy(self.slot(place));
+        self.muzzy.push(held, self, place);
     }
 
-    /// Keeps a place without memory.
-    pub(crate) fn put_given(&self, held: &Held<'_>, place: u32) {
+    /// Adds a place without memory.
+    pub(crate) fn put_retained(&self, held: &LockGuard<'_>, place: u32) {
         self.refresh(held);
-        self.given.push(held, self, place);
+        self.retained.push(held, self, place);
     }
 
-    fn take_new(&self, _held: &Held<'_>) -> Option<u32> {
+    fn take_new(&self, _held: &LockGuard<'_>) -> Option<u32> {
         let index = self.frontier.load(Relaxed);
         if index == self.capacity.load(Relaxed) || self.make_usable(index).is_err() {
             return None;
@@ -199,14 +201,14 @@ impl Class {
         Some(index)
     }
 
-    /// Makes more places and slots usable, by steps that grow with what there is.
+    /// Makes more places and slots usable, in steps that grow with their number.
     fn make_usable(&self, index: u32) -> Result<(), Errno> {
         const SLOTS: u32 = 1024;
         let capacity = self.capacity.load(Relaxed);
         if index == self.usable_slots.load(Relaxed) {
             let size = SLOTS as usize * size_of::<Slot>();
             let at = self.slots.load(Relaxed) + index as usize * size_of::<Slot>();
-            // SAFETY: the part of the range that is for slots.
+            // SAFETY: the range's part for slots.
             unsafe { sys::commit((at, size)) }?;
             self.usable_slots.store(index + SLOTS, Relaxed);
         }
@@ -216,31 +218,33 @@ impl Class {
                 let size = capacity as usize * self.pitch();
                 huge::choose(self, (self.address(0), size));
             }
-            let most = (STEP_BYTES / self.pitch()) as u32;
-            let count = (usable / 2).min(most).max(1).min(capacity - usable);
+            let max_count = (STEP_BYTES / self.pitch()) as u32;
+            let count = (usable / 2).min(max_count).max(1).min(capacity - usable);
             let size = count as usize * self.pitch();
-            // SAFETY: the part of the range that is for places.
+            // SAFETY: the range's part for places.
             unsafe { sys::commit((self.address(index), size)) }?;
             self.usable_places.store(usable + count, Relaxed);
         }
         Ok(())
     }
 
-    /// In the child of a fork, finds what is free: nobody was waited for.
-    fn refresh(&self, held: &Held<'_>) {
+    /// Rebuilds the lists in the child of a fork, because a fork does not wait for
+    /// their locks.
+    fn refresh(&self, held: &LockGuard<'_>) {
         if self.generation.load(Relaxed) != fork::generation() {
             self.find_free(held);
         }
     }
 
-    /// The kernel copies one mapping after the other, and meanwhile threads go on: what
-    /// is known here of a place can be older than what is in it. So what has no memory
-    /// is emptied, and of the others nothing is taken to be zeros.
+    /// Rebuilds the lists from the places' states. The kernel copies one mapping after
+    /// the other while the parent's threads run on, so a slot can be older than the
+    /// pages of its place. Therefore places recorded as empty are discarded, and no
+    /// other place counts as zero.
     #[cold]
-    fn find_free(&self, held: &Held<'_>) {
+    fn find_free(&self, held: &LockGuard<'_>) {
         let generation = fork::generation();
-        self.lazy.reset();
-        self.given.reset();
+        self.muzzy.reset();
+        self.retained.reset();
         let usable = self.usable_places.load(Relaxed);
         let mut empty_from = 0;
         for place in 0..self.frontier.load(Relaxed) {
@@ -248,32 +252,32 @@ impl Class {
             let state = slot.state.load(Relaxed);
             let is_ours = kind(state) == LIVE || state == free_in(generation);
             if is_ours || slot.touched.get() > 0 {
-                self.empty(empty_from, place);
+                self.discard_places(empty_from, place);
                 empty_from = place + 1;
             }
             if is_ours {
                 continue;
             }
-            slot.stamp.store(limits::tick(), Relaxed);
+            slot.timestamp.store(limits::tick(), Relaxed);
             if slot.touched.get() == 0 {
-                self.given.push(held, self, place);
+                self.retained.push(held, self, place);
             } else {
                 slot.touched.set(self.pitch() / SPACE.page_bytes());
-                limits::lazy_put(slot);
-                self.lazy.push(held, self, place);
+                limits::add_muzzy(slot);
+                self.muzzy.push(held, self, place);
             }
         }
-        self.empty(empty_from, usable);
+        self.discard_places(empty_from, usable);
         self.generation.store(generation, Relaxed);
     }
 
-    /// Empties places that nobody uses.
-    fn empty(&self, from: u32, to: u32) {
+    /// Discards the contents of unused places.
+    fn discard_places(&self, from: u32, to: u32) {
         if from < to {
             let size = (to - from) as usize * self.pitch();
-            // SAFETY: usable places of this class that no block is in. What is locked and
-            // cannot be emptied on an old kernel has no contents of before the fork.
-            let _ = unsafe { sys::give_back((self.address(from), size)) };
+            // SAFETY: usable places of this class without a block. On failure (locked
+            // memory on an old kernel) the contents are not older than the fork.
+            let _ = unsafe { sys::discard((self.address(from), size)) };
         }
     }
 
@@ -282,7 +286,7 @@ impl Class {
         self.usable_places.load(Relaxed)
     }
 
-    /// The child of a fork has no other threads, and its lists may be half changed.
+    /// Resets the lock in the child of a fork, which has no other threads.
     pub(crate) fn reset(&self) {
         self.lock.reset();
     }

@@ -1,22 +1,22 @@
-//! Sizes of blocks: eight classes for each doubling, so that a block wastes an
-//! eighth of itself at most.
+//! Size classes: eight for each doubling, so that a block wastes at most an eighth of
+//! its size.
 
-/// The smallest block that any options ask for.
+/// The smallest threshold that the options may set.
 pub(crate) const SMALLEST_BYTES: usize = 64 << 10;
 
-/// What a block must fill to be worth a huge page.
+/// The block size from which huge pages are used.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
 
 /// The last class whose blocks have no huge pages.
 pub(crate) const LAST_SMALL: usize = class_of(HUGE_BYTES) - 1;
 
-/// More than the largest reservation has.
-pub(crate) const MOST_CLASSES: usize = 176;
+/// More classes than the largest reservation holds.
+pub(crate) const MAX_CLASSES: usize = 176;
 
 /// 64 KiB is the last of the eight classes that end its doubling.
 const BEFORE_FIRST: usize = 15 * 8 + 7;
 
-/// The class of the smallest blocks that hold so many bytes.
+/// Returns the class of the smallest blocks that hold so many bytes.
 #[inline]
 pub(crate) const fn class_of(bytes: usize) -> usize {
     let last = if bytes < SMALLEST_BYTES {
@@ -29,15 +29,15 @@ pub(crate) const fn class_of(bytes: usize) -> usize {
     log * 8 + eighth - BEFORE_FIRST
 }
 
-/// The largest block of a class, in bytes.
+/// Returns the size of a class's blocks, in bytes.
 #[inline]
 pub(crate) const fn bytes_of(class: usize) -> usize {
     let at = class + BEFORE_FIRST;
     (at % 8 + 9) << (at / 8 - 3)
 }
 
-/// The distance between two blocks of a class. From 2 MiB on each begins a huge
-/// page; addresses that no block fills cost nothing.
+/// Returns the distance between two blocks of a class. From 2 MiB on each block begins
+/// on a huge-page boundary; the addresses in between cost nothing.
 pub(crate) const fn pitch_of(class: usize, page_bytes: usize) -> usize {
     let bytes = bytes_of(class);
     bytes.next_multiple_of(if bytes >= HUGE_BYTES {
@@ -52,8 +52,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_in_the_smallest_class_that_holds_it() {
-        for class in 0..MOST_CLASSES {
+    fn class_of_size_is_smallest_that_fits() {
+        for class in 0..MAX_CLASSES {
             assert_eq!(class_of(bytes_of(class)), class);
             assert_eq!(class_of(bytes_of(class) + 1), class + 1);
         }
@@ -64,17 +64,17 @@ mod tests {
     }
 
     #[test]
-    fn an_eighth_is_wasted_at_most() {
-        for class in 1..MOST_CLASSES {
+    fn class_wastes_at_most_an_eighth() {
+        for class in 1..MAX_CLASSES {
             let least = bytes_of(class - 1) + 1;
             assert!(bytes_of(class) - least <= least / 8, "class {class}");
         }
     }
 
     #[test]
-    fn blocks_begin_on_pages_and_large_ones_on_huge_pages() {
+    fn pitch_is_multiple_of_page_or_huge_page() {
         for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
-            for class in 0..MOST_CLASSES {
+            for class in 0..MAX_CLASSES {
                 let pitch = pitch_of(class, page_bytes);
                 assert!(pitch >= bytes_of(class) && pitch.is_multiple_of(page_bytes));
                 assert!(bytes_of(class) < HUGE_BYTES || pitch.is_multiple_of(HUGE_BYTES));

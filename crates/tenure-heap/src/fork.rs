@@ -1,9 +1,9 @@
-//! What the child of a fork finds.
+//! Fork handling.
 //!
-//! Nothing is waited for before a fork: a thread that holds a lock of another library
-//! while it frees a block would wait for us, and we for it. So the child may find
-//! locks held and lists half changed. It sets all locks free, forgets all lists, and
-//! finds what is free again by the states of the places, class by class, when it
+//! A fork does not wait for the heap's locks: a thread that holds a lock of another
+//! library while it frees a block would wait for the heap, and the heap for it. The
+//! child may therefore find locks held and lists half changed. It resets all locks,
+//! drops all lists, and rebuilds each class's lists from the places' states when it
 //! first looks for memory there.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -12,30 +12,31 @@ use tenure::Errno;
 
 use crate::class::CLASSES;
 use crate::shard::{self, Shard};
-use crate::{keeper, limits, sys};
+use crate::{decay_thread, limits, sys};
 
-/// Of the process: one more in each child. The states of places have 24 bits for it.
+/// The process's generation, one higher in each child. The places' states have 24 bits
+/// for it.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-const MOST: u32 = (1 << 24) - 1;
+const MAX_GENERATION: u32 = (1 << 24) - 1;
 
 #[inline]
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Relaxed)
 }
 
-/// Has children of this process see to themselves.
-pub(crate) fn look_after_children() -> Result<(), Errno> {
-    sys::in_children(child)
+/// Registers the handler that resets the heap in children.
+pub(crate) fn register_atfork() -> Result<(), Errno> {
+    sys::atfork_child(child)
 }
 
 unsafe extern "C" fn child() {
-    GENERATION.store((generation() + 1) & MOST, Relaxed);
+    GENERATION.store((generation() + 1) & MAX_GENERATION, Relaxed);
     shard::all().iter().for_each(Shard::reset);
     for class in &CLASSES {
         class.reset();
     }
     limits::reset();
-    keeper::reset();
+    decay_thread::reset();
 }
 
 #[cfg(test)]
@@ -46,42 +47,42 @@ mod tests {
     use crate::classes::{bytes_of, class_of};
     use crate::shard;
     use crate::space::{Place, SPACE};
-    use crate::{aging, allocate, allocate_zeroed, blunder, deallocate};
+    use crate::{allocate, allocate_zeroed, deallocate, decay, misuse};
 
-    /// Held by each test: one of them holds the heap's locks, and while one starts the
-    /// heap the others get no blocks.
+    /// Serialises the tests: one of them holds the heap's locks, and while one starts
+    /// the heap the others get no blocks.
     static ALONE: Mutex<()> = Mutex::new(());
 
-    /// Whether `body` is true in a child.
+    /// Returns whether `body` is true in a child.
     fn is_true_in_child(body: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child does nothing but what is tested, and ends.
+        // SAFETY: the child calls `body` and `_exit` only.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
         if pid == 0 {
             let is_true = body();
-            // SAFETY: ends the child.
+            // SAFETY: `_exit` has no preconditions.
             unsafe { libc::_exit(i32::from(!is_true)) };
         }
         let mut status = 0;
-        // SAFETY: writes to a variable of this function.
+        // SAFETY: `status` is a local variable.
         assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
         status == 0
     }
 
-    /// Writes to memory that is nobody's, as a thread may that was quicker than a fork.
+    /// Writes to unused memory, as a thread may that races with a fork.
     fn write_at(address: usize) {
         let at = std::ptr::with_exposed_provenance_mut::<u8>(address);
-        // SAFETY: a usable place, as the test has seen to.
+        // SAFETY: the callers pass addresses of usable places.
         unsafe { at.write(7) };
     }
 
     #[test]
-    fn a_child_does_not_wait_for_who_is_not_there() {
+    fn child_allocates_although_parent_locks_were_held() {
         const SIZE: usize = 900 << 10;
         let _alone = ALONE.lock().unwrap();
         let block = allocate(SIZE, 16);
         assert!(!block.is_null());
-        // Whatever a thread of the parent may hold in this moment.
+        // Every lock that a thread of the parent may hold at this moment.
         let class = &CLASSES[class_of(SIZE)];
         let _class = class.lock.lock();
         let _shards: Vec<_> = shard::all().iter().map(Shard::hold).collect();
@@ -101,15 +102,15 @@ mod tests {
     }
 
     #[test]
-    fn a_child_takes_nothing_for_zeros_that_was_written_during_the_fork() {
+    fn calloc_in_child_after_racing_writes_is_zero() {
         let _alone = ALONE.lock().unwrap();
-        // A class that no other test uses.
+        // No other test uses this class.
         let number = class_of(1200 << 10);
         let (class, size) = (&CLASSES[number], bytes_of(number));
         let blocks: Vec<_> = (0..9).map(|_| allocate(size - (100 << 10), 16)).collect();
         let places: Vec<Place> = blocks
             .iter()
-            .map(|&block| blunder::place_of(block, "a test"))
+            .map(|&block| misuse::place_of(block, "a test"))
             .collect();
         // SAFETY: blocks that nobody uses.
         blocks
@@ -120,8 +121,9 @@ mod tests {
             .collect();
         taken
             .into_iter()
-            .for_each(|place| assert!(aging::give_back(place) > 0));
-        // In what was given back, behind what was touched, and where nobody has been.
+            .for_each(|place| assert!(decay::return_to_kernel(place) > 0));
+        // In retained places, behind the touched pages, and in a place that was never
+        // used.
         for place in places {
             write_at(place.address() + size - SPACE.page_bytes());
         }
@@ -129,7 +131,7 @@ mod tests {
         assert!(is_true_in_child(|| {
             (0..20).all(|_| {
                 let block = allocate_zeroed(size, 16);
-                // SAFETY: a block of so many bytes.
+                // SAFETY: a block of `size` bytes.
                 let bytes = unsafe { std::slice::from_raw_parts(block, size) };
                 bytes.iter().all(|&byte| byte == 0)
             })

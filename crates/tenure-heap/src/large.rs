@@ -1,4 +1,4 @@
-//! The heap as Rust's allocator.
+//! The heap as Rust's global allocator.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
@@ -21,8 +21,8 @@ use crate::{allocate, allocate_zeroed, deallocate, owns, reallocate, threshold_b
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Large<A>(pub A);
 
-// SAFETY: a block of the heap is as large and as aligned as the layout says, nobody
-// else's, and told from those of `A` by its address.
+// SAFETY: a block of the heap has the layout's size and alignment, is no other block,
+// and its address tells it from blocks of `A`.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Large<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -32,7 +32,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Large<A> {
             ptr::null_mut()
         };
         if block.is_null() {
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller keeps `alloc`'s contract, which is the same for `A`.
             return unsafe { self.0.alloc(layout) };
         }
         block
@@ -46,7 +46,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Large<A> {
             ptr::null_mut()
         };
         if block.is_null() {
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller keeps `alloc_zeroed`'s contract, which is the same for
+            // `A`.
             return unsafe { self.0.alloc_zeroed(layout) };
         }
         block
@@ -55,10 +56,11 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Large<A> {
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if owns(block) {
-            // SAFETY: a block of the heap; handed on to the caller.
+            // SAFETY: `owns` is true, and the caller frees a live block.
             unsafe { deallocate(block) }
         } else {
-            // SAFETY: a block of the other allocator's; handed on to the caller.
+            // SAFETY: not the heap's, so a block of `A`, with the layout that it was
+            // made with.
             unsafe { self.0.dealloc(block, layout) }
         }
     }
@@ -66,17 +68,19 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Large<A> {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let is_ours = owns(block);
         if is_ours && layout.align() <= crate::sys::page_bytes() {
-            // SAFETY: a block of the heap; handed on to the caller.
+            // SAFETY: `owns` is true, and the caller resizes a live block.
             let resized = unsafe { reallocate(block, new_size) };
             if !resized.is_null() {
                 return resized;
             }
         } else if !is_ours && (is_large(layout.size()) || !is_large(new_size)) {
-            // SAFETY: a block of the other allocator's; handed on to the caller.
+            // SAFETY: not the heap's, so a block of `A`, with the layout that it was
+            // made with.
             return unsafe { self.0.realloc(block, layout, new_size) };
         }
-        // SAFETY: the caller sees to it that the new size fits the layout; both blocks
-        // have as many bytes as are copied, and the old one is given up then.
+        // SAFETY: the caller ensures that the new size is valid for the layout's
+        // alignment; both blocks have as many bytes as are copied, and the old one is
+        // freed once.
         unsafe {
             let other = self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
             if !other.is_null() {

@@ -1,36 +1,37 @@
-//! How much may be warm, and how much room there is for what is new.
+//! Limits on dirty memory, and the headroom for new memory.
 //!
-//! Without swap nothing but us can take the memory of warm blocks: a program that
-//! meets its limit while some are kept would be killed. The keeper reads the room, ten
-//! times a second while anything is warm. In between whoever takes new memory counts
-//! it, and gives warm blocks back himself where the room gets short.
+//! Without swap only the heap can free the memory of dirty blocks: a program that
+//! reached its limit while some are kept would be killed. The decay thread reads the
+//! headroom ten times a second while anything is dirty. In between, each thread that
+//! takes new memory subtracts it, and returns dirty blocks first if the headroom is
+//! low.
 
 use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use tenure::{Room, RoomBound};
+use tenure::{Headroom, HeadroomLimit};
 
 use crate::options::HeapOptions;
 use crate::slot::Slot;
 use crate::space::SPACE;
-use crate::{aging, keeper, sys};
+use crate::{decay, decay_thread, sys};
 
-/// Less than this nobody looks after: there may be no keeper yet.
+/// Less dirty memory than this needs no decay thread.
 const NEGLIGIBLE_BYTES: usize = 4 << 20;
 
-/// What may be warm until the room has been read.
-const AT_FIRST_BYTES: usize = 8 << 20;
+/// The limit on dirty memory until the headroom has been read.
+const INITIAL_DIRTY_BYTES: usize = 8 << 20;
 
-/// The keeper's clock.
+/// The decay thread's clock.
 static TICK: AtomicU32 = AtomicU32::new(0);
 
-/// The memory of all warm blocks, but for what shards have not told yet. Away from what
-/// is read often and seldom changes.
-static WARM: Apart = Apart(AtomicUsize::new(0));
+/// The memory of all dirty blocks, less what the shards have not flushed. Padded,
+/// because it changes often and its neighbours seldom.
+static DIRTY: CachePadded = CachePadded(AtomicUsize::new(0));
 
 #[repr(align(128))]
-struct Apart(AtomicUsize);
+struct CachePadded(AtomicUsize);
 
-impl std::ops::Deref for Apart {
+impl std::ops::Deref for CachePadded {
     type Target = AtomicUsize;
 
     fn deref(&self) -> &AtomicUsize {
@@ -38,46 +39,46 @@ impl std::ops::Deref for Apart {
     }
 }
 
-/// A shard tells of changes of so many bytes: all that is not told is half of what may
-/// be warm, at most.
-static TOLD: AtomicUsize = AtomicUsize::new(0);
-const MOST_TOLD_BYTES: usize = 8 << 20;
+/// A shard flushes changes of so many bytes: all shards together withhold at most half
+/// of the limit.
+static FLUSH_BYTES: AtomicUsize = AtomicUsize::new(0);
+const MAX_FLUSH_BYTES: usize = 8 << 20;
 
-/// The memory of all places that are lazily free.
-static LAZY: AtomicUsize = AtomicUsize::new(0);
+/// The memory of all muzzy places.
+static MUZZY: AtomicUsize = AtomicUsize::new(0);
 
-/// What the options allow to be warm.
-static MOST_WARM: AtomicUsize = AtomicUsize::new(0);
+/// The limit that the options set.
+static MAX_DIRTY: AtomicUsize = AtomicUsize::new(0);
 
-/// With more than this warm, the keeper gives back what was warm longest.
-static SOFT: AtomicUsize = AtomicUsize::new(AT_FIRST_BYTES);
+/// With more dirty memory than this, the decay thread returns the oldest blocks.
+static SOFT_LIMIT: AtomicUsize = AtomicUsize::new(INITIAL_DIRTY_BYTES);
 
-/// With more than this, whoever frees a block gives some back himself.
-static HARD: AtomicUsize = AtomicUsize::new(AT_FIRST_BYTES);
+/// With more dirty memory than this, the thread that frees a block returns some.
+static HARD_LIMIT: AtomicUsize = AtomicUsize::new(INITIAL_DIRTY_BYTES);
 
-/// How much new memory can be taken, as far as is known; 0 before anybody has read.
-static ROOM: AtomicIsize = AtomicIsize::new(0);
+/// The headroom, as last read less what was taken since; 0 until it is read.
+static HEADROOM: AtomicIsize = AtomicIsize::new(0);
 
-/// With less room than this nothing new is taken while anything is warm.
+/// Below this headroom no new memory is taken while anything is dirty.
 static MARGIN: AtomicIsize = AtomicIsize::new(0);
 
-/// Sets the limits as far as they can be known without a file to be read.
+/// Sets the limits that need no file to be read.
 pub(crate) fn start(options: &HeapOptions) {
-    MOST_WARM.store(options.warm_bytes, Relaxed);
-    set_soft(AT_FIRST_BYTES.min(options.warm_bytes));
-    HARD.store(sys::machine_bytes() / 4, Relaxed);
+    MAX_DIRTY.store(options.max_dirty_bytes, Relaxed);
+    set_soft_limit(INITIAL_DIRTY_BYTES.min(options.max_dirty_bytes));
+    HARD_LIMIT.store(sys::machine_bytes() / 4, Relaxed);
 }
 
-fn set_soft(bytes: usize) {
-    SOFT.store(bytes, Relaxed);
-    let told_bytes = bytes / (2 * sys::cpus());
-    TOLD.store(told_bytes.min(MOST_TOLD_BYTES), Relaxed);
+fn set_soft_limit(bytes: usize) {
+    SOFT_LIMIT.store(bytes, Relaxed);
+    let flush_bytes = bytes / (2 * sys::cpus());
+    FLUSH_BYTES.store(flush_bytes.min(MAX_FLUSH_BYTES), Relaxed);
 }
 
-/// Of what changes a shard has to tell.
+/// Returns the change of a shard's count that is flushed.
 #[inline]
-pub(crate) fn told_bytes() -> usize {
-    TOLD.load(Relaxed)
+pub(crate) fn flush_bytes() -> usize {
+    FLUSH_BYTES.load(Relaxed)
 }
 
 #[inline]
@@ -89,98 +90,100 @@ pub(crate) fn advance() {
     TICK.fetch_add(1, Relaxed);
 }
 
-/// What may be warm, in bytes, before some is given back at once.
-pub(crate) fn most_warm_bytes() -> usize {
-    SOFT.load(Relaxed)
+/// Returns the dirty memory past which some is returned at once.
+pub(crate) fn max_dirty_bytes() -> usize {
+    SOFT_LIMIT.load(Relaxed)
 }
 
-/// Notes that so many bytes more (or, wrapping, less) are warm.
-pub(crate) fn warm_changed(by: usize) {
-    WARM.fetch_add(by, Relaxed);
+/// Adds so many bytes (or, wrapping, subtracts them) to the dirty memory.
+pub(crate) fn add_dirty_delta(by: usize) {
+    DIRTY.fetch_add(by, Relaxed);
 }
 
-pub(crate) fn lazy_bytes() -> usize {
-    LAZY.load(Relaxed)
+pub(crate) fn muzzy_bytes() -> usize {
+    MUZZY.load(Relaxed)
 }
 
-pub(crate) fn lazy_put(slot: &Slot) {
-    LAZY.fetch_add(slot.touched.get() * SPACE.page_bytes(), Relaxed);
+pub(crate) fn add_muzzy(slot: &Slot) {
+    MUZZY.fetch_add(slot.touched.get() * SPACE.page_bytes(), Relaxed);
 }
 
-pub(crate) fn lazy_taken(slot: &Slot) {
-    LAZY.fetch_sub(slot.touched.get() * SPACE.page_bytes(), Relaxed);
+pub(crate) fn subtract_muzzy(slot: &Slot) {
+    MUZZY.fetch_sub(slot.touched.get() * SPACE.page_bytes(), Relaxed);
 }
 
-/// After a block was freed: wakes the keeper if there is something to be kept an eye
-/// on, and gives back what is far too much.
+/// Unparks the decay thread after a block was freed, and returns dirty memory past the
+/// hard limit.
 #[cold]
-pub(crate) fn keep() {
-    let warm = WARM.load(Relaxed);
-    if warm < NEGLIGIBLE_BYTES {
+pub(crate) fn enforce() {
+    let dirty = DIRTY.load(Relaxed);
+    if dirty < NEGLIGIBLE_BYTES {
         return;
     }
-    if !keeper::is_wanted(warm > SOFT.load(Relaxed)) {
-        // Nobody else will do it.
-        HARD.store(SOFT.load(Relaxed), Relaxed);
+    if !decay_thread::ensure_running(dirty > SOFT_LIMIT.load(Relaxed)) {
+        // No thread will enforce the soft limit.
+        HARD_LIMIT.store(SOFT_LIMIT.load(Relaxed), Relaxed);
     }
-    let hard = HARD.load(Relaxed);
-    if warm > hard {
-        room_made(aging::give_back_oldest(warm - hard));
+    let hard = HARD_LIMIT.load(Relaxed);
+    if dirty > hard {
+        add_headroom(decay::return_oldest(dirty - hard));
     }
 }
 
-/// Before so much new memory is taken: gives warm blocks back if there is little room
-/// left. The little that nobody looks after, and for which nobody reads the room, stays
-/// warm.
+/// Reserves headroom for so much new memory: returns dirty blocks if it is low. Dirty
+/// memory too small for a decay thread, which alone reads the headroom, stays.
 #[cold]
-pub(crate) fn make_room(bytes: usize) {
-    // No block is half as large as all addresses.
+pub(crate) fn reserve_headroom(bytes: usize) {
+    // No block has half of all addresses.
     let bytes = bytes as isize;
-    let left = ROOM.fetch_sub(bytes, Relaxed) - bytes;
+    let left = HEADROOM.fetch_sub(bytes, Relaxed) - bytes;
     let missing = MARGIN.load(Relaxed) - left;
     if missing > 0 && !is_negligible() {
-        room_made(aging::give_back_oldest(missing.unsigned_abs()));
+        add_headroom(decay::return_oldest(missing.unsigned_abs()));
     }
 }
 
-fn room_made(bytes: usize) {
-    ROOM.fetch_add(bytes as isize, Relaxed);
+fn add_headroom(bytes: usize) {
+    HEADROOM.fetch_add(bytes as isize, Relaxed);
 }
 
-/// What is warm beyond the limit.
+/// Returns the dirty bytes past the soft limit.
 pub(crate) fn excess_bytes() -> usize {
-    WARM.load(Relaxed).saturating_sub(SOFT.load(Relaxed))
+    DIRTY.load(Relaxed).saturating_sub(SOFT_LIMIT.load(Relaxed))
 }
 
-/// Reads the room and sets the limits by it. For the keeper.
-pub(crate) fn read_room() {
-    let Ok(room) = Room::at_least() else {
-        return forget_room();
+/// Reads the headroom and sets the limits by it. The decay thread calls it.
+pub(crate) fn update_headroom() {
+    let Ok(headroom) = Headroom::lower_bound() else {
+        return clear_headroom();
     };
-    let whole = match room.bound {
-        RoomBound::Cgroup { limit_bytes, .. } => limit_bytes,
-        _ => room.bytes,
+    let total_bytes = match headroom.limit {
+        HeadroomLimit::Cgroup { limit_bytes, .. } => limit_bytes,
+        _ => headroom.bytes,
     };
-    let soft = MOST_WARM.load(Relaxed).min(room.bytes / 8);
-    set_soft(soft);
-    HARD.store(soft + whole / 4, Relaxed);
-    MARGIN.store((whole / 8).min(512 << 20) as isize, Relaxed);
-    ROOM.store(isize::try_from(room.bytes).unwrap_or(isize::MAX), Relaxed);
+    let soft_limit = MAX_DIRTY.load(Relaxed).min(headroom.bytes / 8);
+    set_soft_limit(soft_limit);
+    HARD_LIMIT.store(soft_limit + total_bytes / 4, Relaxed);
+    MARGIN.store((total_bytes / 8).min(512 << 20) as isize, Relaxed);
+    HEADROOM.store(
+        isize::try_from(headroom.bytes).unwrap_or(isize::MAX),
+        Relaxed,
+    );
 }
 
-/// Nobody reads it from now on.
-pub(crate) fn forget_room() {
-    ROOM.store(0, Relaxed);
+/// Clears the headroom, because nobody will update it.
+pub(crate) fn clear_headroom() {
+    HEADROOM.store(0, Relaxed);
 }
 
-/// In the child of a fork nothing is warm, and nobody has found what is lazily free.
+/// Resets the counts in the child of a fork: its lists are dropped.
 pub(crate) fn reset() {
-    WARM.store(0, Relaxed);
-    LAZY.store(0, Relaxed);
-    forget_room();
+    DIRTY.store(0, Relaxed);
+    MUZZY.store(0, Relaxed);
+    clear_headroom();
 }
 
-/// Whether so little is warm that nobody needs to look after it.
+/// Returns whether too little is dirty for a decay thread.
 pub(crate) fn is_negligible() -> bool {
-    WARM.load(Relaxed) < NEGLIGIBLE_BYTES
+    DIRTY.load(Relaxed) < NEGLIGIBLE_BYTES
 }

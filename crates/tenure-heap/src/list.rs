@@ -1,18 +1,18 @@
-//! Lists of free places, newest first, linked by number beside the blocks.
+//! Lists of free places, newest first, linked by index in the slots.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::class::Class;
-use crate::lock::Held;
+use crate::lock::LockGuard;
 
-/// Places of one class. Changed under a lock, whose [`Held`] the caller shows.
+/// Places of one class. A lock guards it, whose [`LockGuard`] the caller passes.
 #[derive(Debug)]
 pub(crate) struct List {
     newest: AtomicU32,
     oldest: AtomicU32,
 }
 
-/// A place's number and one; none is 0.
+/// Returns the link to a place: its index plus one, 0 for none.
 #[inline]
 fn link(index: Option<u32>) -> u32 {
     index.map_or(0, |index| index + 1)
@@ -31,14 +31,14 @@ impl List {
         }
     }
 
-    /// Whether there is none; without the lock, whether there was none just now.
+    /// Returns whether the list is empty; without the lock, whether it was just now.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.newest.load(Relaxed) == 0
     }
 
     #[inline]
-    pub(crate) fn push(&self, _held: &Held<'_>, class: &Class, place: u32) {
+    pub(crate) fn push(&self, _held: &LockGuard<'_>, class: &Class, place: u32) {
         let slot = class.slot(place);
         let next = self.newest.load(Relaxed);
         slot.older.store(next, Relaxed);
@@ -50,9 +50,9 @@ impl List {
         self.newest.store(link(Some(place)), Relaxed);
     }
 
-    /// Takes the newest.
+    /// Takes the newest place.
     #[inline]
-    pub(crate) fn pop(&self, _held: &Held<'_>, class: &Class) -> Option<u32> {
+    pub(crate) fn pop(&self, _held: &LockGuard<'_>, class: &Class) -> Option<u32> {
         let place = index(self.newest.load(Relaxed))?;
         let next = class.slot(place).older.load(Relaxed);
         self.newest.store(next, Relaxed);
@@ -63,16 +63,16 @@ impl List {
         Some(place)
     }
 
-    /// Takes the oldest, if `wanted` says so of its stamp.
+    /// Takes the oldest place, if `wanted` accepts its timestamp.
     pub(crate) fn pop_oldest(
         &self,
-        _held: &Held<'_>,
+        _held: &LockGuard<'_>,
         class: &Class,
         wanted: impl FnOnce(u32) -> bool,
     ) -> Option<u32> {
         let place = index(self.oldest.load(Relaxed))?;
         let slot = class.slot(place);
-        if !wanted(slot.stamp.load(Relaxed)) {
+        if !wanted(slot.timestamp.load(Relaxed)) {
             return None;
         }
         let next = slot.newer.load(Relaxed);
@@ -84,9 +84,9 @@ impl List {
         Some(place)
     }
 
-    /// Forgets all, in the child of a fork.
+    /// Drops all places, in the child of a fork.
     pub(crate) fn reset(&self) {
-        // One is changed after the other.
+        // An unchanged page stays shared with the parent.
         for end in [&self.newest, &self.oldest] {
             if end.load(Relaxed) != 0 {
                 end.store(0, Relaxed);

@@ -1,19 +1,19 @@
-//! A lock that is one word: a child of a fork sets it free by writing zero.
+//! A lock of one word, which the child of a fork resets by writing zero.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::sys;
 
-/// A lock for a few instructions, or for a system call now and then.
+/// A lock that is held for a few instructions, or for a system call now and then.
 ///
-/// Nothing waits in the kernel for it, so that giving it up is a plain store.
+/// No thread waits for it in the kernel, so unlocking is a plain store.
 #[derive(Debug)]
 pub(crate) struct Lock(AtomicU32);
 
-/// Gives the lock up when it is dropped.
+/// Unlocks when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Held<'a>(&'a Lock);
+pub(crate) struct LockGuard<'a>(&'a Lock);
 
 impl Lock {
     pub(crate) const fn new() -> Self {
@@ -21,17 +21,17 @@ impl Lock {
     }
 
     #[inline]
-    pub(crate) fn try_lock(&self) -> Option<Held<'_>> {
+    pub(crate) fn try_lock(&self) -> Option<LockGuard<'_>> {
         let (free, held) = (0, 1);
         let taken = self
             .0
             .compare_exchange(free, held, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then(|| Held(self))
+        taken.is_ok().then(|| LockGuard(self))
     }
 
-    /// Waits for the lock, but no longer than a tenth of a second or so: who has it
-    /// may be the code that a signal handler of this thread interrupted.
-    pub(crate) fn lock_soon(&self) -> Option<Held<'_>> {
+    /// Waits for the lock for at most about a tenth of a second: its holder may be the
+    /// code that a signal handler of this thread interrupted.
+    pub(crate) fn lock_timeout(&self) -> Option<LockGuard<'_>> {
         const SPINS: usize = 100;
         const YIELDS: usize = 100;
         const NAPS: usize = 1000;
@@ -42,24 +42,24 @@ impl Lock {
             if attempt < SPINS {
                 std::hint::spin_loop();
             } else if attempt < SPINS + YIELDS {
-                sys::give_way();
+                sys::yield_now();
             } else {
-                sys::nap(Duration::from_micros(50));
+                sys::sleep(Duration::from_micros(50));
             }
         }
         None
     }
 
-    /// Waits for the lock as long as it takes: for threads of our own.
-    pub(crate) fn lock(&self) -> Held<'_> {
+    /// Waits for the lock without a limit, for the heap's own threads.
+    pub(crate) fn lock(&self) -> LockGuard<'_> {
         loop {
-            if let Some(held) = self.lock_soon() {
+            if let Some(held) = self.lock_timeout() {
                 return held;
             }
         }
     }
 
-    /// Sets it free in the child of a fork, where nobody holds it.
+    /// Unlocks it in the child of a fork, where nobody holds it.
     pub(crate) fn reset(&self) {
         if self.0.load(Ordering::Relaxed) != 0 {
             self.0.store(0, Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Lock {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for LockGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.0.store(0, Ordering::Release);
@@ -81,7 +81,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn one_at_a_time() {
+    fn lock_is_exclusive() {
         static LOCK: Lock = Lock::new();
         static SUM: AtomicUsize = AtomicUsize::new(0);
         thread::scope(|scope| {
@@ -98,11 +98,11 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends() {
+    fn lock_timeout_while_held_returns_none() {
         let lock = Lock::new();
         let held = lock.try_lock().unwrap();
-        assert!(lock.lock_soon().is_none());
+        assert!(lock.lock_timeout().is_none());
         drop(held);
-        assert!(lock.lock_soon().is_some());
+        assert!(lock.lock_timeout().is_some());
     }
 }

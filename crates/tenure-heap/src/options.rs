@@ -1,10 +1,10 @@
-//! What a program may choose.
+//! The heap's options.
 
 use std::time::Duration;
 
 use crate::classes::SMALLEST_BYTES;
 
-/// How the heap behaves, for [`start`](crate::start()).
+/// Options of the heap, for [`start`](crate::start()).
 ///
 /// ```
 /// use tenure_heap::HeapOptions;
@@ -17,22 +17,21 @@ use crate::classes::SMALLEST_BYTES;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeapOptions {
-    /// The smallest block that the heap serves, in bytes: 64 KiB at least, 256 KiB by
-    /// default. Lower where many blocks are just smaller and come and go; higher
-    /// where the inner allocator should have them.
+    /// The smallest block that the heap serves, in bytes: at least 64 KiB, by default
+    /// 256 KiB. Lower it for programs that allocate and free many blocks just below it;
+    /// raise it to leave them to the inner allocator.
     pub threshold_bytes: usize,
-    /// How much memory of freed blocks is kept for reuse, in bytes, at most. It is
-    /// never more than an eighth of the memory that there is room for. 4 GiB by
-    /// default.
-    pub warm_bytes: usize,
-    /// How long a freed block is kept as it is: half a second by default. After that
-    /// the kernel may take its memory when it needs some.
-    pub warm_for: Duration,
-    /// How long the kernel is left to take it, before the memory is given back in any
-    /// case: five seconds by default.
-    pub lazy_for: Duration,
-    /// Whether blocks from 2 MiB on get huge pages, where the system has them for who
-    /// asks. They do by default.
+    /// The most memory of freed blocks that is kept dirty for reuse, in bytes, by
+    /// default 4 GiB. The heap also never keeps more than an eighth of the headroom of
+    /// the machine and the cgroup.
+    pub max_dirty_bytes: usize,
+    /// How long a freed block stays dirty, by default 500 ms. Afterwards it is muzzy:
+    /// the kernel may reclaim its memory (MADV_FREE).
+    pub dirty_decay: Duration,
+    /// How long a block stays muzzy, by default 5 s. Afterwards its memory is returned
+    /// to the kernel (MADV_DONTNEED).
+    pub muzzy_decay: Duration,
+    /// Whether blocks from 2 MiB on get huge pages (MADV_HUGEPAGE); on by default.
     pub huge_pages: bool,
 }
 
@@ -40,17 +39,17 @@ impl Default for HeapOptions {
     fn default() -> Self {
         Self {
             threshold_bytes: 256 << 10,
-            warm_bytes: 4 << 30,
-            warm_for: Duration::from_millis(500),
-            lazy_for: Duration::from_secs(5),
+            max_dirty_bytes: 4 << 30,
+            dirty_decay: Duration::from_millis(500),
+            muzzy_decay: Duration::from_secs(5),
             huge_pages: true,
         }
     }
 }
 
 impl HeapOptions {
-    /// The threshold that holds.
-    pub(crate) fn least_bytes(&self) -> usize {
+    /// Returns the threshold, raised to its minimum.
+    pub(crate) fn min_bytes(&self) -> usize {
         self.threshold_bytes.max(SMALLEST_BYTES)
     }
 }

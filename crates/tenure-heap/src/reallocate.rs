@@ -1,34 +1,36 @@
-//! Making blocks larger and smaller.
+//! Resizes blocks.
 
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::allocate::empty;
-use crate::blunder::{expect_live, place_of};
-use crate::seams::{Parts, bytes};
+use crate::allocate::take_empty_place;
+use crate::misuse::{expect_live, place_of};
 use crate::slot::{LIVE, Slot, free_in};
 use crate::space::{Place, SPACE};
 use crate::stats::RESIZED;
-use crate::{aging, fork, huge, limits, seams, spare, start, sys};
+use crate::vma_splits::{Parts, bytes};
+use crate::{decay, fork, huge, limits, slack, start, sys, vma_splits};
 
-/// What costs less to be copied than to be moved.
-const COPIED_BYTES: usize = 1 << 20;
+/// Smaller blocks are cheaper to copy than to move.
+const MIN_MOVED_BYTES: usize = 1 << 20;
 
-/// What has grown grows again: the addresses for that cost nothing.
-const HEADROOM: usize = 4;
+/// A block that has grown is given addresses to grow again, which cost nothing.
+const GROWTH_FACTOR: usize = 4;
 
-/// Makes a block larger or smaller, where it is or by moving its pages to another
-/// place: `realloc(3)`. Returns where it is then.
+/// Resizes a block, in place or by moving its pages to another place: `realloc(3)`.
+/// Returns its address.
 ///
-/// Null if neither is to be had, or another allocator should have a block as small:
-/// the block is as it was, and the caller allocates another one, copies and frees.
+/// Returns null if neither is possible, or if the new size is below half of the
+/// threshold: the block is unchanged, and the caller allocates another one, copies and
+/// frees.
 ///
-/// Aborts as [`deallocate`](crate::deallocate) does.
+/// The call aborts as [`deallocate`](crate::deallocate) does.
 ///
 /// # Safety
 ///
-/// `ptr` must have come from this heap, and is not a block any more if another one is
-/// returned. A block larger than a page in alignment may lose that.
+/// - `ptr` must have come from this heap and must not have been freed.
+/// - If another address is returned, nothing may use `ptr` afterwards.
+/// - An alignment greater than a page may be lost.
 ///
 /// ```
 /// let block = tenure_heap::allocate(4 << 20, 8);
@@ -43,12 +45,13 @@ const HEADROOM: usize = 4;
 ///     }
 /// }
 /// ```
-#[must_use = "the block may be elsewhere"]
+#[must_use = "the block may have moved"]
 pub unsafe fn reallocate(ptr: *mut u8, new_size: usize) -> *mut u8 {
     let place = place_of(ptr, "realloc");
     let slot = place.slot();
     expect_live(slot.state.load(Relaxed), ptr, "realloc");
-    // A block that shrinks a little below the threshold would be copied for nothing.
+    // A block that shrinks to just below the threshold stays, because copying it gains
+    // little.
     if new_size < start::threshold_bytes() / 2 {
         return ptr::null_mut();
     }
@@ -58,7 +61,7 @@ pub unsafe fn reallocate(ptr: *mut u8, new_size: usize) -> *mut u8 {
         in_place(place, slot, pages);
         return ptr;
     }
-    elsewhere(place, slot, new_size, pages).unwrap_or(ptr::null_mut())
+    relocate(place, slot, new_size, pages).unwrap_or(ptr::null_mut())
 }
 
 fn in_place(place: Place, slot: &Slot, pages: usize) {
@@ -67,7 +70,7 @@ fn in_place(place: Place, slot: &Slot, pages: usize) {
     if pages < before && touched - pages > pages / 8 {
         let rest = (place.address() + bytes(pages), bytes(touched - pages));
         // SAFETY: a part of the block that its user has just given up.
-        if unsafe { sys::give_back(rest) }.is_ok() {
+        if unsafe { sys::discard(rest) }.is_ok() {
             slot.touched.set(pages);
         }
     }
@@ -83,9 +86,9 @@ fn in_place(place: Place, slot: &Slot, pages: usize) {
 
 /// Moves the block to a place that is large enough.
 #[cold]
-fn elsewhere(from: Place, slot: &Slot, size: usize, pages: usize) -> Option<*mut u8> {
+fn relocate(from: Place, slot: &Slot, size: usize, pages: usize) -> Option<*mut u8> {
     let (before, touched) = (slot.pages.get(), slot.touched.get());
-    if bytes(touched) < COPIED_BYTES || !seams::has_room() {
+    if bytes(touched) < MIN_MOVED_BYTES || !vma_splits::has_capacity() {
         return None;
     }
     let parts = Parts::of(slot)?;
@@ -95,19 +98,20 @@ fn elsewhere(from: Place, slot: &Slot, size: usize, pages: usize) -> Option<*mut
     if !parts.iter().all(|part| sys::can_move(at(from, part))) {
         return None;
     }
-    limits::make_room(bytes(pages - before));
+    limits::reserve_headroom(bytes(pages - before));
     let to = place_for(size, pages)?;
     let new = to.slot();
     if new.base_from.get() > 0 {
-        seams::make_anew(to);
+        vma_splits::remap(to);
     }
-    // Before anything is moved: the child of a fork must not take it for zeros.
+    // Set before anything is moved: the child of a fork must not take the place for
+    // zeros.
     new.touched.set(touched);
     for (number, part) in parts.iter().enumerate() {
         let target = at(to, part).0;
-        // SAFETY: the block and the new place are both in this thread's hands.
+        // SAFETY: this thread owns the block and has claimed the new place.
         if unsafe { sys::move_pages(at(from, part), target) }.is_err() {
-            take_back(from, to, parts.iter().take(number), at(to, part));
+            move_back(from, to, parts.iter().take(number), at(to, part));
             return None;
         }
     }
@@ -121,29 +125,29 @@ fn elsewhere(from: Place, slot: &Slot, size: usize, pages: usize) -> Option<*mut
     RESIZED.moved.fetch_add(1, Relaxed);
     RESIZED.bytes.fetch_sub(bytes(before), Relaxed);
 
-    // What is left are addresses without memory.
-    spare::release(slot);
+    // The old place has addresses but no memory.
+    slack::remove(slot);
     slot.set_state(free_in(fork::generation()));
     slot.touched.set(0);
-    aging::give_back(from);
+    decay::return_to_kernel(from);
     Some(ptr::with_exposed_provenance_mut(to.address()))
 }
 
-/// A place without memory, with room for more than is asked for if there is.
+/// Takes a place without memory, with addresses for further growth if possible.
 fn place_for(size: usize, pages: usize) -> Option<Place> {
     let page_bytes = SPACE.page_bytes();
-    [HEADROOM, 1].into_iter().find_map(|factor| {
+    [GROWTH_FACTOR, 1].into_iter().find_map(|factor| {
         let class = SPACE.class_for(size.checked_mul(factor)?)?;
         let class = &SPACE.classes()[class];
-        empty(class, page_bytes, pages)
+        take_empty_place(class, page_bytes, pages)
     })
 }
 
-/// After the kernel has refused, which it does not after `can_move`: copies back what
-/// was moved. The new place is nobody's from now on: whatever the kernel has unmapped
-/// of it may be another mapping by now.
+/// Copies the moved parts back after a failed move, which does not happen after
+/// `can_move`. The new place is never used again: another mapping may lie where the
+/// kernel has unmapped it.
 #[cold]
-fn take_back(
+fn move_back(
     from: Place,
     to: Place,
     parts: impl Iterator<Item = (usize, usize)>,
@@ -152,11 +156,12 @@ fn take_back(
     for (start, end) in parts {
         let source = ptr::with_exposed_provenance::<u8>(to.address() + bytes(start));
         let target = ptr::with_exposed_provenance_mut::<u8>(from.address() + bytes(start));
-        // SAFETY: both places are in this thread's hands, and mapped in these parts.
+        // SAFETY: this thread has claimed both places, and these parts of both are
+        // mapped.
         unsafe { target.copy_from_nonoverlapping(source, bytes(end - start)) };
     }
-    // So that no mapping of another comes to lie there.
-    let _ = sys::mend(refused);
+    // Mapped, so that no mapping of the program comes to lie there.
+    let _ = sys::map_hole(refused);
     to.slot().pages.set(0);
     to.slot().set_state(LIVE);
 }

@@ -1,36 +1,35 @@
-//! What is known of a place for a block.
+//! The metadata of a place for a block.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Lies beside its neighbours, away from the blocks: giving a block up or taking one
-/// touches none of its pages. A line of the cache each, so that neighbours do not
-/// disturb each other. All zeros: nobody has had it yet.
+/// Slots lie side by side, away from the blocks, so allocating and freeing touch none
+/// of a block's pages; each fills a cache line, so neighbours do not share one. A slot
+/// of zeros belongs to a place that has never been used.
 ///
-/// The fields belong to whoever has the place: its user, the holder of the lock of
-/// the list that it is in, or the thread that has it in hand. They are atomic
-/// because a child of a fork may find anything in them.
+/// The fields belong to the owner of the place: its user, the holder of the lock of its
+/// list, or the thread that has claimed it. They are atomic because the child of a fork
+/// may find anything in them.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Slot {
     pub(crate) state: AtomicU32,
-    /// Neighbours in a list: one more than their index, 0 for none.
+    /// Neighbours in a list: their index plus one, 0 for none.
     pub(crate) newer: AtomicU32,
     pub(crate) older: AtomicU32,
-    /// When it was put in its list, in ticks.
-    pub(crate) stamp: AtomicU32,
-    /// What the block fills.
+    /// The tick at which the place was put in its list.
+    pub(crate) timestamp: AtomicU32,
+    /// The pages of the block.
     pub(crate) pages: Pages,
-    /// Pages from here on have never been touched, or given back since: they are
-    /// zeros, and there is no memory behind them.
+    /// The pages from here on have not been touched since they were last discarded:
+    /// they are zero and have no memory.
     pub(crate) touched: Pages,
-    /// How many touched pages behind the block are kept on purpose, as counted by
-    /// [`spare`](crate::spare).
-    pub(crate) spare: Pages,
-    /// From here on the kernel puts no huge pages; 0 if it may anywhere.
+    /// The touched pages behind the block that [`slack`](crate::slack) counts.
+    pub(crate) slack: Pages,
+    /// The first page that gets no huge page, plus one; 0 if all may.
     pub(crate) base_from: Pages,
-    /// Where the kernel has one mapping end and another one begin, for good, in
-    /// ascending order; 0 from the last one on. (Not where huge pages end.)
-    pub(crate) seams: [Pages; MOST_SEAMS],
+    /// The pages at which the kernel splits the place into mappings for good,
+    /// ascending; 0 from the first unused one on. (Cuts of huge pages are not listed.)
+    pub(crate) vma_splits: [Pages; MAX_VMA_SPLITS],
 }
 
 /// A number of pages.
@@ -50,32 +49,32 @@ impl Pages {
     }
 }
 
-/// With more, contents are copied instead of moved.
-pub(crate) const MOST_SEAMS: usize = 6;
+/// Blocks with more splits are copied instead of moved.
+pub(crate) const MAX_VMA_SPLITS: usize = 6;
 
-/// There is a block. (0: nobody has had the place.)
+/// The place has a block. (0: it has never been used.)
 pub(crate) const LIVE: u32 = 1;
-/// It is in a list, or in some thread's hands; what its touched pages hold is
-/// nobody's business. With the generation of the process.
+/// The place is in a list or claimed by a thread; the contents of its touched pages are
+/// undefined. The state includes the process's generation.
 pub(crate) const FREE: u32 = 2;
 
-/// The part of the state beside the generation.
+/// Returns the state without the generation.
 #[inline]
 pub(crate) fn kind(state: u32) -> u32 {
     state & 0xff
 }
 
-/// The state of what is free now: a child of a fork knows by it what it has freed
-/// itself.
+/// Returns the state of a place freed in this generation: by it the child of a fork
+/// knows which places it has freed itself.
 #[inline]
 pub(crate) fn free_in(generation: u32) -> u32 {
     FREE | generation << 8
 }
 
 impl Slot {
-    /// Says what is there.
+    /// Sets the state.
     pub(crate) fn set_state(&self, state: u32) {
-        // A later owner gets it through a lock, or a child through a fork.
+        // A later owner sees it through a lock, or a child through a fork.
         self.state.store(state, Relaxed);
     }
 }

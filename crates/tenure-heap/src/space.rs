@@ -1,31 +1,31 @@
-//! The addresses of the heap: reserved once, and cut into one range for each class.
+//! The heap's addresses: reserved once, and divided into one range for each class.
 //!
-//! A range begins with what is known of its places ([`Slot`]s), 1 GiB of addresses
-//! for that; the places follow. The range before the first has the shards.
+//! A range begins with the [`Slot`]s of its places, for which 1 GiB of addresses is set
+//! aside; the places follow. The range before the first holds the shards.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tenure::{Errno, Error};
 
 use crate::class::{CLASSES, Class};
-use crate::classes::{MOST_CLASSES, class_of, pitch_of};
+use crate::classes::{MAX_CLASSES, class_of, pitch_of};
 use crate::shard;
 use crate::slot::Slot;
 use crate::sys;
 
-/// Where the places begin in a range: behind 64 bytes for each. Blocks can be
-/// aligned to as much.
+/// Where the places begin in a range: behind 64 bytes for each. It is also the largest
+/// alignment.
 pub(crate) const PLACES_AT: usize = 1 << 30;
 
-/// The largest ranges are of 256 GiB, 44 TiB in all.
-const MOST_SHIFT: u32 = 38;
+/// The largest ranges have 256 GiB, 44 TiB in all.
+const MAX_SHIFT: u32 = 38;
 
-/// The smallest of 8 GiB, 1 TiB in all.
-const LEAST_SHIFT: u32 = 33;
+/// The smallest have 8 GiB, 1 TiB in all.
+const MIN_SHIFT: u32 = 33;
 
-/// What lies where, once it is reserved.
+/// The layout of the reservation.
 pub(crate) struct Space {
-    /// Of the first class. 0: nothing is reserved.
+    /// The address of the first class's range. 0: nothing is reserved.
     base: AtomicUsize,
     bytes: AtomicUsize,
     /// The logarithm of a range's length.
@@ -62,13 +62,13 @@ impl Place {
 }
 
 impl Space {
-    /// Whether the address lies in the range of a class.
+    /// Returns whether the address lies in the range of a class.
     #[inline]
     pub(crate) fn owns(&self, address: usize) -> bool {
         address.wrapping_sub(self.base.load(Relaxed)) < self.bytes.load(Relaxed)
     }
 
-    /// The place that begins at the address, if there is one that was ever used.
+    /// Returns the place that begins at the address, if it has been used.
     #[inline]
     pub(crate) fn place_at(&self, address: usize) -> Option<Place> {
         let offset = address.wrapping_sub(self.base.load(Relaxed));
@@ -78,14 +78,14 @@ impl Space {
         Some(Place { class, index })
     }
 
-    /// The class for blocks of such a size, if there is one.
+    /// Returns the class for blocks of such a size, if there is one.
     #[inline]
     pub(crate) fn class_for(&self, bytes: usize) -> Option<usize> {
         let class = class_of(bytes);
         (class < self.classes.load(Relaxed)).then_some(class)
     }
 
-    /// The classes that there are.
+    /// Returns the classes in use.
     pub(crate) fn classes(&self) -> &'static [Class] {
         &CLASSES[..self.classes.load(Relaxed)]
     }
@@ -95,7 +95,8 @@ impl Space {
         self.page_bytes.load(Relaxed)
     }
 
-    /// Reserves the addresses and makes the heap ready, but for telling anybody.
+    /// Reserves the addresses and sets the heap up; the caller publishes that it is
+    /// ready.
     pub(crate) fn reserve(&self) -> Result<(), Error> {
         let page_bytes = sys::page_bytes();
         let refused = |feature, answer, remedy| Error::Unsupported {
@@ -143,14 +144,14 @@ impl Space {
     }
 }
 
-/// Reserves as much as there is, returns where it begins (on a multiple of 1 GiB),
-/// the logarithm of a range's length and how many classes there are.
+/// Reserves as many addresses as possible. Returns where they begin (on a multiple of 1
+/// GiB), the logarithm of a range's length, and the number of classes.
 fn reserve_ranges(page_bytes: usize) -> Result<(usize, u32, usize), Errno> {
     let mut answer = Errno::NOMEM;
-    for shift in (LEAST_SHIFT..=MOST_SHIFT).rev() {
-        let room = (1 << shift) - PLACES_AT;
-        let fits = |&class: &usize| pitch_of(class, page_bytes) <= room;
-        let classes = (0..MOST_CLASSES).take_while(fits).count();
+    for shift in (MIN_SHIFT..=MAX_SHIFT).rev() {
+        let places_bytes = (1 << shift) - PLACES_AT;
+        let fits = |&class: &usize| pitch_of(class, page_bytes) <= places_bytes;
+        let classes = (0..MAX_CLASSES).take_while(fits).count();
         let bytes = ((classes + 1) << shift) + PLACES_AT;
         match sys::reserve(bytes) {
             Ok(at) => return Ok((at.next_multiple_of(PLACES_AT), shift, classes)),

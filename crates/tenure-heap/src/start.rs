@@ -1,4 +1,4 @@
-//! How the heap begins.
+//! Starts the heap.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
@@ -6,7 +6,7 @@ use tenure::{Errno, Error};
 
 use crate::options::HeapOptions;
 use crate::space::SPACE;
-use crate::{fork, huge, keeper, limits, spare};
+use crate::{decay_thread, fork, huge, limits, slack};
 
 const NOT_YET: u8 = 0;
 const STARTING: u8 = 1;
@@ -16,19 +16,19 @@ const OFF: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(NOT_YET);
 static THRESHOLD: AtomicUsize = AtomicUsize::new(256 << 10);
 
-/// Starts the heap of this process: reserves its addresses, 44 TiB where there are as
-/// many and 1 TiB at least. No memory is taken. Who does not call it gets the
-/// [default options](HeapOptions::default) with the first block.
+/// Starts this process's heap: reserves its addresses, up to 44 TiB and at least 1 TiB.
+/// No memory is taken. Without this call, the first allocation starts the heap with the
+/// [default options](HeapOptions::default).
 ///
 /// The first call counts; later ones change nothing.
 ///
 /// # Errors
 ///
 /// The heap stays off, and all requests go to other allocators:
-/// * [`Error::Unsupported`] where addresses are limited (`RLIMIT_AS`), are charged as
-///   memory (`vm.overcommit_memory` is 2), or there are less than 1 TiB,
-/// * [`Error::System`] when the kernel refuses for another reason; EBUSY while
-///   another thread is starting it, EALREADY if it could not be started before.
+/// * [`Error::Unsupported`] if addresses are limited (`RLIMIT_AS`), count as memory
+///   (`vm.overcommit_memory` is 2), or fewer than 1 TiB are free,
+/// * [`Error::System`] if the kernel refuses for another reason; EBUSY while another
+///   thread is starting the heap, EALREADY if an earlier start failed.
 ///
 /// ```
 /// if let Err(error) = tenure_heap::start(tenure_heap::HeapOptions::default()) {
@@ -49,7 +49,7 @@ pub fn start(options: HeapOptions) -> Result<(), Error> {
     }
     let made = make(&options);
     let (state, threshold) = match made {
-        Ok(()) => (READY, options.least_bytes()),
+        Ok(()) => (READY, options.min_bytes()),
         Err(_) => (OFF, usize::MAX),
     };
     THRESHOLD.store(threshold, Ordering::Relaxed);
@@ -58,19 +58,20 @@ pub fn start(options: HeapOptions) -> Result<(), Error> {
 }
 
 fn make(options: &HeapOptions) -> Result<(), Error> {
-    fork::look_after_children().map_err(|errno| Error::System {
+    fork::register_atfork().map_err(|errno| Error::System {
         call: "pthread_atfork",
         errno,
     })?;
     huge::start(options);
     limits::start(options);
-    keeper::start(options);
+    decay_thread::start(options);
     SPACE.reserve()?;
-    spare::set_live(0);
+    slack::set_live(0);
     Ok(())
 }
 
-/// The smallest block that the heap serves, in bytes; `usize::MAX` while it is off.
+/// Returns the smallest block that the heap serves, in bytes; `usize::MAX` while it is
+/// off.
 ///
 /// ```
 /// let is_large = |size| size >= tenure_heap::threshold_bytes();
@@ -82,7 +83,7 @@ pub fn threshold_bytes() -> usize {
     THRESHOLD.load(Ordering::Relaxed)
 }
 
-/// Whether there is a heap; starts it if nobody has yet.
+/// Returns whether the heap is on; starts it if nobody has yet.
 #[inline]
 pub(crate) fn is_ready() -> bool {
     STATE.load(Ordering::Acquire) == READY || start_by_itself()

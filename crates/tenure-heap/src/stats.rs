@@ -1,11 +1,11 @@
-//! What the heap has done, and what it holds.
+//! The heap's counters.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::space::SPACE;
-use crate::{limits, shard, spare};
+use crate::{limits, shard, slack};
 
-/// A figure that one thread at a time changes, and any may read.
+/// A counter that one thread at a time changes, and any thread may read.
 #[derive(Debug)]
 pub(crate) struct Count(AtomicUsize);
 
@@ -35,11 +35,11 @@ impl Count {
     }
 }
 
-/// What has been done to blocks where they are, or by moving them.
+/// Counts of resized blocks.
 pub(crate) struct Resized {
     pub(crate) in_place: AtomicUsize,
     pub(crate) moved: AtomicUsize,
-    /// How many bytes more, wrapping, are live than were handed out.
+    /// Live bytes in excess of those allocated, wrapping.
     pub(crate) bytes: AtomicUsize,
 }
 
@@ -49,43 +49,44 @@ pub(crate) static RESIZED: Resized = Resized {
     bytes: AtomicUsize::new(0),
 };
 
-/// What the heap holds and has done, from [`stats`].
+/// The heap's counters, from [`stats`].
 ///
-/// A moment's figures, added up while other threads go on.
+/// The figures are added up while other threads go on, so they belong to slightly
+/// different moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapStats {
-    /// Blocks in use.
+    /// Live blocks.
     pub live_blocks: usize,
-    /// Their memory, in whole pages.
+    /// The memory of live blocks, in whole pages.
     pub live_bytes: usize,
-    /// Memory behind blocks in use, left of larger ones that were there before.
-    pub spare_bytes: usize,
-    /// Memory of freed blocks that is kept for the next ones.
-    pub warm_bytes: usize,
-    /// How much of that there may be, as things are now.
-    pub most_warm_bytes: usize,
-    /// Memory of freed blocks that the kernel may take.
-    pub lazy_bytes: usize,
-    /// Requests served with a warm block: without a system call.
-    pub from_warm: usize,
-    /// Requests served with a block that was lazily free.
-    pub from_lazy: usize,
-    /// Requests served with a place that had been given back.
-    pub from_given: usize,
-    /// Requests served with a place that nobody had had.
+    /// Memory behind live blocks, left of the larger blocks that were there before.
+    pub slack_bytes: usize,
+    /// Memory of freed blocks that is kept for reuse.
+    pub dirty_bytes: usize,
+    /// The present limit on `dirty_bytes`.
+    pub max_dirty_bytes: usize,
+    /// Memory of freed blocks that the kernel may reclaim (MADV_FREE).
+    pub muzzy_bytes: usize,
+    /// Requests served with a dirty block: without a system call.
+    pub from_dirty: usize,
+    /// Requests served with a muzzy block.
+    pub from_muzzy: usize,
+    /// Requests served with a place whose memory had been returned to the kernel.
+    pub from_retained: usize,
+    /// Requests served with a place that had never been used.
     pub from_new: usize,
     /// Blocks that were freed.
     pub freed: usize,
-    /// Blocks that grew or shrank where they were.
+    /// Blocks that were resized in place.
     pub resized_in_place: usize,
     /// Blocks that grew by moving their pages.
     pub moved: usize,
-    /// Memory that was given back to the kernel, in all.
-    pub given_back_bytes: usize,
+    /// Memory returned to the kernel, in all.
+    pub returned_bytes: usize,
 }
 
-/// Adds up what the heap holds and has done. All zeros while it is off.
+/// Returns what the heap holds and has done; zeros while it is off.
 ///
 /// ```
 /// let stats = tenure_heap::stats();
@@ -97,37 +98,40 @@ pub fn stats() -> HeapStats {
         return HeapStats::default();
     }
     let mut stats = HeapStats {
-        most_warm_bytes: limits::most_warm_bytes(),
-        lazy_bytes: limits::lazy_bytes(),
-        spare_bytes: spare::bytes(),
+        max_dirty_bytes: limits::max_dirty_bytes(),
+        muzzy_bytes: limits::muzzy_bytes(),
+        slack_bytes: slack::bytes(),
         resized_in_place: RESIZED.in_place.load(Relaxed),
         moved: RESIZED.moved.load(Relaxed),
-        given_back_bytes: GIVEN_BACK.load(Relaxed),
+        returned_bytes: RETURNED_BYTES.load(Relaxed),
         live_bytes: RESIZED.bytes.load(Relaxed),
         ..HeapStats::default()
     };
     for class in SPACE.classes() {
-        stats.from_lazy += class.tally.lazy.get();
-        stats.from_given += class.tally.given.get();
-        stats.from_new += class.tally.new.get();
-        stats.live_bytes = stats.live_bytes.wrapping_add(class.tally.bytes.get());
+        stats.from_muzzy += class.counts.muzzy.get();
+        stats.from_retained += class.counts.retained.get();
+        stats.from_new += class.counts.new.get();
+        stats.live_bytes = stats.live_bytes.wrapping_add(class.counts.bytes.get());
     }
     for shard in shard::all() {
-        let (taken, freed) = (shard.tally.taken_bytes.get(), shard.tally.freed_bytes.get());
+        let (taken, freed) = (
+            shard.counts.taken_bytes.get(),
+            shard.counts.freed_bytes.get(),
+        );
         stats.live_bytes = stats.live_bytes.wrapping_add(taken).wrapping_sub(freed);
-        stats.from_warm += shard.tally.taken.get();
-        stats.freed += shard.tally.freed.get();
-        stats.warm_bytes += shard.tally.warm_bytes.get();
+        stats.from_dirty += shard.counts.taken.get();
+        stats.freed += shard.counts.freed.get();
+        stats.dirty_bytes += shard.counts.dirty_bytes.get();
     }
-    let served = stats.from_warm + stats.from_lazy + stats.from_given + stats.from_new;
-    // Of a moving block the old place is no block any more.
+    let served = stats.from_dirty + stats.from_muzzy + stats.from_retained + stats.from_new;
+    // The old place of a moved block was served but not freed.
     stats.live_blocks = served.saturating_sub(stats.freed + stats.moved);
-    // Of figures that change while they are added up, more may be freed than taken.
+    // The counters change while they are added up: more may seem freed than taken.
     if stats.live_blocks == 0 || stats.live_bytes > isize::MAX as usize {
         stats.live_bytes = 0;
     }
     stats
 }
 
-/// What was given back to the kernel, in all.
-pub(crate) static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
+/// Memory returned to the kernel, in all.
+pub(crate) static RETURNED_BYTES: AtomicUsize = AtomicUsize::new(0);

@@ -1,5 +1,5 @@
-//! Every system call of the heap. None of them allocates, and none goes through a
-//! function of libc that a program may have replaced, but for those named.
+//! Every system call of the heap. None of them allocates, and none calls a function of
+//! libc that a program may have replaced, except where a comment names it.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicU32;
@@ -12,10 +12,10 @@ use rustix::process::Resource;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec};
 
-/// What is given up in one call: other threads' `mmap` waits for it.
+/// How much one call discards, because other threads' `mmap` waits for it.
 const CHUNK_BYTES: usize = 32 << 20;
 
-/// A range of addresses of our own: its first and its length in bytes.
+/// A range of the heap's addresses: its start and its length in bytes.
 pub(crate) type Part = (usize, usize);
 
 fn pointer(at: usize) -> *mut c_void {
@@ -26,7 +26,7 @@ pub(crate) fn page_bytes() -> usize {
     rustix::param::page_size()
 }
 
-/// Reserves addresses: no memory is charged, and nothing can be used.
+/// Reserves addresses (mmap, PROT_NONE): no memory is charged, and none can be used.
 pub(crate) fn reserve(bytes: usize) -> Result<usize, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
@@ -34,25 +34,29 @@ pub(crate) fn reserve(bytes: usize) -> Result<usize, Errno> {
     Ok(at.expose_provenance())
 }
 
-/// Lets what is reserved be used.
+/// Makes reserved addresses readable and writable (mprotect).
 ///
 /// # Safety
 ///
 /// The part must lie in the heap's reservation.
 pub(crate) unsafe fn commit((at, bytes): Part) -> Result<(), Errno> {
     let access = MprotectFlags::READ | MprotectFlags::WRITE;
-    // SAFETY: contents stay as they are, and the addresses are the heap's.
+    // SAFETY: contents stay as they are, and the caller passes the heap's own
+    // addresses.
     unsafe { mm::mprotect(pointer(at), bytes, access) }
 }
 
-/// Gives contents and memory up now: zeros from now on. Locked memory stays locked.
+/// Discards contents and memory now (MADV_DONTNEED): the part reads as zeros. Locked
+/// memory stays locked.
 ///
 /// # Safety
 ///
-/// Nobody may use the part meanwhile, or rely on what is in it.
-pub(crate) unsafe fn give_back(part: Part) -> Result<(), Errno> {
+/// - The part must lie in the heap's reservation.
+/// - Nobody may use it during the call, or rely on its contents afterwards.
+pub(crate) unsafe fn discard(part: Part) -> Result<(), Errno> {
     chunks(part).try_for_each(|(at, bytes)| {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the part is the heap's, and its contents may go, as the caller
+        // ensures.
         let advise = |advice| unsafe { mm::madvise(pointer(at), bytes, advice) };
         match advise(Advice::LinuxDontNeed) {
             Err(Errno::INVAL) => advise(Advice::LinuxDontneedLocked),
@@ -61,15 +65,16 @@ pub(crate) unsafe fn give_back(part: Part) -> Result<(), Errno> {
     })
 }
 
-/// Lets the kernel take the memory when it needs some. What is there afterwards,
-/// page by page, are the old contents or zeros.
+/// Lets the kernel reclaim the memory (MADV_FREE). Afterwards each page holds the old
+/// contents or zeros.
 ///
 /// # Safety
 ///
-/// As for [`give_back`].
+/// The conditions of [`discard`] hold.
 pub(crate) unsafe fn free_lazily(part: Part) -> Result<(), Errno> {
     chunks(part).try_for_each(|(at, bytes)| {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the part is the heap's, and its contents may go, as the caller
+        // ensures.
         unsafe { mm::madvise(pointer(at), bytes, Advice::LinuxFree) }
     })
 }
@@ -79,86 +84,90 @@ fn chunks((at, bytes): Part) -> impl Iterator<Item = Part> {
     starts.map(move |start| (start, CHUNK_BYTES.min(at + bytes - start)))
 }
 
-/// Has huge pages put into the part, as faults ask for memory, or none.
+/// Advises the kernel whether to use huge pages in the part (MADV_HUGEPAGE,
+/// MADV_NOHUGEPAGE).
 ///
 /// # Safety
 ///
 /// The part must lie in the heap's reservation.
-pub(crate) unsafe fn want_huge_pages((at, bytes): Part, wanted: bool) -> Result<(), Errno> {
+pub(crate) unsafe fn advise_huge_pages((at, bytes): Part, wanted: bool) -> Result<(), Errno> {
     let advice = if wanted {
         Advice::LinuxHugepage
     } else {
         Advice::LinuxNoHugepage
     };
-    // SAFETY: contents stay as they are, and the addresses are the heap's.
+    // SAFETY: contents stay as they are, and the caller passes the heap's own
+    // addresses.
     unsafe { mm::madvise(pointer(at), bytes, advice) }
 }
 
-/// Maps the part anew, so that it is like what lies beside it again. The addresses
-/// are never anybody else's in between.
+/// Maps the part anew (mmap, MAP_FIXED), so that it forms one mapping with its
+/// neighbours again. The addresses are at no time free.
 ///
 /// # Safety
 ///
-/// As for [`give_back`].
-pub(crate) unsafe fn make_anew((at, bytes): Part) -> Result<(), Errno> {
+/// The conditions of [`discard`] hold.
+pub(crate) unsafe fn remap((at, bytes): Part) -> Result<(), Errno> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: the caller gives up what is there.
+    // SAFETY: the part is the heap's, and its contents may go, as the caller ensures.
     unsafe { mm::mmap_anonymous(pointer(at), bytes, access, flags) }.map(drop)
 }
 
-/// Moves page tables from one part to another, and leaves the first as it is, but
-/// empty (Linux 5.7).
+/// Moves page tables from one part to another (mremap, MREMAP_DONTUNMAP, Linux 5.7),
+/// and leaves the first mapped and empty.
 ///
 /// # Safety
 ///
-/// As for [`give_back`], for both parts.
+/// The conditions of [`discard`] hold for the target, and nobody may use the source.
 pub(crate) unsafe fn move_pages((at, bytes): Part, to: usize) -> Result<(), Errno> {
     let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-    // SAFETY: handed on to the caller.
+    // SAFETY: both parts are the heap's and unused during the call, as the caller
+    // ensures.
     unsafe { mm::mremap_fixed(pointer(at), bytes, bytes, flags, pointer(to)) }.map(drop)
 }
 
-/// Maps addresses that a failed [`move_pages`] may have left without anything.
-/// EEXIST: there is something, ours or another's.
-pub(crate) fn mend((at, bytes): Part) -> Result<(), Errno> {
+/// Maps addresses that a failed [`move_pages`] may have left unmapped. EEXIST:
+/// something is mapped there.
+pub(crate) fn map_hole((at, bytes): Part) -> Result<(), Errno> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: the flag has the kernel replace nothing.
+    // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
     unsafe { mm::mmap_anonymous(pointer(at), bytes, access, flags) }.map(drop)
 }
 
-/// Whether [`move_pages`] can do it: one mapping that is not locked, and no limit on
-/// addresses. The kernel would find out too late, with the target unmapped already.
+/// Returns whether [`move_pages`] can succeed: the part is one mapping and not locked,
+/// and addresses are not limited. The kernel would find out too late, with the target
+/// unmapped already.
 pub(crate) fn can_move((at, bytes): Part) -> bool {
     let has_limit = |resource| rustix::process::getrlimit(resource).current.is_some();
     if has_limit(Resource::As) || has_limit(Resource::Data) {
         return false;
     }
     let flags = MsyncFlags::ASYNC | MsyncFlags::INVALIDATE;
-    // SAFETY: with these flags the call changes nothing; EBUSY is locked memory.
+    // SAFETY: with these flags the call changes nothing; EBUSY means locked memory.
     let is_free = unsafe { mm::msync(pointer(at), bytes, flags) }.is_ok();
-    // Growing where it is: there is no room, for what follows is mapped. That is what
-    // the kernel answers for one mapping, and EFAULT for several.
+    // Growing in place fails, because the next addresses are mapped: with ENOMEM for
+    // one mapping, and with EFAULT for several.
     let more = bytes + page_bytes();
     // SAFETY: without MREMAP_MAYMOVE the call moves nothing, and it cannot grow.
     let grown = unsafe { mm::mremap(pointer(at), bytes, more, MremapFlags::empty()) };
     is_free && grown == Err(Errno::NOMEM)
 }
 
-/// Whether addresses are limited, by `RLIMIT_AS`.
+/// Returns whether addresses are limited (`RLIMIT_AS`).
 pub(crate) fn has_address_limit() -> bool {
     rustix::process::getrlimit(Resource::As).current.is_some()
 }
 
-/// Whether the kernel charges for addresses as if they were memory
-/// (`vm.overcommit_memory` is 2).
+/// Returns whether the kernel charges addresses as memory (`vm.overcommit_memory` is
+/// 2).
 pub(crate) fn charges_addresses() -> bool {
     first_byte(c"/proc/sys/vm/overcommit_memory") == Some(b'2')
 }
 
-/// Whether the kernel puts huge pages wherever there is room for one: `[always]`.
-pub(crate) fn puts_huge_pages_anywhere() -> bool {
+/// Returns whether the kernel uses huge pages without MADV_HUGEPAGE: `[always]`.
+pub(crate) fn huge_pages_are_always() -> bool {
     first_byte(c"/sys/kernel/mm/transparent_hugepage/enabled") == Some(b'[')
 }
 
@@ -169,14 +178,14 @@ fn first_byte(path: &CStr) -> Option<u8> {
     (read == 1).then(|| byte[0])
 }
 
-/// All the memory that the machine has, in bytes.
+/// Returns the machine's memory, in bytes.
 pub(crate) fn machine_bytes() -> usize {
     let info = rustix::system::sysinfo();
     let units = usize::try_from(info.totalram).unwrap_or(usize::MAX);
     units.saturating_mul(info.mem_unit as usize)
 }
 
-/// The number of the highest CPU that the process may use, and one.
+/// Returns the number of the highest CPU that the process may use, plus one.
 pub(crate) fn cpus() -> usize {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else {
         return 1;
@@ -185,53 +194,53 @@ pub(crate) fn cpus() -> usize {
     last.map_or(1, |last| last + 1)
 }
 
-/// The CPU that this thread is on, or was just now.
+/// Returns the CPU that this thread is on, or was just now.
 #[inline]
 pub(crate) fn cpu() -> usize {
-    // SAFETY: the call takes nothing. (By libc, which knows without asking the
-    // kernel.)
+    // SAFETY: the call has no preconditions. (libc's `sched_getcpu` reads it without a
+    // system call.)
     let cpu = unsafe { libc::sched_getcpu() };
     usize::try_from(cpu).unwrap_or(0)
 }
 
-pub(crate) fn give_way() {
+pub(crate) fn yield_now() {
     rustix::thread::sched_yield();
 }
 
-pub(crate) fn nap(time: Duration) {
+pub(crate) fn sleep(time: Duration) {
     let _ = rustix::thread::nanosleep(&timespec(time));
 }
 
-/// The time of the monotonic clock.
+/// Returns the time of the monotonic clock.
 pub(crate) fn now() -> Duration {
     let now = rustix::time::clock_gettime(ClockId::Monotonic);
-    // Neither is ever negative.
+    // Neither field is negative on this clock.
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 fn timespec(time: Duration) -> Timespec {
     Timespec {
-        // No time here is longer than some minutes.
+        // Times here are at most minutes.
         tv_sec: time.as_secs() as i64,
         tv_nsec: time.subsec_nanos().into(),
     }
 }
 
-/// Sleeps until the word is woken, unless it is another number already; for a time
-/// at most, if one is given.
-pub(crate) fn sleep_on(word: &AtomicU32, while_it_is: u32, time: Option<Duration>) {
+/// Waits until the word is woken (FUTEX_WAIT), unless it has another value already; at
+/// most for `time`, if given.
+pub(crate) fn futex_wait(word: &AtomicU32, while_it_is: u32, time: Option<Duration>) {
     let time = time.map(timespec);
-    // Whatever ends it, the caller looks again.
+    // The caller checks its condition again, whatever ended the wait.
     let _ = futex::wait(word, futex::Flags::PRIVATE, while_it_is, time.as_ref());
 }
 
-pub(crate) fn wake(word: &AtomicU32) {
-    // Whoever does not sleep needs no waking.
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    // Without a waiter there is nothing to wake.
     let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
 }
 
-/// Has a function called in the child of each later fork.
-pub(crate) fn in_children(child: unsafe extern "C" fn()) -> Result<(), Errno> {
+/// Registers a function that runs in the child of each later fork (pthread_atfork).
+pub(crate) fn atfork_child(child: unsafe extern "C" fn()) -> Result<(), Errno> {
     // SAFETY: the function is never unloaded before the process ends.
     match unsafe { libc::pthread_atfork(None, None, Some(child)) } {
         0 => Ok(()),
@@ -242,15 +251,14 @@ pub(crate) fn in_children(child: unsafe extern "C" fn()) -> Result<(), Errno> {
 /// Writes one line to standard error and aborts.
 pub(crate) fn abort_with(parts: &[&[u8]]) -> ! {
     for part in parts {
-        // If nobody can read it, so be it.
+        // The process aborts even if the line cannot be written.
         let _ = rustix::io::write(rustix::stdio::stderr(), part);
     }
-    // SAFETY: ends the process.
+    // SAFETY: `abort` has no preconditions.
     unsafe { libc::abort() }
 }
 
-/// Starts a thread that is never waited for, and to which no signal of the program is
-/// delivered. Leaves `errno` alone.
+/// Starts a detached thread with all signals blocked. Preserves `errno`.
 pub(crate) fn start_thread(body: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
     use std::mem::MaybeUninit;
 
@@ -258,8 +266,8 @@ pub(crate) fn start_thread(body: extern "C" fn(*mut c_void) -> *mut c_void) -> b
     let mut thread = MaybeUninit::uninit();
     let mut attributes = MaybeUninit::uninit();
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: every object is made by the call that first names it, and none is used
-    // after it is destroyed; `errno` is this thread's.
+    // SAFETY: every object is initialised by the call that first names it, and none is
+    // used after it is destroyed; `errno` is this thread's.
     unsafe {
         let errno = *libc::__errno_location();
         libc::sigfillset(all.as_mut_ptr());
@@ -269,7 +277,7 @@ pub(crate) fn start_thread(body: extern "C" fn(*mut c_void) -> *mut c_void) -> b
             let attributes = attributes.as_mut_ptr();
             libc::pthread_attr_setdetachstate(attributes, libc::PTHREAD_CREATE_DETACHED);
             let argument = std::ptr::null_mut();
-            // Threads of programs with much thread-local storage need larger stacks.
+            // Programs with much thread-local storage need larger stacks.
             for stack_bytes in [STACK_BYTES, 16 * STACK_BYTES] {
                 libc::pthread_attr_setstacksize(attributes, stack_bytes);
                 answer = libc::pthread_create(thread.as_mut_ptr(), attributes, body, argument);
@@ -285,10 +293,10 @@ pub(crate) fn start_thread(body: extern "C" fn(*mut c_void) -> *mut c_void) -> b
     }
 }
 
-/// Names this thread, and has it not push others off their CPU when it wakes.
+/// Names this thread, and sets SCHED_BATCH so that it preempts no thread when it wakes.
 pub(crate) fn name_thread(name: &CStr) {
     let unprioritised = libc::sched_param { sched_priority: 0 };
     let _ = rustix::thread::set_name(name);
-    // SAFETY: reads its argument; concerns this thread alone.
+    // SAFETY: the call reads its argument and changes this thread only.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const unprioritised) };
 }

@@ -1,4 +1,4 @@
-//! Blocks: where they lie, how large they are, and what is none.
+//! Blocks: their addresses, their sizes, and what aborts.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -20,31 +20,31 @@ use tenure_heap::{HeapOptions, stats};
 const GIB: usize = 1 << 30;
 
 tests!(
-    every_size_is_served_whole,
-    what_is_small_or_enormous_is_not_served,
-    alignments_are_kept,
-    blocks_do_not_overlap,
-    a_freed_block_is_the_next_one,
-    a_block_freed_on_one_thread_serves_another,
-    the_heap_owns_its_blocks_and_nothing_else,
-    freeing_twice_aborts,
-    freeing_the_middle_of_a_block_aborts,
-    freeing_what_never_was_aborts,
-    resizing_a_freed_block_aborts,
-    the_size_of_a_freed_block_aborts,
-    the_threshold_can_be_chosen,
-    a_full_class_overflows_into_the_next;
+    allocate_any_large_size_returns_usable_block,
+    allocate_below_threshold_or_too_large_returns_null,
+    allocate_with_alignment_returns_aligned_block,
+    live_blocks_do_not_overlap,
+    freed_block_on_same_cpu_is_reused_first,
+    block_freed_on_other_cpu_is_reused,
+    owns_is_true_only_for_heap_addresses,
+    deallocate_twice_aborts,
+    deallocate_interior_pointer_aborts,
+    deallocate_unallocated_address_aborts,
+    reallocate_freed_block_aborts,
+    usable_size_of_freed_block_aborts,
+    threshold_option_is_clamped_and_applied,
+    full_class_takes_places_of_larger_class;
     children:
     free_twice,
-    free_the_middle,
-    free_what_never_was,
+    free_interior_pointer,
+    free_unallocated_address,
     resize_a_freed_block,
     size_of_a_freed_block,
     choose_the_threshold,
     fill_a_class,
 );
 
-fn every_size_is_served_whole() {
+fn allocate_any_large_size_returns_usable_block() {
     let sizes = [
         256 * KIB,
         256 * KIB + 1,
@@ -61,7 +61,7 @@ fn every_size_is_served_whole() {
         assert!(block.is_filled());
         unsafe { block.at.add(size - 1).write(1) };
     }
-    // Addresses only.
+    // Nothing but addresses.
     for size in [1 << 33, 100 << 30, 200 << 30] {
         let block = tenure_heap::allocate(size, 16);
         if !block.is_null() {
@@ -73,7 +73,7 @@ fn every_size_is_served_whole() {
     }
 }
 
-fn what_is_small_or_enormous_is_not_served() {
+fn allocate_below_threshold_or_too_large_returns_null() {
     let too = [
         0,
         1,
@@ -90,20 +90,20 @@ fn what_is_small_or_enormous_is_not_served() {
     assert!(tenure_heap::allocate(MIB, 1 << 50).is_null());
 }
 
-fn alignments_are_kept() {
+fn allocate_with_alignment_returns_aligned_block() {
     for align in (0..=30).map(|log| 1 << log) {
         for size in [256 * KIB, 300 * KIB, 2 * MIB + 1, 9 * MIB, 70 * MIB] {
             let mut block = Block::aligned(size, align);
             let one = Block::aligned(size, align);
             block.bytes_mut()[0] = 1;
             drop(one);
-            // Warm ones too.
+            // The same alignment from dirty blocks.
             drop(Block::aligned(size, align));
         }
     }
 }
 
-fn blocks_do_not_overlap() {
+fn live_blocks_do_not_overlap() {
     let sizes = [256 * KIB, 257 * KIB, 400 * KIB, MIB + 1, 2 * MIB, 5 * MIB];
     let blocks: Vec<_> = (1..=60)
         .map(|seed| Block::filled(sizes[seed % sizes.len()], seed as u64))
@@ -111,7 +111,7 @@ fn blocks_do_not_overlap() {
     assert!(blocks.iter().all(Block::is_filled));
 }
 
-fn a_freed_block_is_the_next_one() {
+fn freed_block_on_same_cpu_is_reused_first() {
     let block = Block::filled(700 * KIB, 3);
     let at = block.at;
     on_one_cpu(|| {
@@ -122,24 +122,25 @@ fn a_freed_block_is_the_next_one() {
     });
 }
 
-fn a_block_freed_on_one_thread_serves_another() {
+fn block_freed_on_other_cpu_is_reused() {
     let block = Block::filled(13 * MIB, 3);
     let at = block.at.addr();
     let free = || on_cpu(1, || drop(block));
     std::thread::scope(|scope| scope.spawn(free).join().unwrap());
     let before = stats();
     on_cpu(0, || assert_eq!(Block::new(13 * MIB).at.addr(), at));
-    assert_eq!(stats().from_warm, before.from_warm + 1);
+    assert_eq!(stats().from_dirty, before.from_dirty + 1);
 }
 
-fn the_heap_owns_its_blocks_and_nothing_else() {
+fn owns_is_true_only_for_heap_addresses() {
     let block = Block::new(MIB);
     let local = 0_u8;
     let boxed = Box::new(0_u8);
     assert!(!tenure_heap::owns(&local) && !tenure_heap::owns(&*boxed));
     assert!(!tenure_heap::owns(std::ptr::null()));
     assert!(!tenure_heap::owns(std::ptr::without_provenance(usize::MAX)));
-    // One piece of whole ranges, all of it mapped, and nothing of anybody else in it.
+    // The heap is one range of whole mappings without holes, with no other mapping in
+    // it.
     let owns = |at: usize| tenure_heap::owns(std::ptr::without_provenance(at));
     let (mut low, mut high) = (block.at.addr(), block.at.addr());
     while owns(low - GIB) {
@@ -178,7 +179,7 @@ fn assert_aborts(output: &Output, message: &str) {
     assert_eq!(told.lines().count(), 1, "{told}");
 }
 
-fn freeing_twice_aborts() {
+fn deallocate_twice_aborts() {
     assert_aborts(&in_child("free_twice"), "free of 0x");
     assert_aborts(&in_child("free_twice"), "freed already");
 }
@@ -191,25 +192,28 @@ fn free_twice() {
     }
 }
 
-fn freeing_the_middle_of_a_block_aborts() {
-    assert_aborts(&in_child("free_the_middle"), "no block begins there");
+fn deallocate_interior_pointer_aborts() {
+    assert_aborts(&in_child("free_interior_pointer"), "no block begins there");
 }
 
-fn free_the_middle() {
+fn free_interior_pointer() {
     let block = tenure_heap::allocate(MIB, 16);
     unsafe { tenure_heap::deallocate(block.add(page_size())) };
 }
 
-fn freeing_what_never_was_aborts() {
-    assert_aborts(&in_child("free_what_never_was"), "no block begins there");
+fn deallocate_unallocated_address_aborts() {
+    assert_aborts(
+        &in_child("free_unallocated_address"),
+        "no block begins there",
+    );
 }
 
-fn free_what_never_was() {
+fn free_unallocated_address() {
     let block = tenure_heap::allocate(MIB, 16);
     unsafe { tenure_heap::deallocate(block.add(5 * MIB)) };
 }
 
-fn resizing_a_freed_block_aborts() {
+fn reallocate_freed_block_aborts() {
     assert_aborts(&in_child("resize_a_freed_block"), "realloc of 0x");
 }
 
@@ -221,7 +225,7 @@ fn resize_a_freed_block() {
     }
 }
 
-fn the_size_of_a_freed_block_aborts() {
+fn usable_size_of_freed_block_aborts() {
     assert_aborts(&in_child("size_of_a_freed_block"), "the size of 0x");
 }
 
@@ -233,14 +237,14 @@ fn size_of_a_freed_block() {
     }
 }
 
-fn the_threshold_can_be_chosen() {
+fn threshold_option_is_clamped_and_applied() {
     in_child_ok("choose_the_threshold");
 }
 
 fn choose_the_threshold() {
     assert_eq!(tenure_heap::threshold_bytes(), 256 * KIB);
     tenure_heap::start(HeapOptions {
-        // The least there is.
+        // Below the minimum.
         threshold_bytes: 1,
         ..HeapOptions::default()
     })
@@ -251,17 +255,17 @@ fn choose_the_threshold() {
         .map(|kib| Block::filled(kib * KIB, kib as u64))
         .collect();
     assert!(blocks.iter().all(Block::is_filled));
-    // Another start changes nothing.
+    // A second start changes nothing.
     tenure_heap::start(HeapOptions::default()).unwrap();
     assert_eq!(tenure_heap::threshold_bytes(), 64 * KIB);
 }
 
-fn a_full_class_overflows_into_the_next() {
+fn full_class_takes_places_of_larger_class() {
     in_child_ok("fill_a_class");
 }
 
 fn fill_a_class() {
-    // A range has places for a few blocks as large as this, and none is touched.
+    // A class has places for a few blocks of this size, and none is touched.
     let size = 60 << 30;
     let mut blocks = Vec::new();
     loop {

@@ -1,5 +1,5 @@
-//! fork, at any time, with threads that allocate: the child has all blocks, and a heap
-//! that works; what others had in their hands it does without.
+//! fork at any time while threads allocate: the child has all live blocks and a working
+//! heap; blocks in flight in other threads are lost to it.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -19,16 +19,16 @@ use heap::*;
 use tenure_heap::stats;
 
 tests!(
-    the_child_has_the_blocks,
-    the_child_has_a_keeper_of_its_own,
-    forking_while_threads_allocate,
-    a_child_of_a_child;
+    blocks_after_fork_are_intact_in_child,
+    child_after_fork_starts_own_decay_thread,
+    fork_during_allocations_leaves_child_consistent,
+    blocks_in_grandchild_are_intact;
     children:
-    keeper_in_child,
+    decay_thread_in_child,
     fork_while_allocating,
 );
 
-fn the_child_has_the_blocks() {
+fn blocks_after_fork_are_intact_in_child() {
     let blocks: Vec<_> = (0..30).map(|seed| Block::filled(MIB, seed)).collect();
     drop(Block::filled(MIB, 99));
     let status = fork(|| {
@@ -42,32 +42,32 @@ fn the_child_has_the_blocks() {
     assert_eq!(status, 0);
 }
 
-fn the_child_has_a_keeper_of_its_own() {
-    in_child_ok("keeper_in_child");
+fn child_after_fork_starts_own_decay_thread() {
+    in_child_ok("decay_thread_in_child");
 }
 
-fn keeper_in_child() {
+fn decay_thread_in_child() {
     drop(
         (0..40)
             .map(|seed| Block::filled(MIB, seed))
             .collect::<Vec<_>>(),
     );
     let status = fork(|| {
-        // What the parent had warm is found when the child has some itself.
+        // The parent's dirty blocks are found once the child has some of its own.
         drop(
             (0..20)
                 .map(|seed| Block::filled(2 * MIB, seed))
                 .collect::<Vec<_>>(),
         );
-        assert!(comes_true(|| stats().warm_bytes == 0), "{:?}", stats());
-        assert!(comes_true(|| stats().lazy_bytes == 0), "{:?}", stats());
-        assert!(stats().given_back_bytes >= 70 * MIB, "{:?}", stats());
+        assert!(comes_true(|| stats().dirty_bytes == 0), "{:?}", stats());
+        assert!(comes_true(|| stats().muzzy_bytes == 0), "{:?}", stats());
+        assert!(stats().returned_bytes >= 70 * MIB, "{:?}", stats());
         0
     });
     assert_eq!(status, 0);
 }
 
-fn forking_while_threads_allocate() {
+fn fork_during_allocations_leaves_child_consistent() {
     in_child_ok("fork_while_allocating");
 }
 
@@ -110,7 +110,7 @@ fn fork_while_allocating() {
         for seed in 0..3 {
             scope.spawn(churn(seed));
         }
-        // However this ends, the threads end.
+        // The threads end however this function ends.
         let _stop = Stop;
         for round in 0..25 {
             let status = fork(|| {
@@ -133,7 +133,7 @@ fn fork_while_allocating() {
     assert!(kept.iter().all(Block::is_filled));
 }
 
-fn a_child_of_a_child() {
+fn blocks_in_grandchild_are_intact() {
     let block = Block::filled(MIB, 7);
     let status = fork(|| {
         let other = Block::filled(MIB, 8);

@@ -1,4 +1,4 @@
-//! The heap as the allocator of a Rust program: this one.
+//! The heap as the global allocator of this Rust program.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -19,12 +19,12 @@ use tenure_heap::{Large, stats};
 static ALLOCATOR: Large<System> = Large(System);
 
 tests!(
-    large_vectors_are_the_heaps_and_small_ones_are_not,
-    a_vector_grows_from_one_into_the_other,
-    a_vector_shrinks_from_one_into_the_other,
-    zeroed_vectors_are_zeros,
-    alignments_outlive_resizing,
-    many_threads_use_it;
+    vector_past_threshold_is_owned_by_heap,
+    growing_vector_moves_into_heap,
+    shrinking_vector_moves_out_of_heap,
+    zeroed_vector_is_zero,
+    realloc_keeps_alignment,
+    vectors_of_concurrent_threads_keep_contents;
     children: grow,
 );
 
@@ -32,13 +32,13 @@ fn is_ours<T>(values: &[T]) -> bool {
     tenure_heap::owns(values.as_ptr().cast())
 }
 
-fn large_vectors_are_the_heaps_and_small_ones_are_not() {
+fn vector_past_threshold_is_owned_by_heap() {
     assert!(is_ours(&vec![1_u8; 256 * KIB]));
     assert!(!is_ours(&vec![1_u8; 256 * KIB - 1]));
     assert!(is_ours("x".repeat(MIB).as_bytes()));
 }
 
-fn a_vector_grows_from_one_into_the_other() {
+fn growing_vector_moves_into_heap() {
     in_child_ok("grow");
 }
 
@@ -58,7 +58,7 @@ fn grow() {
     assert!(stats.moved + stats.resized_in_place > 0, "{stats:?}");
 }
 
-fn a_vector_shrinks_from_one_into_the_other() {
+fn shrinking_vector_moves_out_of_heap() {
     let mut numbers: Vec<u32> = (0..1 << 20).collect();
     for len in [500_000, 80_000, 60_000, 1000, 0] {
         numbers.truncate(len);
@@ -73,7 +73,7 @@ fn a_vector_shrinks_from_one_into_the_other() {
     assert!(!is_ours(&numbers));
 }
 
-fn zeroed_vectors_are_zeros() {
+fn zeroed_vector_is_zero() {
     for len in [100, 300 * KIB, 3 * MIB, 30 * MIB] {
         for _ in 0..3 {
             let mut bytes = vec![0_u8; len];
@@ -87,7 +87,7 @@ fn zeroed_vectors_are_zeros() {
     }
 }
 
-fn alignments_outlive_resizing() {
+fn realloc_keeps_alignment() {
     for align in [16, 4096, 64 * KIB, 2 * MIB, 16 * MIB] {
         let layout = Layout::from_size_align(300 * KIB, align).unwrap();
         unsafe {
@@ -106,7 +106,7 @@ fn alignments_outlive_resizing() {
     }
 }
 
-fn many_threads_use_it() {
+fn vectors_of_concurrent_threads_keep_contents() {
     std::thread::scope(|scope| {
         for thread in 0..8_u8 {
             scope.spawn(move || {

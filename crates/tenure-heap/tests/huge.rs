@@ -19,12 +19,12 @@ tests!(
         let has_some = mode.is_ok_and(|mode| !mode.contains("[never]"));
         (!has_some).then_some("there are no huge pages for who asks for them")
     };
-    blocks_that_fill_huge_pages_have_them,
-    what_a_block_does_not_fill_is_not_charged,
-    small_blocks_have_none,
-    a_block_that_grows_gets_them,
-    zeros_that_little_is_put_into_have_none,
-    none_if_they_are_not_wanted;
+    filled_blocks_get_huge_pages,
+    partly_filled_huge_page_is_not_charged,
+    blocks_below_2_mib_get_no_huge_pages,
+    growing_block_gets_huge_pages,
+    sparse_zeroed_block_gets_no_huge_pages,
+    huge_pages_option_off_gives_none;
     children:
     filled,
     partly_filled,
@@ -34,29 +34,30 @@ tests!(
     unwanted,
 );
 
-/// What of it may be had in base pages because huge ones are short.
-fn most_of(bytes: usize) -> usize {
+/// The huge-page bytes expected of `bytes`; the rest may be base pages because huge
+/// ones are short.
+fn min_huge_bytes(bytes: usize) -> usize {
     bytes / 4 * 3
 }
 
-fn blocks_that_fill_huge_pages_have_them() {
+fn filled_blocks_get_huge_pages() {
     in_child_ok("filled");
 }
 
 fn filled() {
-    // Kept, so that nothing of them is given back meanwhile.
+    // Kept, so that none of their memory is returned meanwhile.
     let mut all = Vec::new();
     for size in [2 * MIB, 16 * MIB, 33 * MIB] {
         let before = Held::now().huge;
         let blocks: Vec<_> = (0..4).map(|seed| Block::filled(size, seed)).collect();
         let huge = Held::now().huge - before;
-        assert!(huge >= most_of(4 * size), "{huge} of 4 times {size}");
+        assert!(huge >= min_huge_bytes(4 * size), "{huge} of 4 times {size}");
         assert!(blocks.iter().all(Block::is_filled));
         all.extend(blocks);
     }
 }
 
-fn what_a_block_does_not_fill_is_not_charged() {
+fn partly_filled_huge_page_is_not_charged() {
     in_child_ok("partly_filled");
 }
 
@@ -69,11 +70,14 @@ fn partly_filled() {
         let charged = after.anonymous - before.anonymous;
         assert!(charged < 8 * size + size, "{charged} for 8 times {size}");
         let filled = size / (2 * MIB) * 2 * MIB;
-        assert!(after.huge - before.huge >= most_of(8 * filled), "{after:?}");
+        assert!(
+            after.huge - before.huge >= min_huge_bytes(8 * filled),
+            "{after:?}"
+        );
     }
 }
 
-fn small_blocks_have_none() {
+fn blocks_below_2_mib_get_no_huge_pages() {
     in_child_ok("small");
 }
 
@@ -84,13 +88,13 @@ fn small() {
     drop(blocks);
 }
 
-fn a_block_that_grows_gets_them() {
+fn growing_block_gets_huge_pages() {
     in_child_ok("growing");
 }
 
 fn growing() {
     let before = Held::now().huge;
-    // Moved from where there are none, and then where it is, past base pages.
+    // Moved from a place without huge pages, then grown in place past base pages.
     for first in [MIB, 2 * MIB + 64 * KIB] {
         let mut block = Block::filled(first, 1);
         while block.size < 40 * MIB {
@@ -100,11 +104,11 @@ fn growing() {
             block.fill(1);
         }
         let huge = Held::now().huge - before;
-        assert!(huge >= most_of(32 * MIB), "{huge} of {}", block.size);
+        assert!(huge >= min_huge_bytes(32 * MIB), "{huge} of {}", block.size);
     }
 }
 
-fn zeros_that_little_is_put_into_have_none() {
+fn sparse_zeroed_block_gets_no_huge_pages() {
     in_child_ok("sparse");
 }
 
@@ -123,14 +127,15 @@ fn sparse() {
     let charged = after.anonymous - before.anonymous;
     assert!(charged < 4 * MIB, "{charged} for 64 bytes");
     drop(block);
-    // Whoever fills the place has them where nothing has been put: in half of it.
+    // A block that fills the place gets huge pages where nothing was touched: in half
+    // of it.
     let block = Block::filled(256 * MIB, 1);
     assert_eq!(block.at, at, "the place is used again");
     let huge = Held::now().huge - before.huge;
-    assert!(huge >= most_of(128 * MIB), "{huge}");
+    assert!(huge >= min_huge_bytes(128 * MIB), "{huge}");
 }
 
-fn none_if_they_are_not_wanted() {
+fn huge_pages_option_off_gives_none() {
     in_child_ok("unwanted");
 }
 

@@ -1,4 +1,4 @@
-//! Cgroups with real limits: memory that is kept warm never gets the program killed.
+//! Cgroups with real limits: dirty memory never gets the program killed.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -19,18 +19,18 @@ use libtest_mimic::Completion;
 use tenure_heap::{HeapOptions, stats};
 
 tests!(
-    what_was_freed_is_there_for_another_size,
-    what_was_freed_is_there_for_small_blocks,
-    what_was_freed_is_there_for_one_large_block,
-    what_was_freed_is_there_though_the_keeper_is_late,
-    little_is_kept_near_the_limit,
-    nothing_is_kept_under_pressure,
-    a_vector_grows_near_the_limit;
+    freed_memory_at_cgroup_limit_serves_other_sizes,
+    freed_memory_at_cgroup_limit_serves_other_allocator,
+    freed_memory_at_cgroup_limit_serves_one_large_block,
+    freed_memory_with_starved_decay_thread_is_reused,
+    dirty_bytes_near_cgroup_limit_stay_small,
+    pressure_returns_all_free_memory,
+    growing_block_near_cgroup_limit_succeeds;
     children:
     another_size,
     small_blocks,
     one_large_block,
-    late_keeper,
+    starved_decay_thread,
     near_the_limit,
     under_pressure,
     growing_vector,
@@ -52,7 +52,7 @@ fn blocks_of(size: usize, bytes: usize) -> Vec<Block> {
         .collect()
 }
 
-fn what_was_freed_is_there_for_another_size() -> Completion {
+fn freed_memory_at_cgroup_limit_serves_other_sizes() -> Completion {
     in_group("another_size")
 }
 
@@ -72,7 +72,7 @@ fn another_size() {
     }
 }
 
-fn what_was_freed_is_there_for_small_blocks() -> Completion {
+fn freed_memory_at_cgroup_limit_serves_other_allocator() -> Completion {
     in_group("small_blocks")
 }
 
@@ -80,7 +80,7 @@ fn small_blocks() {
     enter_group();
     for size in [300 * KIB, 9 * MIB] {
         drop(blocks_of(size, LIMIT / 10 * 6));
-        // By another allocator, of which the heap knows nothing.
+        // The heap does not see what another allocator takes.
         let small: Vec<_> = (0..LIMIT / 10 * 6 / (32 * KIB))
             .map(|_| vec![1_u8; 32 * KIB])
             .collect();
@@ -88,7 +88,7 @@ fn small_blocks() {
     }
 }
 
-fn what_was_freed_is_there_for_one_large_block() -> Completion {
+fn freed_memory_at_cgroup_limit_serves_one_large_block() -> Completion {
     in_group("one_large_block")
 }
 
@@ -104,27 +104,27 @@ fn one_large_block() {
     }
 }
 
-fn what_was_freed_is_there_though_the_keeper_is_late() -> Completion {
+fn freed_memory_with_starved_decay_thread_is_reused() -> Completion {
     if std::thread::available_parallelism().unwrap().get() < 2 {
         return skip("keeping one thread from running takes a CPU of its own");
     }
-    in_group("late_keeper")
+    in_group("starved_decay_thread")
 }
 
-fn late_keeper() {
+fn starved_decay_thread() {
     static STOP: AtomicBool = AtomicBool::new(false);
     enter_group();
-    // Everything that is freed may be warm.
+    // All freed memory may stay dirty.
     tenure_heap::start(HeapOptions {
-        warm_for: Duration::from_secs(1000),
+        dirty_decay: Duration::from_secs(1000),
         ..HeapOptions::default()
     })
     .unwrap();
     drop(blocks_of(MIB, 40 * MIB));
-    assert!(comes_true(|| keeper().is_some()));
+    assert!(comes_true(|| decay_thread().is_some()));
     std::thread::sleep(Duration::from_millis(300));
     on_cpu(0, || {
-        starve(keeper().unwrap());
+        starve(decay_thread().unwrap());
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -143,17 +143,17 @@ fn late_keeper() {
     });
 }
 
-fn keeper() -> Option<i32> {
+fn decay_thread() -> Option<i32> {
     let mut tasks = std::fs::read_dir("/proc/self/task").unwrap();
     tasks.find_map(|task| {
         let task = task.unwrap();
         let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
         let id = task.file_name().into_string().unwrap().parse().unwrap();
-        (name == "tenure-heap\n").then_some(id)
+        (name == "tenure-decay\n").then_some(id)
     })
 }
 
-/// Has a thread run on this thread's CPU only, and when nobody else wants to.
+/// Confines a thread to this thread's CPU, with SCHED_IDLE.
 fn starve(thread: i32) {
     use rustix::thread::{Pid, sched_getaffinity, sched_setaffinity};
     let cpus = sched_getaffinity(None).unwrap();
@@ -163,30 +163,30 @@ fn starve(thread: i32) {
     assert_eq!(idle, 0);
 }
 
-fn nothing_is_kept_under_pressure() -> Completion {
+fn pressure_returns_all_free_memory() -> Completion {
     in_group("under_pressure")
 }
 
 fn under_pressure() {
     enter_group();
     tenure_heap::start(HeapOptions {
-        warm_for: Duration::from_secs(1000),
+        dirty_decay: Duration::from_secs(1000),
         ..HeapOptions::default()
     })
     .unwrap();
     let live = blocks_of(MIB, LIMIT / 2);
     drop(blocks_of(MIB, LIMIT / 4));
-    let settled = || (MIB..LIMIT / 10).contains(&stats().warm_bytes);
+    let settled = || (MIB..LIMIT / 10).contains(&stats().dirty_bytes);
     assert!(comes_true(settled), "{:?}", stats());
-    // Of this the heap is not told.
+    // The heap does not see this allocation.
     let others = vec![1_u8; 200 * KIB];
     let others = vec![others; LIMIT / 100 * 42 / (200 * KIB)];
-    let is_empty = || stats().warm_bytes + stats().lazy_bytes == 0;
+    let is_empty = || stats().dirty_bytes + stats().muzzy_bytes == 0;
     assert!(comes_true(is_empty), "{:?}", stats());
     assert!(live.iter().all(Block::is_filled) && others[7][7] == 1);
 }
 
-fn little_is_kept_near_the_limit() -> Completion {
+fn dirty_bytes_near_cgroup_limit_stay_small() -> Completion {
     in_group("near_the_limit")
 }
 
@@ -195,21 +195,21 @@ fn near_the_limit() {
     let live = blocks_of(MIB, LIMIT / 10 * 8);
     drop(blocks_of(MIB, LIMIT / 10));
     assert!(
-        comes_true(|| stats().warm_bytes < LIMIT / 40),
+        comes_true(|| stats().dirty_bytes < LIMIT / 40),
         "{:?}",
         stats()
     );
     assert!(live.iter().all(Block::is_filled));
 }
 
-fn a_vector_grows_near_the_limit() -> Completion {
+fn growing_block_near_cgroup_limit_succeeds() -> Completion {
     in_group("growing_vector")
 }
 
 fn growing_vector() {
     enter_group();
     for _ in 0..3 {
-        // No two copies of it fit.
+        // Two copies of the block do not fit.
         let mut block = Block::filled(2 * MIB, 1);
         while block.size < LIMIT / 10 * 7 {
             let size = block.size * 5 / 4;

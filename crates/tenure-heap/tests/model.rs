@@ -1,4 +1,5 @@
-//! Any row of malloc, calloc, realloc and free: contents are as a plain model says.
+//! Any sequence of malloc, calloc, realloc and free keeps the contents that a plain
+//! model expects.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -16,11 +17,11 @@ use proptest::test_runner::{Config, TestRunner};
 use tenure::page_size;
 use tenure_heap::{HeapOptions, stats};
 
-tests!(any_row_of_calls; children: rows);
+tests!(any_call_sequence_matches_model; children: call_sequences);
 
-/// The largest of all, and of the most that are live at a time.
-const MOST_BYTES: usize = 24 * MIB;
-const MOST_BLOCKS: usize = 12;
+/// The largest block, and the most blocks that are live at a time.
+const MAX_BYTES: usize = 24 * MIB;
+const MAX_BLOCKS: usize = 12;
 
 #[derive(Clone, Debug)]
 enum Call {
@@ -36,7 +37,7 @@ enum Call {
     Free {
         which: usize,
     },
-    /// Everything is lazily free or given back in between.
+    /// All free blocks decay to muzzy or retained.
     Wait,
 }
 
@@ -45,7 +46,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         prop_oneof![
             8 => 256 * KIB..600 * KIB,
             4 => 600 * KIB..5 * MIB,
-            1 => 5 * MIB..MOST_BYTES,
+            1 => 5 * MIB..MAX_BYTES,
         ]
         .prop_map(|size| size & !7)
     };
@@ -55,20 +56,20 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
             zeroed,
             align: 1 << log,
         });
-    let resize = (0..MOST_BLOCKS, size()).prop_map(|(which, size)| Call::Resize { which, size });
-    let free = (0..MOST_BLOCKS).prop_map(|which| Call::Free { which });
+    let resize = (0..MAX_BLOCKS, size()).prop_map(|(which, size)| Call::Resize { which, size });
+    let free = (0..MAX_BLOCKS).prop_map(|which| Call::Free { which });
     let call = prop_oneof![60 => allocate, 40 => resize, 50 => free, 1 => Just(Call::Wait)];
     prop::collection::vec(call, 1..60)
 }
 
-fn any_row_of_calls() {
-    in_child_ok("rows");
+fn any_call_sequence_matches_model() {
+    in_child_ok("call_sequences");
 }
 
-fn rows() {
+fn call_sequences() {
     tenure_heap::start(HeapOptions {
-        warm_for: std::time::Duration::from_millis(50),
-        lazy_for: std::time::Duration::from_millis(50),
+        dirty_decay: std::time::Duration::from_millis(50),
+        muzzy_decay: std::time::Duration::from_millis(50),
         ..HeapOptions::default()
     })
     .unwrap();
@@ -95,7 +96,7 @@ fn run_through(calls: &[Call]) {
                 size,
                 zeroed,
                 align,
-            } if blocks.len() < MOST_BLOCKS => {
+            } if blocks.len() < MAX_BLOCKS => {
                 let mut block = if zeroed {
                     let block = Block::zeroed(size);
                     assert!(block.is_zero(), "{call:?}");

@@ -1,4 +1,4 @@
-//! Where no addresses are to be had the heap is off, and the inner allocator serves.
+//! Without enough addresses the heap is off, and the inner allocator serves.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -17,10 +17,10 @@ use tenure::Error;
 use tenure_heap::{HeapOptions, Large, stats};
 
 tests!(
-    limited_addresses_turn_it_off,
-    addresses_that_are_taken_turn_it_off,
-    fewer_addresses_are_enough,
-    off_is_said_again;
+    heap_under_rlimit_as_is_off,
+    heap_without_free_addresses_is_off,
+    heap_with_fewer_addresses_works,
+    second_start_after_failure_is_ealready;
     children:
     with_limited_addresses,
     with_addresses_taken,
@@ -41,7 +41,7 @@ fn limit_addresses() {
     .unwrap();
 }
 
-/// Leaves no free piece of addresses that is as long.
+/// Leaves no free range of `piece` bytes.
 fn take_addresses(piece: usize) {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     let mut bytes = 64 << 40;
@@ -55,8 +55,8 @@ fn take_addresses(piece: usize) {
     }
 }
 
-/// Everything goes to the inner allocator, and nothing is the heap's.
-fn use_the_inner_allocator() {
+/// Asserts that the heap serves nothing, and the inner allocator everything.
+fn assert_inner_allocator_serves() {
     assert_eq!(tenure_heap::threshold_bytes(), usize::MAX);
     assert!(tenure_heap::allocate(MIB, 16).is_null());
     assert!(tenure_heap::allocate_zeroed(MIB, 16).is_null());
@@ -74,18 +74,18 @@ fn use_the_inner_allocator() {
     assert!(!tenure_heap::owns(std::ptr::null()));
 }
 
-fn limited_addresses_turn_it_off() {
+fn heap_under_rlimit_as_is_off() {
     in_child_ok("with_limited_addresses");
 }
 
 fn with_limited_addresses() {
     limit_addresses();
-    // By itself, with the first block.
+    // The first allocation starts the heap.
     assert!(tenure_heap::allocate(MIB, 16).is_null());
-    use_the_inner_allocator();
+    assert_inner_allocator_serves();
 }
 
-fn addresses_that_are_taken_turn_it_off() {
+fn heap_without_free_addresses_is_off() {
     in_child_ok("with_addresses_taken");
 }
 
@@ -93,10 +93,10 @@ fn with_addresses_taken() {
     take_addresses(1 << 37);
     let error = tenure_heap::start(HeapOptions::default()).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-    use_the_inner_allocator();
+    assert_inner_allocator_serves();
 }
 
-fn fewer_addresses_are_enough() {
+fn heap_with_fewer_addresses_works() {
     in_child_ok("with_fewer_addresses");
 }
 
@@ -113,7 +113,7 @@ fn with_fewer_addresses() {
     unsafe { tenure_heap::deallocate(block) };
 }
 
-fn off_is_said_again() {
+fn second_start_after_failure_is_ealready() {
     in_child_ok("start_again");
 }
 
@@ -123,5 +123,5 @@ fn start_again() {
     assert!(error.to_string().contains("ulimit -v"), "{error}");
     let again = tenure_heap::start(HeapOptions::default()).unwrap_err();
     assert_eq!(again.errno(), libc::EALREADY);
-    use_the_inner_allocator();
+    assert_inner_allocator_serves();
 }

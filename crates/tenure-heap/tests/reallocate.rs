@@ -1,4 +1,4 @@
-//! realloc: contents are kept, whichever way a block grows or shrinks.
+//! realloc keeps contents, however a block grows or shrinks.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -14,24 +14,24 @@ use heap::*;
 use tenure_heap::{HeapOptions, stats};
 
 tests!(
-    growing_within_the_place_stays,
-    shrinking_gives_memory_back,
-    growing_moves_pages,
-    a_block_that_keeps_growing_is_seldom_moved,
-    moving_again_and_again_keeps_contents,
-    a_block_that_was_cut_is_moved_whole,
-    a_block_that_the_program_has_split_is_copied,
-    what_has_few_pages_is_copied,
-    what_becomes_small_is_not_served,
-    places_are_whole_again_when_they_are_given_back;
+    grow_within_place_stays_in_place,
+    shrink_returns_memory,
+    grow_past_place_moves_pages,
+    repeated_growth_rarely_moves,
+    repeated_moves_keep_contents,
+    block_with_base_page_tail_is_moved_whole,
+    block_split_by_madvise_is_copied,
+    small_block_growth_is_copied,
+    reallocate_below_threshold_returns_null,
+    returned_places_are_one_mapping_again;
     children:
     shrink,
     grow_in_steps,
     move_often,
-    make_whole,
+    merge_mappings,
 );
 
-fn growing_within_the_place_stays() {
+fn grow_within_place_stays_in_place() {
     let mut block = Block::filled(257 * KIB, 3);
     let at = block.at;
     assert!(block.resize(288 * KIB));
@@ -46,7 +46,7 @@ fn growing_within_the_place_stays() {
     assert!(block.is_filled());
 }
 
-fn shrinking_gives_memory_back() {
+fn shrink_returns_memory() {
     in_child_ok("shrink");
 }
 
@@ -64,7 +64,7 @@ fn shrink() {
     assert_eq!(stats().live_bytes, 10 * MIB);
 }
 
-fn growing_moves_pages() {
+fn grow_past_place_moves_pages() {
     for size in [MIB, MIB + 5000, 2 * MIB, 3 * MIB, 60 * MIB] {
         let before = stats().moved;
         let mut block = Block::filled(size, size as u64);
@@ -78,7 +78,7 @@ fn growing_moves_pages() {
     }
 }
 
-fn a_block_that_keeps_growing_is_seldom_moved() {
+fn repeated_growth_rarely_moves() {
     in_child_ok("grow_in_steps");
 }
 
@@ -95,11 +95,12 @@ fn grow_in_steps() {
     assert_eq!((stats.live_blocks, stats.live_bytes), (1, size));
 }
 
-fn moving_again_and_again_keeps_contents() {
+fn repeated_moves_keep_contents() {
     in_child_ok("move_often");
 }
 
-/// Each part keeps its mapping: past some there is one copy, and all begins again.
+/// Each part keeps its mapping: past the maximum the block is copied once, and has one
+/// again.
 fn move_often() {
     let (mut seeds, mut copied) = (Vec::new(), 0);
     let mut size = MIB;
@@ -114,7 +115,7 @@ fn move_often() {
     seeds.push((0, size, 1));
     for seed in 2..11 {
         let larger = unsafe { tenure_heap::usable_size(block.at) } * 2;
-        // Past the room that was left for it.
+        // Past the addresses left for growth.
         while block.size < larger {
             let at = block.at;
             let before = block.size;
@@ -138,21 +139,21 @@ fn move_often() {
     assert!(stats().moved >= 4, "{:?} {copied}", stats());
 }
 
-fn a_block_that_was_cut_is_moved_whole() {
-    // Two huge pages and base pages behind them.
+fn block_with_base_page_tail_is_moved_whole() {
+    // Two huge pages, and base pages behind them.
     let mut block = Block::filled(4 * MIB + 300 * KIB, 3);
     let before = stats().moved;
     assert!(block.resize(50 * MIB));
     assert_eq!(stats().moved, before + 1);
     assert!(block.is_filled_up_to(4 * MIB + 300 * KIB));
-    // And another time.
+    // A second move.
     block.fill(5);
     assert!(block.resize(900 * MIB));
     assert_eq!(stats().moved, before + 2);
     assert!(block.is_filled_up_to(50 * MIB));
 }
 
-fn a_block_that_the_program_has_split_is_copied() {
+fn block_split_by_madvise_is_copied() {
     let mut block = Block::filled(8 * MIB, 3);
     let before = stats().moved;
     let middle = block.at.wrapping_add(2 * MIB);
@@ -163,13 +164,13 @@ fn a_block_that_the_program_has_split_is_copied() {
     assert!(block.is_filled_up_to(8 * MIB));
 }
 
-fn what_has_few_pages_is_copied() {
+fn small_block_growth_is_copied() {
     let mut block = Block::filled(300 * KIB, 3);
     assert!(!block.resize(600 * KIB));
     assert!(block.is_filled_up_to(300 * KIB));
 }
 
-fn what_becomes_small_is_not_served() {
+fn reallocate_below_threshold_returns_null() {
     let mut block = Block::filled(300 * KIB, 3);
     assert!(block.resize(200 * KIB), "a little below the threshold");
     assert!(unsafe { tenure_heap::reallocate(block.at, 100 * KIB) }.is_null());
@@ -178,18 +179,18 @@ fn what_becomes_small_is_not_served() {
     assert!(block.is_filled());
 }
 
-fn places_are_whole_again_when_they_are_given_back() {
-    in_child_ok("make_whole");
+fn returned_places_are_one_mapping_again() {
+    in_child_ok("merge_mappings");
 }
 
-fn make_whole() {
+fn merge_mappings() {
     tenure_heap::start(HeapOptions {
-        warm_for: std::time::Duration::ZERO,
-        lazy_for: std::time::Duration::ZERO,
+        dirty_decay: std::time::Duration::ZERO,
+        muzzy_decay: std::time::Duration::ZERO,
         ..HeapOptions::default()
     })
     .unwrap();
-    // What every class takes the first time.
+    // Makes every class take its first places.
     let work = || {
         let sizes = [MIB, 2 * MIB + 100 * KIB, 5 * MIB];
         let mut blocks: Vec<_> = (0..60)
@@ -202,7 +203,7 @@ fn make_whole() {
         }
         let most = mappings();
         drop(blocks);
-        assert!(comes_true(|| stats().warm_bytes + stats().lazy_bytes == 0));
+        assert!(comes_true(|| stats().dirty_bytes + stats().muzzy_bytes == 0));
         most
     };
     let most = work();

@@ -1,5 +1,5 @@
-//! Threads allocate, resize, hand on and free at random, for as long as
-//! TENURE_SOAK_SECONDS says, and compare every byte; freely, and below a limit.
+//! Threads allocate, resize, pass on and free blocks at random for TENURE_SOAK_SECONDS,
+//! and compare every byte; without a limit, and in a cgroup.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -22,8 +22,8 @@ use libtest_mimic::Completion;
 use tenure_heap::{HeapOptions, stats};
 
 tests!(
-    nothing_is_wrong,
-    nothing_is_wrong_at_a_cgroup_limit;
+    [thorough] random_calls_keep_contents,
+    [thorough] random_calls_at_cgroup_limit_keep_contents;
     children:
     soak_freely,
     soak_at_a_limit,
@@ -37,7 +37,7 @@ fn seconds() -> f64 {
     given.map_or(3.0, |seconds| seconds.parse().expect("a number of seconds"))
 }
 
-fn nothing_is_wrong() {
+fn random_calls_keep_contents() {
     in_child_ok("soak_freely");
 }
 
@@ -45,7 +45,7 @@ fn soak_freely() {
     soak(60 * MIB);
 }
 
-fn nothing_is_wrong_at_a_cgroup_limit() -> Completion {
+fn random_calls_at_cgroup_limit_keep_contents() -> Completion {
     match Group::with_limit(LIMIT).and_then(Group::without_swap) {
         Ok(group) => group.run("soak_at_a_limit"),
         Err(why) => return skip(&why),
@@ -59,11 +59,12 @@ fn soak_at_a_limit() {
     soak(LIMIT / 4 * 3 / THREADS);
 }
 
-/// Each thread has blocks of so many bytes at most, and gives some to the next one.
+/// Each thread has blocks of at most `bytes_each` bytes, and passes some to the next
+/// one.
 fn soak(bytes_each: usize) {
     tenure_heap::start(HeapOptions {
-        warm_for: Duration::from_millis(50),
-        lazy_for: Duration::from_millis(100),
+        dirty_decay: Duration::from_millis(50),
+        muzzy_decay: Duration::from_millis(100),
         ..HeapOptions::default()
     })
     .unwrap();
@@ -89,7 +90,7 @@ fn soak(bytes_each: usize) {
 fn churn(
     seed: u64,
     until: Instant,
-    most_bytes: usize,
+    max_bytes: usize,
     give: &SyncSender<Block>,
     take: &Receiver<Block>,
 ) -> usize {
@@ -99,22 +100,22 @@ fn churn(
     while Instant::now() < until {
         calls += 1;
         let live: usize = blocks.iter().map(|block| block.size).sum();
-        // One that is given or taken may be as large as all others are together.
-        let room = (most_bytes / 2).saturating_sub(live);
-        let size = size(&mut rng).min(most_bytes / 8) & !7;
+        // A block that is passed on may be as large as all others together.
+        let free_bytes = (max_bytes / 2).saturating_sub(live);
+        let size = size(&mut rng).min(max_bytes / 8) & !7;
         match rng.usize(..10) {
-            0..3 if room > size => {
+            0..3 if free_bytes > size => {
                 let mut block = Block::new(size);
                 block.fill(rng.u64(..1 << 20));
                 blocks.push(block);
             }
-            3 if room > size => {
+            3 if free_bytes > size => {
                 let mut block = Block::zeroed(size);
                 assert!(block.is_zero());
                 block.fill(rng.u64(..1 << 20));
                 blocks.push(block);
             }
-            4 | 5 if !blocks.is_empty() && room > size => {
+            4 | 5 if !blocks.is_empty() && free_bytes > size => {
                 let at = rng.usize(..blocks.len());
                 let kept = blocks[at].size.min(size);
                 blocks[at].resize(size);
@@ -124,13 +125,13 @@ fn churn(
             }
             6 if !blocks.is_empty() => {
                 let at = rng.usize(..blocks.len());
-                // What nobody takes is freed.
+                // A block that no thread takes is freed.
                 drop(give.try_send(blocks.swap_remove(at)));
             }
             7 => {
                 if let Ok(block) = take.try_recv() {
                     assert!(block.is_filled());
-                    if room > block.size {
+                    if free_bytes > block.size {
                         blocks.push(block);
                     }
                 }

@@ -1,4 +1,5 @@
-//! calloc: zeros, whatever was in the place before, and nothing cleared that is zero.
+//! calloc returns zeros whatever the place held before, and clears nothing that is
+//! zero.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -16,26 +17,26 @@ use heap::*;
 use tenure_heap::{HeapOptions, stats};
 
 tests!(
-    new_places_are_zeros,
-    warm_blocks_are_cleared,
-    a_part_that_was_not_touched_is_zeros,
-    blocks_that_shrank_are_cleared_whole,
-    blocks_that_were_moved_away_leave_zeros,
-    what_was_lazily_free_is_cleared,
-    what_was_given_back_is_not_touched;
+    calloc_of_new_place_is_zero,
+    calloc_of_dirty_block_is_zero,
+    calloc_past_touched_pages_is_zero,
+    calloc_after_shrink_is_zero,
+    calloc_of_vacated_place_is_zero,
+    calloc_of_muzzy_block_is_zero,
+    calloc_of_retained_place_touches_no_page;
     children:
-    zeros_after_lazily_free,
-    zeros_after_given_back,
+    calloc_of_muzzy,
+    calloc_of_retained,
 );
 
 const SIZES: [usize; 6] = [256 * KIB, 300_000, 2 * MIB, 2 * MIB + 8, 5 * MIB, 40 * MIB];
 
-fn new_places_are_zeros() {
+fn calloc_of_new_place_is_zero() {
     let blocks: Vec<_> = SIZES.into_iter().chain(SIZES).map(Block::zeroed).collect();
     assert!(blocks.iter().all(Block::is_zero));
 }
 
-fn warm_blocks_are_cleared() {
+fn calloc_of_dirty_block_is_zero() {
     for size in SIZES {
         for _ in 0..3 {
             let block = Block::filled(size, 5);
@@ -47,7 +48,7 @@ fn warm_blocks_are_cleared() {
     }
 }
 
-fn a_part_that_was_not_touched_is_zeros() {
+fn calloc_past_touched_pages_is_zero() {
     // The smallest and the largest block of a class.
     for (small, large) in [(257 * KIB, 288 * KIB), (4 * MIB + 1, 4 * MIB + 512 * KIB)] {
         drop(Block::filled(small, 5));
@@ -57,7 +58,7 @@ fn a_part_that_was_not_touched_is_zeros() {
     }
 }
 
-fn blocks_that_shrank_are_cleared_whole() {
+fn calloc_after_shrink_is_zero() {
     for size in [MIB, 7 * MIB, 64 * MIB] {
         let mut block = Block::filled(size, 5);
         assert!(block.resize(size / 2));
@@ -72,7 +73,7 @@ fn blocks_that_shrank_are_cleared_whole() {
     }
 }
 
-fn blocks_that_were_moved_away_leave_zeros() {
+fn calloc_of_vacated_place_is_zero() {
     for size in [2 * MIB, 10 * MIB] {
         let mut block = Block::filled(size, 5);
         let at = block.at;
@@ -87,37 +88,37 @@ fn blocks_that_were_moved_away_leave_zeros() {
     }
 }
 
-fn what_was_lazily_free_is_cleared() {
-    in_child_ok("zeros_after_lazily_free");
+fn calloc_of_muzzy_block_is_zero() {
+    in_child_ok("calloc_of_muzzy");
 }
 
-fn zeros_after_lazily_free() {
+fn calloc_of_muzzy() {
     tenure_heap::start(HeapOptions {
-        warm_for: Duration::ZERO,
-        lazy_for: Duration::from_secs(1000),
+        dirty_decay: Duration::ZERO,
+        muzzy_decay: Duration::from_secs(1000),
         ..HeapOptions::default()
     })
     .unwrap();
     let blocks: Vec<_> = (0..20).map(|seed| Block::filled(MIB, seed)).collect();
     drop(blocks);
     assert!(
-        comes_true(|| stats().lazy_bytes >= 20 * MIB),
+        comes_true(|| stats().muzzy_bytes >= 20 * MIB),
         "{:?}",
         stats()
     );
     let blocks: Vec<_> = (0..20).map(|_| Block::zeroed(MIB)).collect();
-    assert_eq!(stats().from_lazy, 20, "{:?}", stats());
+    assert_eq!(stats().from_muzzy, 20, "{:?}", stats());
     assert!(blocks.iter().all(Block::is_zero));
 }
 
-fn what_was_given_back_is_not_touched() {
-    in_child_ok("zeros_after_given_back");
+fn calloc_of_retained_place_touches_no_page() {
+    in_child_ok("calloc_of_retained");
 }
 
-fn zeros_after_given_back() {
+fn calloc_of_retained() {
     tenure_heap::start(HeapOptions {
-        warm_for: Duration::ZERO,
-        lazy_for: Duration::ZERO,
+        dirty_decay: Duration::ZERO,
+        muzzy_decay: Duration::ZERO,
         huge_pages: false,
         ..HeapOptions::default()
     })
@@ -126,21 +127,24 @@ fn zeros_after_given_back() {
     let blocks: Vec<_> = (0..40).map(|seed| Block::filled(MIB, seed)).collect();
     drop(blocks);
     assert!(comes_true(|| Held::now().anonymous < before + 5 * MIB));
-    assert!(comes_true(|| stats().warm_bytes + stats().lazy_bytes == 0));
+    assert!(comes_true(|| stats().dirty_bytes + stats().muzzy_bytes == 0));
     let blocks: Vec<_> = (0..40).map(|_| Block::zeroed(MIB)).collect();
-    assert_eq!(stats().from_given, 40, "{:?}", stats());
-    // Nobody has cleared what is zero: there is no memory behind it.
+    assert_eq!(stats().from_retained, 40, "{:?}", stats());
+    // Nothing was cleared: the blocks have no memory.
     assert!(Held::now().anonymous < before + 5 * MIB);
     assert!(blocks.iter().all(Block::is_zero));
     drop(blocks);
-    // Where pages were moved to.
-    let mut block = Block::filled(5 * MIB, 5);
-    assert!(block.resize(20 * MIB));
-    let to = block.at;
-    block.fill(6);
-    drop(block);
-    assert!(comes_true(|| stats().warm_bytes + stats().lazy_bytes == 0));
-    let block = Block::zeroed(80 * MIB);
-    assert_eq!(block.at, to, "there was room to grow");
-    assert!(block.is_zero());
+    // A place to which pages were moved.
+    // On one CPU, whose shard keeps the place.
+    on_one_cpu(|| {
+        let mut block = Block::filled(5 * MIB, 5);
+        assert!(block.resize(20 * MIB));
+        let to = block.at;
+        block.fill(6);
+        drop(block);
+        assert!(comes_true(|| stats().dirty_bytes + stats().muzzy_bytes == 0));
+        let block = Block::zeroed(80 * MIB);
+        assert_eq!(block.at, to, "the block has addresses to grow");
+        assert!(block.is_zero());
+    });
 }

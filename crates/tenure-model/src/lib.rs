@@ -1,34 +1,23 @@
-//! Model checking of the volatile verb's state word and hand-over: the files that
-//! `tenure` itself is made of, with loom's atomics, run through every interleaving
-//! of a few threads.
+//! Model checking of the volatile verb's lock-free parts: the source files of `tenure`
+//! itself, with loom's atomics, run through every interleaving of a few threads.
 
 #![allow(dead_code, reason = "the models use a part of what they include")]
 
-#[path = "../../tenure/src/verbs/volatile/order.rs"]
-mod order;
-#[path = "../../tenure/src/verbs/volatile/wakefulness.rs"]
-mod wakefulness;
-#[path = "../../tenure/src/verbs/volatile/word.rs"]
+#[path = "../../tenure/src/verbs/volatile/registry/park_state.rs"]
+mod park_state;
+#[path = "../../tenure/src/verbs/volatile/priority.rs"]
+mod priority;
+#[path = "../../tenure/src/verbs/volatile/registry/word.rs"]
 mod word;
 
-mod hand_over;
+mod offer;
+mod parking;
 mod sync;
-mod waking;
 
-pub use hand_over::*;
-pub use waking::*;
+pub use offer::*;
+pub use parking::*;
 
-use order::{Priority, Stamp};
-
-/// As in `verbs/volatile/mod.rs`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unmarked {
-    WasNot,
-    Intact,
-    Ask,
-}
-
-/// What the included files use of the rest.
+/// Stands for the modules of `tenure` that the included files import.
 mod ground {
     pub(crate) mod sys {
         pub(crate) mod process {
@@ -39,8 +28,8 @@ mod ground {
     }
 }
 
-/// Runs a model through all interleavings with at most three switches from a
-/// thread that could have gone on.
+/// Runs a model through all interleavings in which at most three times a thread is
+/// preempted that could have gone on.
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

@@ -1,7 +1,6 @@
-//! loom's atomics. loom takes a sequentially consistent access for one that only
-//! acquires and releases, but knows sequentially consistent fences: with one on
-//! either side, accesses of this kind are as ordered among themselves as C11 has
-//! them.
+//! loom's atomics. loom treats a sequentially consistent access as one that only
+//! acquires and releases, but implements sequentially consistent fences: with a fence on
+//! either side, such accesses are ordered among themselves as in C11.
 
 use loom::sync::atomic::{self, fence};
 

@@ -1,34 +1,34 @@
 //! Each model, run through all its interleavings.
 
-/// By this name they are passed over where they would only be run again.
-mod loom {
+/// `make test-thorough` runs tests of this name.
+mod thorough {
     #[test]
-    fn what_is_unmarked_is_neither_offered_nor_taken() {
-        tenure_model::what_is_unmarked_is_neither_offered_nor_taken();
+    fn unmarked_object_is_neither_offered_nor_reclaimed() {
+        tenure_model::unmarked_object_is_neither_offered_nor_reclaimed();
     }
 
     #[test]
-    fn marking_again_changes_no_more_than_the_mark() {
-        tenure_model::marking_again_changes_no_more_than_the_mark();
+    fn marking_claimed_object_again_renews_only_the_mark() {
+        tenure_model::marking_claimed_object_again_renews_only_the_mark();
     }
 
     #[test]
-    fn what_is_unmarked_is_not_purged() {
-        tenure_model::what_is_unmarked_is_not_purged();
+    fn unmarked_object_is_not_purged() {
+        tenure_model::unmarked_object_is_not_purged();
     }
 
     #[test]
-    fn no_mark_is_missed() {
-        tenure_model::no_mark_is_missed();
+    fn every_mark_is_offered() {
+        tenure_model::every_mark_is_offered();
     }
 
     #[test]
-    fn a_keeper_falling_asleep_sees_the_mark_or_is_woken() {
-        tenure_model::a_keeper_falling_asleep_sees_the_mark_or_is_woken();
+    fn mark_during_park_is_seen_or_unparks() {
+        tenure_model::mark_during_park_is_seen_or_unparks();
     }
 
     #[test]
-    fn a_keeper_that_goes_leaves_no_mark_behind() {
-        tenure_model::a_keeper_that_goes_leaves_no_mark_behind();
+    fn mark_during_exit_is_seen_or_starts_a_thread() {
+        tenure_model::mark_during_exit_is_seen_or_starts_a_thread();
     }
 }

@@ -1,7 +1,7 @@
-//! The options of `tenure run` and of the library that it preloads, in one table:
-//! the command line, the environment and the documentation all come from it.
+//! The options of `tenure run` and of the library that it preloads, in one table, from
+//! which the command line, the environment and the documentation are made.
 //!
-//! Nothing here allocates: the preload reads its options before there is a heap.
+//! Nothing here allocates: the preload reads its options before it has a heap.
 
 #![no_std]
 
@@ -9,6 +9,6 @@ mod options;
 mod size;
 mod table;
 
-pub use options::{HEAP_THRESHOLD_BYTES, LEAST_HEAP_THRESHOLD_BYTES, Options};
+pub use options::{HEAP_THRESHOLD_BYTES, MIN_HEAP_THRESHOLD_BYTES, Options};
 pub use size::parse_size;
 pub use table::{Kind, OptionName, OptionRow, TABLE};

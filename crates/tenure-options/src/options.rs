@@ -1,38 +1,38 @@
-//! What the options are set to.
+//! The values of the options.
 
 use core::str;
 
 use crate::parse_size;
 use crate::table::{Kind, OptionName, OptionRow, TABLE};
 
-/// From this size on, requests go to the heap.
+/// The default size from which requests go to the heap.
 pub const HEAP_THRESHOLD_BYTES: usize = 256 << 10;
-/// The threshold may be set as low as this.
-pub const LEAST_HEAP_THRESHOLD_BYTES: usize = 64 << 10;
+/// The lowest threshold that may be set.
+pub const MIN_HEAP_THRESHOLD_BYTES: usize = 64 << 10;
 
-/// What is on.
+/// The options in effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// From which size on requests go to tenure's heap, in bytes.
+    /// The size from which requests go to tenure's heap, in bytes.
     pub heap_threshold_bytes: Option<usize>,
-    /// `munmap` in the background.
+    /// `munmap` is deferred.
     pub munmap: bool,
-    /// `madvise(MADV_DONTNEED)` in the background.
+    /// `madvise(MADV_DONTNEED)` is deferred.
     pub discard: bool,
-    /// All memory locked on fault.
+    /// All memory is locked on fault.
     pub lock: bool,
-    /// From which size on new mappings are populated, in bytes.
+    /// The size from which new mappings are populated, in bytes.
     pub populate_bytes: Option<usize>,
-    /// The end of the process in the background.
+    /// The process's memory is freed after its end has been reported.
     pub exit: bool,
-    /// A summary at the end.
+    /// A summary is printed at the end.
     pub stats: bool,
-    /// A line at the start.
+    /// A line is printed at the start.
     pub verbose: bool,
 }
 
 impl Options {
-    /// Nothing is on.
+    /// No option is set.
     pub const OFF: Self = Self {
         heap_threshold_bytes: None,
         munmap: false,
@@ -44,12 +44,12 @@ impl Options {
         verbose: false,
     };
 
-    /// Whether anything is to be done at `mmap` and its kin.
+    /// Returns whether an option concerns `mmap` and its relatives.
     pub fn wants_mappings(&self) -> bool {
         self.munmap || self.discard || self.populate_bytes.is_some()
     }
 
-    /// The same without what is done at `mmap` and its kin.
+    /// Returns the options without those that concern `mmap` and its relatives.
     pub fn without_mappings(self) -> Self {
         Self {
             munmap: false,
@@ -59,9 +59,9 @@ impl Options {
         }
     }
 
-    /// Reads what `value_of` answers for each variable. An empty value is as
-    /// none. A value that the option cannot have is told to `wrong`, and the
-    /// option is as if it were not set.
+    /// Reads the options from the variables that `value_of` returns. An empty value
+    /// counts as unset. An invalid value is passed to `report_invalid`, and its option
+    /// counts as unset.
     ///
     /// ```
     /// use tenure_options::Options;
@@ -72,17 +72,17 @@ impl Options {
     /// ```
     pub fn read<'a>(
         value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
-        mut wrong: impl FnMut(&'static OptionRow, &'a [u8]),
+        mut report_invalid: impl FnMut(&'static OptionRow, &'a [u8]),
     ) -> Self {
         let mut options = Self::OFF;
-        // Off is off, whatever its threshold.
+        // `TENURE_HEAP=0` overrides a threshold.
         let mut heap = None;
         for row in &TABLE {
             let Some(text) = value_of(row.variable).filter(|text| !text.is_empty()) else {
                 continue;
             };
             let Some(value) = row.value(text) else {
-                wrong(row, text);
+                report_invalid(row, text);
                 continue;
             };
             match (row.name, value) {
@@ -99,8 +99,8 @@ impl Options {
                 (OptionName::Exit, Value::On(is_on)) => options.exit = is_on,
                 (OptionName::Stats, Value::On(is_on)) => options.stats = is_on,
                 (OptionName::Verbose, Value::On(is_on)) => options.verbose = is_on,
-                // The table says of which kind each is.
-                (_, Value::On(_) | Value::Bytes(_)) => wrong(row, text),
+                // The table gives each option's kind, so no other pair occurs.
+                (_, Value::On(_) | Value::Bytes(_)) => report_invalid(row, text),
             }
         }
         match heap {
@@ -121,7 +121,7 @@ enum Value {
 }
 
 impl OptionRow {
-    /// Whether the option can be set to this.
+    /// Returns whether the option can be set to this value.
     pub fn accepts(&self, text: &str) -> bool {
         self.value(text.as_bytes()).is_some()
     }
@@ -133,8 +133,8 @@ impl OptionRow {
             Kind::Switch if text == "0" => Some(Value::On(false)),
             Kind::Switch => None,
             Kind::Word(word) => (text == word).then_some(Value::On(true)),
-            Kind::Size { least_bytes } => parse_size(text)
-                .filter(|bytes| *bytes >= least_bytes)
+            Kind::Size { min_bytes } => parse_size(text)
+                .filter(|bytes| *bytes >= min_bytes)
                 .map(Value::Bytes),
         }
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn each_option_is_read() {
+    fn every_variable_sets_its_option() {
         let everything = [
             ("TENURE_HEAP", "1"),
             ("TENURE_HEAP_THRESHOLD", "64K"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_are_a_part_of_it() {
+    fn wants_mappings_is_true_for_mapping_options() {
         for (variable, value, wanted) in [
             ("TENURE_MUNMAP", "background", true),
             ("TENURE_DISCARD", "background", true),
@@ -200,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn empty_is_as_not_set() {
+    fn empty_value_is_unset() {
         let empty: Vec<_> = TABLE.iter().map(|row| (row.variable, "")).collect();
         assert_eq!(read(&empty), (Options::OFF, Vec::new()));
     }
 
     #[test]
-    fn a_wrong_value_is_told_and_changes_nothing() {
+    fn invalid_value_is_reported_and_ignored() {
         for (variable, value) in [
             ("TENURE_HEAP", "yes"),
             ("TENURE_HEAP_THRESHOLD", "63K"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_turns_the_heap_on_unless_it_is_off() {
+    fn threshold_without_heap_0_turns_heap_on() {
         let threshold = |environment: &[_]| read(environment).0.heap_threshold_bytes;
         let row = ("TENURE_HEAP_THRESHOLD", "1M");
         assert_eq!(threshold(&[row]), Some(1 << 20));

@@ -1,8 +1,8 @@
 //! Sizes as people write them.
 
-/// Reads a size: a whole number of bytes, or of the unit that follows it, which is
-/// K, M, G or T (powers of 1024), alone or with "iB", in either case. `None` for
-/// anything else, and for what is too large to be a size.
+/// Parses a size: a whole number of bytes, or of the unit that follows it, which is K,
+/// M, G or T (powers of 1024), alone or with "iB", in either case. Returns `None` for
+/// other text, and for a size that overflows.
 ///
 /// ```
 /// use tenure_options::parse_size;
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_are_powers_of_1024() {
+    fn size_units_are_powers_of_1024() {
         for (text, bytes) in [
             ("0", 0),
             ("1", 1),
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_a_size() {
+    fn size_of_other_text_is_none() {
         let wrong = [
             "",
             "M",

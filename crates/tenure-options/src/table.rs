@@ -1,6 +1,6 @@
-//! The table.
+//! The table of options.
 
-/// An option, by name.
+/// The name of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionName {
     /// `--heap`
@@ -23,38 +23,38 @@ pub enum OptionName {
     Verbose,
 }
 
-/// What an option is set to.
+/// The kind of value that an option has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// On or off: the flag alone; in the environment 1 or 0.
     Switch,
-    /// This word, and nothing else.
+    /// This word only.
     Word(&'static str),
-    /// A size, of at least so many bytes; see [`parse_size`](crate::parse_size).
+    /// A size with a minimum; see [`parse_size`](crate::parse_size).
     Size {
-        /// The least that is allowed.
-        least_bytes: usize,
+        /// The minimum, in bytes.
+        min_bytes: usize,
     },
 }
 
-/// One option.
+/// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionRow {
-    /// Which one it is.
+    /// The option.
     pub name: OptionName,
     /// The flag of `tenure run`, without its dashes.
     pub flag: &'static str,
     /// The environment variable, which children inherit.
     pub variable: &'static str,
-    /// What it may be set to.
+    /// The kind of its value.
     pub kind: Kind,
     /// The unit of its value, if it has one.
     pub unit: Option<&'static str>,
-    /// What holds when it is not set.
+    /// The value when it is not set.
     pub default: &'static str,
-    /// What it does, in one line.
+    /// Its effect, in one line.
     pub help: &'static str,
-    /// When to turn it, and what it costs.
+    /// When to set it, and its cost.
     pub when: &'static str,
 }
 
@@ -67,28 +67,28 @@ pub static TABLE: [OptionRow; 9] = [
         kind: Kind::Switch,
         unit: None,
         default: "off",
-        help: "Serve large requests of malloc and its kin from tenure's heap",
-        when: "For programs that take and give back blocks of 256 KiB and more again and \
-               again, or grow large ones with realloc. Freed blocks are kept for a moment, \
-               then lent to the kernel, then given back; under memory pressure at once. \
-               Smaller requests go to the next allocator in line: the C library's, or one \
-               that LD_PRELOAD names. Off where address space is limited (RLIMIT_AS, \
+        help: "Serve large requests of malloc and its relatives from tenure's heap",
+        when: "For programs that allocate and free blocks of 256 KiB and more repeatedly, or \
+               grow large ones with realloc. Freed blocks are kept for reuse for a moment, \
+               then lazily freed, then returned to the kernel; under memory pressure at \
+               once. Smaller requests go to the next allocator in line: the C library's, or \
+               one that LD_PRELOAD names. Off where address space is limited (RLIMIT_AS, \
                vm.overcommit_memory=2), and together with --lock unless RLIMIT_MEMLOCK is \
-               unlimited. Once blocks have been freed there is a thread, tenure-heap: the \
-               program is one with threads.",
+               unlimited. Once blocks have been freed, the program has a second thread, \
+               tenure-decay.",
     },
     OptionRow {
         name: OptionName::HeapThreshold,
         flag: "heap-threshold",
         variable: "TENURE_HEAP_THRESHOLD",
         kind: Kind::Size {
-            least_bytes: crate::LEAST_HEAP_THRESHOLD_BYTES,
+            min_bytes: crate::MIN_HEAP_THRESHOLD_BYTES,
         },
         unit: Some("bytes"),
         default: "256K",
         help: "Serve requests of SIZE and more from tenure's heap; turns the heap on",
         when: "Lower it, to 64K at least, for programs whose blocks are just below it; raise \
-               it where only the largest are to go to tenure's heap.",
+               it to have tenure's heap serve only the largest.",
     },
     OptionRow {
         name: OptionName::Munmap,
@@ -110,9 +110,8 @@ pub static TABLE: [OptionRow; 9] = [
         unit: None,
         default: "off: the kernel frees while the caller waits",
         help: "Have madvise(MADV_DONTNEED) return at once; free the pages behind it",
-        when: "For programs that give back the contents of 4 MiB and more in one call. The \
-               memory stays in use until it is freed. Not for programs that handle \
-               userfaultfd events.",
+        when: "For programs that discard 4 MiB and more in one call. The memory stays in use \
+               until it is freed. Not for programs that handle userfaultfd events.",
     },
     OptionRow {
         name: OptionName::Lock,
@@ -121,25 +120,25 @@ pub static TABLE: [OptionRow; 9] = [
         kind: Kind::Word("onfault"),
         unit: None,
         default: "off",
-        help: "Lock all memory, each page when it is first used",
-        when: "For programs whose memory must never be swapped out or read in twice. All that \
-               is mapped counts against RLIMIT_MEMLOCK, used or not; past the limit mmap \
-               fails, also when a program that began as root gives its rights up. Where the \
-               limit forbids it at the start, the program runs without. Children that are \
-               forked have no locks; programs that they run lock their own.",
+        help: "Lock all memory, each page on its first use",
+        when: "For programs whose memory must never be swapped out or read in twice. All \
+               mappings count against RLIMIT_MEMLOCK, used or not; past the limit mmap \
+               fails, also in a program that started as root and has dropped its privileges. \
+               If the limit forbids it at the start, the program runs without. Forked \
+               children have no locks; the programs that they run lock their own memory.",
     },
     OptionRow {
         name: OptionName::Populate,
         flag: "populate",
         variable: "TENURE_POPULATE",
-        kind: Kind::Size { least_bytes: 1 },
+        kind: Kind::Size { min_bytes: 1 },
         unit: Some("bytes"),
         default: "off",
         help: "Fault private anonymous mappings of SIZE and more in when they are made",
         when: "For programs that map large memory at their start and use all of it: several \
-               threads fault it in. Where there is no room for it, or the program maps \
-               memory only to reserve it (MAP_NORESERVE, or not writable), it stays as it \
-               is. What malloc maps for itself is not populated.",
+               threads fault it in. Where headroom is too low, or the program only reserves \
+               addresses (MAP_NORESERVE, or not writable), the mapping stays as it is. \
+               Mappings that malloc makes for itself are not populated.",
     },
     OptionRow {
         name: OptionName::Exit,
@@ -147,12 +146,12 @@ pub static TABLE: [OptionRow; 9] = [
         variable: "TENURE_EXIT",
         kind: Kind::Word("background"),
         unit: None,
-        default: "off: whoever waits for the process waits for its memory to be freed",
+        default: "off: wait returns after the memory is freed",
         help: "Let the process's end be seen before its memory is freed",
-        when: "For programs with gigabytes whose end or restart somebody waits for. A second \
+        when: "For programs with gigabytes whose parent waits for their end or restart. A second \
                process, tenure-teardown, shares the memory and frees it; memory is still in \
-               use when wait returns. Processes that are forked have none: a program that goes \
-               to the background by itself must be told to stay.",
+               use when wait returns. Forked processes have none: a program that goes to the \
+               background by itself must be told to stay.",
     },
     OptionRow {
         name: OptionName::Stats,
@@ -162,7 +161,7 @@ pub static TABLE: [OptionRow; 9] = [
         unit: None,
         default: "off",
         help: "Print a summary to standard error when a program ends",
-        when: "To see what the other options did, in each program that had to do with them. \
+        when: "To see what the other options did, in each program where they did something. \
                A program that is killed, or becomes another by exec, prints none, nor does \
                a process that is forked and runs no other program.",
     },
@@ -173,9 +172,9 @@ pub static TABLE: [OptionRow; 9] = [
         kind: Kind::Switch,
         unit: None,
         default: "off",
-        help: "Print one line to standard error when a program begins: what is on",
-        when: "To see that the library is loaded, which allocator is next in line, and what \
-               could not be turned on.",
+        help: "Print one line to standard error when a program begins: the options in effect",
+        when: "To see that the library is loaded, which allocator is next in line, and which \
+               options are unavailable.",
     },
 ];
 
@@ -194,7 +193,7 @@ mod tests {
     use std::format;
 
     #[test]
-    fn rows_are_found_by_name() {
+    fn row_of_name_is_at_its_index() {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.name as usize, index);
             assert_eq!(OptionRow::of(row.name), row);
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_and_its_variable_have_one_name() {
+    fn variable_name_matches_flag() {
         for row in &TABLE {
             let name = row.flag.to_uppercase().replace('-', "_");
             assert_eq!(row.variable, format!("TENURE_{name}"));
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_size_has_a_unit() {
+    fn size_options_have_a_unit() {
         for row in &TABLE {
             let is_size = matches!(row.kind, Kind::Size { .. });
             assert_eq!(row.unit.is_some(), is_size, "{}", row.flag);
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn help_is_one_line() {
+    fn help_text_is_one_line() {
         for row in &TABLE {
             assert!(row.help.len() <= 90, "{}", row.help);
             assert!(!row.help.ends_with('.') && row.when.ends_with('.'));

@@ -1,7 +1,7 @@
-//! malloc and its kin: what is large is tenure's heap's, the rest the next
-//! allocator's.
+//! malloc and its relatives: tenure's heap serves large requests, the real allocator
+//! the others.
 //!
-//! For a small size that is a load, a comparison and a jump.
+//! For a small size that costs a load, a comparison and a jump.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{copy_nonoverlapping, null_mut};
@@ -9,25 +9,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tenure_heap as heap;
 
-use crate::aside;
-use crate::next::NEXT;
-use crate::quiet::{inside, keep_errno};
+use crate::private_heap;
+use crate::real::REAL;
+use crate::reentrancy::{preserve_errno, run_inside};
 
-/// What every block is aligned to, whatever its size.
+/// The alignment of every block, whatever its size.
 const ALIGN: usize = 16;
 
-/// From this size on requests are the heap's; larger than every size until it is on.
+/// The heap serves requests from this size on; larger than every size until it is on.
 static LARGE_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Has the heap serve what is large enough for it, from now on.
+/// Has the heap serve requests from its threshold on.
 pub(crate) fn turn_on() {
     LARGE_BYTES.store(heap::threshold_bytes(), Ordering::Relaxed);
 }
 
-/// Takes a large block; null where the next allocator is to be asked.
+/// Allocates a large block; null if the real allocator must be asked.
 #[cold]
 fn large(size: usize, align: usize) -> *mut c_void {
-    keep_errno(|| heap::allocate(size, align)).cast()
+    preserve_errno(|| heap::allocate(size, align)).cast()
 }
 
 #[inline]
@@ -39,7 +39,7 @@ fn is_large(size: usize) -> bool {
 ///
 /// # Safety
 ///
-/// As C has it, here and below.
+/// The conditions are C's, here and below.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     if is_large(size) {
@@ -48,101 +48,102 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
             return block;
         }
     }
-    // SAFETY: handed on to the caller; so below.
-    unsafe { NEXT.malloc.get()(size) }
+    // SAFETY: `malloc` has no preconditions.
+    unsafe { REAL.malloc.get()(size) }
 }
 
 /// `calloc(3)`
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    // What overflows is the next allocator's to refuse.
+    // The real allocator refuses a product that overflows.
     if count.checked_mul(size).is_some_and(is_large) {
-        let block = keep_errno(|| heap::allocate_zeroed(count * size, ALIGN));
+        let block = preserve_errno(|| heap::allocate_zeroed(count * size, ALIGN));
         if !block.is_null() {
             return block.cast();
         }
     }
-    // SAFETY: handed on to the caller.
-    unsafe { NEXT.calloc.get()(count, size) }
+    // SAFETY: `calloc` has no preconditions.
+    unsafe { REAL.calloc.get()(count, size) }
 }
 
 /// `free(3)`
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn free(ptr: *mut c_void) {
     if heap::owns(ptr.cast()) {
-        // SAFETY: the heap's own block, which the caller gives up.
-        return keep_errno(|| unsafe { heap::deallocate(ptr.cast()) });
+        // SAFETY: a block of the heap, which the caller gives up.
+        return preserve_errno(|| unsafe { heap::deallocate(ptr.cast()) });
     }
-    if aside::owns(ptr.cast()) {
-        // SAFETY: taken there, and the caller gives it up.
-        return inside(|| unsafe { aside::free(ptr.cast()) });
+    if private_heap::owns(ptr.cast()) {
+        // SAFETY: a block of the private heap, which the caller gives up.
+        return run_inside(|| unsafe { private_heap::free(ptr.cast()) });
     }
-    // SAFETY: handed on to the caller.
-    unsafe { NEXT.free.get()(ptr) }
+    // SAFETY: null, or a block of the real allocator, which the caller gives up.
+    unsafe { REAL.free.get()(ptr) }
 }
 
 /// `realloc(3)`
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
     if ptr.is_null() {
-        // SAFETY: handed on to the caller.
+        // SAFETY: `malloc` has no preconditions.
         return unsafe { malloc(size) };
     }
     if heap::owns(ptr.cast()) {
-        // SAFETY: the heap's own block.
+        // SAFETY: a live block of the heap, as `realloc` demands.
         return unsafe { realloc_large(ptr, size) };
     }
-    if aside::owns(ptr.cast()) {
-        // SAFETY: taken there.
-        let old_size = unsafe { aside::size_of_block(ptr.cast()) };
-        // SAFETY: as many bytes as it has.
+    if private_heap::owns(ptr.cast()) {
+        // SAFETY: a live block of the private heap.
+        let old_size = unsafe { private_heap::size_of_block(ptr.cast()) };
+        // SAFETY: the sizes are those of the two blocks.
         return unsafe { move_to(malloc(size), size, ptr, old_size) };
     }
     if is_large(size) {
         let block = large(size, ALIGN);
         if !block.is_null() {
-            // SAFETY: the block is the next allocator's.
-            let old_size = unsafe { NEXT.malloc_usable_size.get()(ptr) };
-            // SAFETY: as many bytes as it has.
+            // SAFETY: a live block of the real allocator.
+            let old_size = unsafe { REAL.malloc_usable_size.get()(ptr) };
+            // SAFETY: the sizes are those of the two blocks.
             return unsafe { move_to(block, size, ptr, old_size) };
         }
     }
-    // SAFETY: handed on to the caller.
-    unsafe { NEXT.realloc.get()(ptr, size) }
+    // SAFETY: a live block of the real allocator.
+    unsafe { REAL.realloc.get()(ptr, size) }
 }
 
 /// # Safety
 ///
-/// A block of the heap's.
+/// `ptr` must be a live block of the heap.
 #[cold]
 unsafe fn realloc_large(ptr: *mut c_void, size: usize) -> *mut c_void {
     if size == 0 {
-        // As the GNU C library does.
-        // SAFETY: handed on to the caller.
+        // The GNU C library does the same.
+        // SAFETY: the caller gives the block up.
         unsafe { free(ptr) };
         return null_mut();
     }
-    // SAFETY: as above.
-    let block = keep_errno(|| unsafe { heap::reallocate(ptr.cast(), size) });
+    // SAFETY: `ptr` is a live block of the heap, as the caller ensures.
+    let block = preserve_errno(|| unsafe { heap::reallocate(ptr.cast(), size) });
     if !block.is_null() {
         return block.cast();
     }
-    // SAFETY: as above.
+    // SAFETY: the block could not be resized, and is still live.
     let old_size = unsafe { heap::usable_size(ptr.cast()) };
-    // SAFETY: as many bytes as it has.
+    // SAFETY: the sizes are those of the two blocks.
     let moved = unsafe { move_to(malloc(size), size, ptr, old_size) };
     if moved.is_null() && size <= old_size {
-        // It need not move.
+        // The block fits where it is.
         return ptr;
     }
     moved
 }
 
-/// Moves the contents to a new block, unless there is none, and frees the old one.
+/// Copies the contents to a new block, unless that is null, and frees the old one.
 ///
 /// # Safety
 ///
-/// The blocks must have so many bytes.
+/// - `block` must be null or have `size` bytes; `old` must be live and have `old_size`.
+/// - Nothing may use `old` afterwards if `block` is not null.
 unsafe fn move_to(
     block: *mut c_void,
     size: usize,
@@ -150,8 +151,7 @@ unsafe fn move_to(
     old_size: usize,
 ) -> *mut c_void {
     if !block.is_null() {
-        // SAFETY: two blocks in use at the same time; the caller knows their sizes,
-        // and gives the old one up.
+        // SAFETY: two live blocks of these sizes; the caller gives the old one up.
         unsafe {
             copy_nonoverlapping(old.cast::<u8>(), block.cast::<u8>(), size.min(old_size));
             free(old);
@@ -164,14 +164,14 @@ unsafe fn move_to(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn reallocarray(ptr: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the conditions of `reallocarray` are those of `realloc`.
         Some(bytes) => unsafe { realloc(ptr, bytes) },
         None => no_memory(),
     }
 }
 
 fn no_memory() -> *mut c_void {
-    // SAFETY: always points to this thread's `errno`.
+    // SAFETY: `__errno_location` always points to this thread's `errno`.
     unsafe { *libc::__errno_location() = libc::ENOMEM };
     null_mut()
 }
@@ -182,13 +182,13 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     if is_large(size) && align.is_power_of_two() && align >= size_of::<*const c_void>() {
         let block = large(size, align);
         if !block.is_null() {
-            // SAFETY: the caller's.
+            // SAFETY: `out` is valid for a pointer, as `posix_memalign` demands.
             unsafe { *out = block };
             return 0;
         }
     }
-    // SAFETY: handed on to the caller.
-    unsafe { NEXT.posix_memalign.get()(out, align, size) }
+    // SAFETY: the conditions are those of the function of the same name.
+    unsafe { REAL.posix_memalign.get()(out, align, size) }
 }
 
 /// `aligned_alloc(3)`
@@ -200,8 +200,8 @@ pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void
             return block;
         }
     }
-    // SAFETY: handed on to the caller.
-    unsafe { NEXT.aligned_alloc.get()(align, size) }
+    // SAFETY: the function has no preconditions.
+    unsafe { REAL.aligned_alloc.get()(align, size) }
 }
 
 /// `memalign(3)`
@@ -213,15 +213,15 @@ pub unsafe extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
             return block;
         }
     }
-    // SAFETY: handed on to the caller.
-    unsafe { NEXT.memalign.get()(align, size) }
+    // SAFETY: the function has no preconditions.
+    unsafe { REAL.memalign.get()(align, size) }
 }
 
-/// `valloc(3)`. Not every allocator has it and `pvalloc`: the C library's own, asked
-/// in its stead, would answer blocks that the allocator cannot free.
+/// `valloc(3)`. Not every allocator has `valloc` and `pvalloc`; the C library's own
+/// would answer blocks that another allocator cannot free.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the function has no preconditions.
     unsafe { memalign(tenure::page_size(), size) }
 }
 
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
     match size.checked_next_multiple_of(tenure::page_size()) {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the function has no preconditions.
         Some(bytes) => unsafe { valloc(bytes) },
         None => no_memory(),
     }
@@ -239,27 +239,28 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
     if heap::owns(ptr.cast()) {
-        // SAFETY: the heap's own block.
+        // SAFETY: a live block of the heap.
         return unsafe { heap::usable_size(ptr.cast()) };
     }
-    if aside::owns(ptr.cast()) {
-        // SAFETY: taken there.
-        return unsafe { aside::size_of_block(ptr.cast()) };
+    if private_heap::owns(ptr.cast()) {
+        // SAFETY: a live block of the private heap.
+        return unsafe { private_heap::size_of_block(ptr.cast()) };
     }
-    // SAFETY: handed on to the caller.
-    unsafe { NEXT.malloc_usable_size.get()(ptr) }
+    // SAFETY: null, or a live block of the real allocator.
+    unsafe { REAL.malloc_usable_size.get()(ptr) }
 }
 
-/// `free_sized`, of C23: a C library that has it would free the block itself.
+/// `free_sized`, of C23; hooked because a C library that has it would free the block
+/// itself.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn free_sized(ptr: *mut c_void, _: usize) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the conditions of `free_sized` include those of `free`.
     unsafe { free(ptr) }
 }
 
 /// `free_aligned_sized`, of C23.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn free_aligned_sized(ptr: *mut c_void, _: usize, _: usize) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the conditions of `free_aligned_sized` include those of `free`.
     unsafe { free(ptr) }
 }

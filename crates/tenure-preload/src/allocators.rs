@@ -1,8 +1,9 @@
-//! Where the code of the allocators lies.
+//! The address ranges of the allocators' code.
 //!
-//! An allocator maps and unmaps memory with its locks held. Tenure's verbs allocate;
-//! called from inside an allocator they would wait for those locks. So what the
-//! allocators, and this library, ask of the kernel they get from the kernel.
+//! An allocator maps and unmaps memory with its locks held, and tenure's verbs
+//! allocate: a verb called from inside an allocator would wait for those locks. The
+//! system calls of the allocators and of this library therefore always go to the
+//! kernel.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -10,14 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::sys;
 
-/// The first byte of an object's code and data, and the one behind them.
-struct Place {
+/// The first address of an object's code and data, and the one behind the last.
+struct CodeRange {
     start: AtomicUsize,
     end: AtomicUsize,
 }
 
-impl Place {
-    const fn nowhere() -> Self {
+impl CodeRange {
+    const fn empty() -> Self {
         Self {
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
@@ -25,46 +26,46 @@ impl Place {
     }
 }
 
-/// The allocator that the program uses (this library, unless it has its own), and
-/// the one next in line.
-static PLACES: [Place; 2] = [const { Place::nowhere() }; 2];
+/// The object whose `malloc` the program uses (this library, unless the program has its
+/// own), and that of the real allocator.
+static CODE_RANGES: [CodeRange; 2] = [const { CodeRange::empty() }; 2];
 
-/// Whether a return address lies in an allocator. Before [`find`] none does.
-pub(crate) fn contain(caller: usize) -> bool {
-    PLACES.iter().any(|place| {
-        let start = place.start.load(Ordering::Relaxed);
-        let end = place.end.load(Ordering::Relaxed);
+/// Returns whether a return address lies in an allocator. Before [`find`] none does.
+pub(crate) fn contains(caller: usize) -> bool {
+    CODE_RANGES.iter().any(|code| {
+        let start = code.start.load(Ordering::Relaxed);
+        let end = code.end.load(Ordering::Relaxed);
         (start..end).contains(&caller)
     })
 }
 
-/// Finds where the objects are that the functions come from. Answers whether both
-/// were found.
+/// Finds the objects that define these functions. Returns whether both were found.
 pub(crate) fn find(functions: [*const c_void; 2]) -> bool {
-    PLACES.iter().zip(functions).all(|(place, function)| {
+    CODE_RANGES.iter().zip(functions).all(|(code, function)| {
         let found = extent(function);
         if let Some(range) = &found {
-            place.start.store(range.start, Ordering::Relaxed);
-            place.end.store(range.end, Ordering::Relaxed);
+            code.start.store(range.start, Ordering::Relaxed);
+            code.end.store(range.end, Ordering::Relaxed);
         }
         found.is_some()
     })
 }
 
-/// Where the object lies that has this address.
+/// Returns the range of the object that contains this address.
 fn extent(address: *const c_void) -> Option<Range<usize>> {
     struct Search {
         address: usize,
         found: Option<Range<usize>>,
     }
-    unsafe extern "C" fn look(
+    unsafe extern "C" fn visit(
         info: *mut libc::dl_phdr_info,
         _: usize,
         search: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader's own, during this call; and what `extent` passes.
+        // SAFETY: the loader passes its own data, valid during this call, and
+        // `extent`'s `Search`.
         let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
-        // SAFETY: as the loader says.
+        // SAFETY: the loader's pointer and count describe one array.
         let headers =
             unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
         let parts = headers
@@ -87,12 +88,12 @@ fn extent(address: *const c_void) -> Option<Range<usize>> {
         address: address.addr(),
         found: None,
     };
-    // SAFETY: the function keeps to what it is given.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    // SAFETY: the callback uses only the data that it is passed.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
     search.found
 }
 
-/// The definitions of `malloc` that the program uses and that is next in line.
+/// Returns the definition of `malloc` that the program uses, and the next one.
 pub(crate) fn mallocs() -> [*const c_void; 2] {
     [
         sys::symbol(c"malloc").cast_const(),
@@ -105,9 +106,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_extent_of_an_object_has_its_code_and_data() {
+    fn extent_of_address_covers_code_and_data() {
         static DATA: AtomicUsize = AtomicUsize::new(1);
-        let code = extent(contain as *const c_void).unwrap();
+        let code = extent(contains as *const c_void).unwrap();
         let data = (&raw const DATA).cast::<c_void>();
         assert_eq!(extent(data), Some(code.clone()));
         let other = extent(libc::getpid as *const c_void).unwrap();

@@ -1,30 +1,49 @@
 //! `libtenure_preload.so`: tenure under programs that nobody recompiles.
 //!
-//! Named in LD_PRELOAD, it stands between a program and its C library. What it
-//! does there the variables of [`tenure_options`] say, which `tenure run` sets;
-//! without any it does nothing.
+//! Named in LD_PRELOAD, the library stands between a program and its C library. The
+//! environment variables of [`tenure_options`], which `tenure run` sets, say what it does
+//! there; without any it does nothing. (Terms: the glossary in ARCHITECTURE.md.)
 //!
-//! - `allocate`: malloc and its kin. Large requests go to tenure's heap, the
-//!   others to the next allocator in line (`next`).
-//! - `map`: mmap, munmap, mremap and madvise, as the options ask.
-//! - `summary`: what was done, told when the process ends.
+//! - `allocate`: malloc and its relatives. Tenure's heap serves large requests, the real
+//!   allocator (`real`) the others.
+//! - `map`: mmap, munmap, mremap and madvise, with the options in effect.
+//! - `private_heap`: memory for tenure itself, and for requests that arrive while the
+//!   real allocator is being resolved.
+//! - `reentrancy`: calls of tenure's verbs from inside a program that does not expect
+//!   them.
+//! - `summary`: the line that is printed when the process ends.
 //!
-//! It fails open: until it is ready, and whenever there is a doubt, the real
-//! function is called. Before it is ready it allocates nothing.
+//! # The real allocator
+//!
+//! The first call resolves the real allocator's functions with dlsym: the C library's, or
+//! those of an allocator that is loaded between it and this library. dlsym may allocate
+//! itself; the private heap, which reserves 64 MiB of addresses and makes 256 KiB of them
+//! usable at a time, serves those requests.
+//!
+//! # Failing open
+//!
+//! The library fails open: a request that the heap does not serve, a range that tenure
+//! refuses, and every call before the library is ready go to the real function. Before it
+//! is ready it allocates nothing.
+//!
+//! # Start-up
+//!
+//! The library starts after the constructors of other libraries, whose blocks are the
+//! real allocator's. In set-user-ID programs (`AT_SECURE`) it does nothing.
 
-// Of the functions that programs call, tests call few.
+// Unit tests call only a few of the exported functions.
 #![cfg_attr(test, allow(dead_code))]
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("who calls mmap and its kin is found out on x86-64 and aarch64 only");
+compile_error!("the entry points of mmap and its relatives exist for x86-64 and aarch64 only");
 
 mod allocate;
 mod allocators;
-mod aside;
 mod line;
 mod map;
-mod next;
-mod quiet;
+mod private_heap;
+mod real;
+mod reentrancy;
 mod start;
 mod summary;
 mod sys;

@@ -1,34 +1,34 @@
-//! Lines on standard error, made without a heap.
+//! Lines on standard error, formatted without a heap.
 
 use std::fmt::{self, Write as _};
 
 use crate::sys;
 
-/// Text of one write, cut off at its end.
+/// The text of one write, truncated if it is too long.
 pub(crate) struct Line {
-    bytes: [u8; Self::MOST_BYTES],
+    bytes: [u8; Self::MAX_BYTES],
     len: usize,
 }
 
 impl Line {
-    const MOST_BYTES: usize = 1024;
+    const MAX_BYTES: usize = 1024;
 
     pub(crate) fn new() -> Self {
         Self {
-            bytes: [0; Self::MOST_BYTES],
+            bytes: [0; Self::MAX_BYTES],
             len: 0,
         }
     }
 
-    /// Adds text, as far as there is room.
+    /// Adds text, up to the capacity of the line.
     pub(crate) fn add(&mut self, text: fmt::Arguments<'_>) {
-        // It is cut off, never refused.
+        // Text that does not fit is truncated, so writing never fails.
         let _ = self.write_fmt(text);
     }
 
     /// Ends the line.
     pub(crate) fn end(&mut self) {
-        self.len = self.len.min(Self::MOST_BYTES - 1);
+        self.len = self.len.min(Self::MAX_BYTES - 1);
         self.bytes[self.len] = b'\n';
         self.len += 1;
     }
@@ -44,23 +44,23 @@ impl Line {
 
 impl fmt::Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = Self::MOST_BYTES - self.len;
-        let part = &text.as_bytes()[..text.len().min(room)];
+        let free_bytes = Self::MAX_BYTES - self.len;
+        let part = &text.as_bytes()[..text.len().min(free_bytes)];
         self.bytes[self.len..self.len + part.len()].copy_from_slice(part);
         self.len += part.len();
         Ok(())
     }
 }
 
-/// Says something to whoever started the program.
-pub(crate) fn say(text: fmt::Arguments<'_>) {
+/// Prints a message to standard error.
+pub(crate) fn print(text: fmt::Arguments<'_>) {
     let mut line = Line::new();
     line.add(format_args!("tenure: {text}"));
     line.end();
     line.write_to(libc::STDERR_FILENO);
 }
 
-/// Bytes, in the largest binary unit of which there is at least one.
+/// Bytes, displayed in the largest binary unit of which there is at least one.
 pub(crate) struct Bytes(pub(crate) u64);
 
 impl fmt::Display for Bytes {
@@ -85,16 +85,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_cut_off_and_still_ends() {
+    fn long_line_is_truncated_with_newline() {
         let mut line = Line::new();
         line.add(format_args!("{:2000}", "x"));
         line.end();
-        assert_eq!(line.as_bytes().len(), Line::MOST_BYTES);
+        assert_eq!(line.as_bytes().len(), Line::MAX_BYTES);
         assert!(line.as_bytes().starts_with(b"x ") && line.as_bytes().ends_with(b" \n"));
     }
 
     #[test]
-    fn bytes_have_a_unit() {
+    fn bytes_display_has_binary_unit() {
         for (bytes, text) in [
             (0, "0 bytes"),
             (1023, "1023 bytes"),

@@ -1,55 +1,56 @@
-//! What the library does when it is loaded.
+//! Start-up: reads the options and turns them on when the library is loaded.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
-use tenure::{LockAll, LockMode, teardown};
+use tenure::{LockMode, lock::LockScope, teardown};
 use tenure_heap::HeapOptions;
 use tenure_options::Options;
 
 use crate::line::{self, Bytes, Line};
-use crate::quiet::inside;
-use crate::{allocate, allocators, aside, map, next, summary, sys};
+use crate::reentrancy::run_inside;
+use crate::{allocate, allocators, map, private_heap, real, summary, sys};
 
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
-/// Runs before the program's own code, and behind the constructors of most other
-/// libraries: what these have asked for was the next allocator's.
+/// Runs before the program's own code, and after the constructors of most other
+/// libraries, whose blocks are the real allocator's.
 unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environ: *const *const c_char) {
-    next::look_up();
+    real::resolve();
     if sys::is_secure() {
         return;
     }
-    // SAFETY: so the loader calls constructors.
+    // SAFETY: the loader passes the environment to constructors.
     let variables = unsafe { Variables::new(environ) };
-    let wrong = |row: &tenure_options::OptionRow, value: &[u8]| {
+    let report_invalid = |row: &tenure_options::OptionRow, value: &[u8]| {
         let value = OsStr::from_bytes(value).display();
-        line::say(format_args!(
+        line::print(format_args!(
             "{}={value} is not understood, and left out",
             row.variable
         ));
     };
-    let options = Options::read(|name| variables.value_of(name), wrong);
+    let options = Options::read(|name| variables.value_of(name), report_invalid);
     if options == Options::OFF {
         return;
     }
-    // Without it nothing of tenure can work.
-    if !aside::has_room() {
-        return without("everything", &"there are not enough addresses (RLIMIT_AS)");
+    // Every part of tenure needs the private heap.
+    if !private_heap::is_available() {
+        return print_left_out("everything", &"there are not enough addresses (RLIMIT_AS)");
     }
-    inside(|| turn_on(options));
+    run_inside(|| turn_on(options));
 }
 
-/// The environment as a program finds it when it begins.
+/// The environment with which the program was started.
 struct Variables(*const *const c_char);
 
 impl Variables {
     /// # Safety
     ///
-    /// An array of strings that ends with NULL, and stays.
+    /// `environ` must be null or an array of strings that ends with NULL, and must stay
+    /// valid.
     unsafe fn new(environ: *const *const c_char) -> Self {
         Self(environ)
     }
@@ -60,74 +61,74 @@ impl Variables {
             return None;
         }
         loop {
-            // SAFETY: not past the NULL at the end of the array.
+            // SAFETY: the loop does not pass the NULL at the end of the array.
             let entry = unsafe { *next };
             if entry.is_null() {
                 return None;
             }
-            // SAFETY: a string of the environment.
+            // SAFETY: an entry of the environment is a string.
             let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
             let value = entry.strip_prefix(name.as_bytes());
             if let Some(value) = value.and_then(|rest| rest.strip_prefix(b"=")) {
                 return Some(value);
             }
-            // SAFETY: as above.
+            // SAFETY: the entry is not the NULL at the end of the array.
             next = unsafe { next.add(1) };
         }
     }
 }
 
-/// Turns on what is asked for, and says what cannot be had.
+/// Turns the options on, and prints those that are unavailable.
 fn turn_on(options: Options) {
     let mallocs = allocators::mallocs();
     let [in_use, next] = mallocs;
     let has_own_malloc = in_use != allocate::malloc as *const _;
     let mut on = options;
 
-    // While there is one thread: a fork may come at any moment from then on.
-    aside::stay_whole_in_children();
+    // While there is one thread: later a fork may come at any moment.
+    private_heap::register_atfork();
     tenure::prepare();
     if options.stats {
         summary::turn_on();
     }
-    // Before the heap reserves its addresses: they are locked as all that comes.
+    // Before the heap reserves its addresses: MCL_FUTURE covers them as well.
     if options.lock
-        && let Err(error) = tenure::lock_all(LockAll::CurrentAndFuture, LockMode::OnFault)
+        && let Err(error) = tenure::lock::lock_all(LockScope::CurrentAndFuture, LockMode::OnFault)
     {
-        without("lock=onfault", &error);
+        print_left_out("lock=onfault", &error);
         on.lock = false;
     }
     if let Some(threshold_bytes) = options.heap_threshold_bytes
         && let Err(reason) = turn_heap_on(threshold_bytes, has_own_malloc, on.lock)
     {
-        without("heap", &reason);
+        print_left_out("heap", &reason);
         on.heap_threshold_bytes = None;
     }
     if options.exit
         && let Err(error) = teardown::enable()
     {
-        without("exit=background", &error);
+        print_left_out("exit=background", &error);
         on.exit = false;
     }
     if on.wants_mappings() {
         if allocators::find(mallocs) {
             map::turn_on(&on);
         } else {
-            without(
-                "what concerns mappings",
-                &"the loader does not tell where allocators are",
+            print_left_out(
+                "every option for mappings",
+                &"the loader does not report where allocators are",
             );
             on = on.without_mappings();
         }
     }
     if options.verbose {
         let next = sys::object_of(next).map_or(c"?", |(file, _)| file);
-        tell(&on, next);
+        print_options(&on, next);
     }
 }
 
-fn without(option: &str, reason: &dyn std::fmt::Display) {
-    line::say(format_args!("{option} is left out: {reason}"));
+fn print_left_out(option: &str, reason: &dyn std::fmt::Display) {
+    line::print(format_args!("{option} is left out: {reason}"));
 }
 
 #[expect(
@@ -138,31 +139,31 @@ fn turn_heap_on(
     threshold_bytes: usize,
     has_own_malloc: bool,
     is_locked: bool,
-) -> Result<(), Trouble> {
+) -> Result<(), HeapUnavailable> {
     if has_own_malloc {
-        return Err(Trouble::OwnMalloc);
+        return Err(HeapUnavailable::OwnMalloc);
     }
-    // The heap reserves terabytes. With everything locked they would be charged,
-    // and be charged still when a program that began as root gives its rights up:
-    // no mmap would succeed any more.
+    // The heap reserves terabytes. With everything locked they would be charged, also
+    // after a program that started as root has dropped its privileges: every mmap would
+    // fail from then on.
     if is_locked && !sys::may_lock_any_amount() {
-        return Err(Trouble::Limit);
+        return Err(HeapUnavailable::Limit);
     }
     let mut options = HeapOptions::default();
     options.threshold_bytes = threshold_bytes;
-    tenure_heap::start(options).map_err(Trouble::Heap)?;
+    tenure_heap::start(options).map_err(HeapUnavailable::Heap)?;
     allocate::turn_on();
     Ok(())
 }
 
-/// Why there is no heap.
-enum Trouble {
+/// The reason why the heap is off.
+enum HeapUnavailable {
     OwnMalloc,
     Limit,
     Heap(tenure::Error),
 }
 
-impl std::fmt::Display for Trouble {
+impl std::fmt::Display for HeapUnavailable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::OwnMalloc => f.write_str("the program has a malloc of its own"),
@@ -175,8 +176,8 @@ impl std::fmt::Display for Trouble {
     }
 }
 
-/// One line: what is on.
-fn tell(on: &Options, next: &CStr) {
+/// Prints one line with the options that are on.
+fn print_options(on: &Options, next: &CStr) {
     let size = |bytes: Option<usize>| Bytes(bytes.unwrap_or(0) as u64);
     let heap_bytes = on.heap_threshold_bytes;
     let populate_bytes = on.populate_bytes;

@@ -1,4 +1,4 @@
-//! What was done, told when the process ends.
+//! The summary that is printed when the process ends.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use tenure::Count;
 
 use crate::line::{Bytes, Line};
-use crate::quiet::inside;
+use crate::reentrancy::run_inside;
 use crate::sys;
 
-/// The process that tells, if any: what it forks does not.
-static TELLER: AtomicI32 = AtomicI32::new(0);
+/// The process that prints the summary; 0 for none. Forked children do not.
+static REPORTING_PID: AtomicI32 = AtomicI32::new(0);
 
-/// A copy of standard error, for many programs close that before they end; it is
-/// where nobody looks for a descriptor.
-static COPY: AtomicI32 = AtomicI32::new(-1);
+/// A copy of standard error, because many programs close that before they end. Its
+/// number is high, where programs do not expect a descriptor.
+static STDERR_COPY: AtomicI32 = AtomicI32::new(-1);
 const HIGH_FDS: [c_int; 2] = [1000, 100];
 
-// Which file it was. A program can close what it did not open, and open another.
+// The file behind standard error: a program can close the copy, and open another file.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
 
-/// Has the summary told at the end of this process.
+/// Has this process print the summary when it ends.
 pub(crate) fn turn_on() {
     let Some((device, inode)) = sys::identity(libc::STDERR_FILENO) else {
         return;
@@ -29,29 +29,29 @@ pub(crate) fn turn_on() {
     DEVICE.store(device, Ordering::Relaxed);
     INODE.store(inode, Ordering::Relaxed);
     let copies = HIGH_FDS.into_iter();
-    let copy = copies.filter_map(|least| sys::copy_descriptor(libc::STDERR_FILENO, least));
-    COPY.store(copy.take(1).next().unwrap_or(-1), Ordering::Relaxed);
+    let copy = copies.filter_map(|min_fd| sys::copy_descriptor(libc::STDERR_FILENO, min_fd));
+    STDERR_COPY.store(copy.take(1).next().unwrap_or(-1), Ordering::Relaxed);
 
-    /// Whoever reads standard error to its end must not wait for a child that has
-    /// closed it.
+    /// Closes the copy in the child: a reader of standard error must not wait for a
+    /// child that has closed it.
     unsafe extern "C" fn in_child() {
-        let copy = COPY.swap(-1, Ordering::Relaxed);
+        let copy = STDERR_COPY.swap(-1, Ordering::Relaxed);
         if is_standard_error(copy) {
             sys::close(copy);
         }
     }
     unsafe extern "C" fn at_quick_exit(_: *mut c_void) {
-        tell();
+        print_once();
     }
-    // SAFETY: this library is never unloaded. Without memory for it children keep
-    // the copy, and `quick_exit` tells nothing.
+    // SAFETY: this library is never unloaded. If memory for the registrations is
+    // unavailable, children keep the copy, and `quick_exit` prints nothing.
     unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
         __cxa_at_quick_exit(at_quick_exit, std::ptr::null_mut());
     }
-    // The page of counters is made now, not in the middle of `_exit`.
+    // Maps the page of counters now, not in the middle of `_exit`.
     tenure::stats();
-    TELLER.store(sys::pid(), Ordering::Release);
+    REPORTING_PID.store(sys::pid(), Ordering::Release);
 }
 
 unsafe extern "C" {
@@ -69,21 +69,21 @@ fn is_standard_error(fd: c_int) -> bool {
     fd >= 0 && sys::identity(fd) == Some(known)
 }
 
-/// After `exit` has run the program's own functions.
+/// Runs after `exit` has run the program's own functions.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = {
     extern "C" fn at_exit() {
-        tell();
+        print_once();
     }
     at_exit
 };
 
-/// `_exit(2)`: with a summary before it.
+/// `_exit(2)`, after printing the summary.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn _exit(status: c_int) -> ! {
-    tell();
+    print_once();
     sys::exit_group(status)
 }
 
@@ -94,44 +94,45 @@ pub extern "C" fn _Exit(status: c_int) -> ! {
     _exit(status)
 }
 
-/// Tells it once, in the process that has been asked to. May run in a signal handler:
-/// it takes no lock that this thread may have.
-fn tell() {
+/// Prints the summary once, in the process that was chosen. May run in a signal
+/// handler: it takes no lock that this thread may hold.
+fn print_once() {
     let me = sys::pid();
-    // Also not in a child that shares our memory until it runs another program.
-    if TELLER
+    // A vfork child, which shares the memory until it calls exec, prints nothing
+    // either.
+    if REPORTING_PID
         .compare_exchange(me, 0, Ordering::AcqRel, Ordering::Relaxed)
         .is_err()
     {
         return;
     }
-    let fds = [COPY.load(Ordering::Relaxed), libc::STDERR_FILENO];
+    let fds = [STDERR_COPY.load(Ordering::Relaxed), libc::STDERR_FILENO];
     let Some(fd) = fds.into_iter().find(|fd| is_standard_error(*fd)) else {
         return;
     };
-    inside(|| {
-        if let Some(text) = text(me) {
+    run_inside(|| {
+        if let Some(text) = summary_line(me) {
             text.write_to(fd);
         }
     });
 }
 
-/// `None` where there was nothing to do.
-fn text(pid: i32) -> Option<Line> {
+/// Returns the summary; `None` if tenure did nothing.
+fn summary_line(pid: i32) -> Option<Line> {
     let mut text = Line::new();
     let name = sys::program_name().to_string_lossy();
     text.add(format_args!("tenure: {name} (process {pid}):"));
     let heap = tenure_heap::stats();
-    let served = heap.from_warm + heap.from_lazy + heap.from_given + heap.from_new;
+    let served = heap.from_dirty + heap.from_muzzy + heap.from_retained + heap.from_new;
     let mut any = served > 0;
     if any {
-        let (warm, moved) = (heap.from_warm, heap.moved);
-        let (live, given_back) = (heap.live_bytes as u64, heap.given_back_bytes as u64);
+        let (dirty, moved) = (heap.from_dirty, heap.moved);
+        let (live, returned) = (heap.live_bytes as u64, heap.returned_bytes as u64);
         text.add(format_args!(
-            " heap: {served} blocks served, {warm} of them without a system call; {moved} \
+            " heap: {served} blocks served, {dirty} of them without a system call; {moved} \
              grown by moving pages; {} in use at the end, {} given back to the kernel",
             Bytes(live),
-            Bytes(given_back)
+            Bytes(returned)
         ));
     }
     let stats = tenure::stats();
@@ -145,7 +146,7 @@ fn text(pid: i32) -> Option<Line> {
     };
     add("unmapped", stats.munmap);
     add("discarded", stats.discard);
-    add("freed in the background", stats.carried_off);
+    add("freed in the background", stats.deferred_free);
     add("populated", stats.populate);
     text.end();
     any.then_some(text)

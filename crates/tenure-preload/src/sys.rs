@@ -1,45 +1,45 @@
-//! The system calls and the loader's functions that the library needs, with the
-//! errors of their C functions: -1 and `errno`.
+//! The system calls and the loader's functions that the library needs. Errors are those
+//! of the C functions: -1 and `errno`.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 
-/// The next definition of a symbol behind this library.
+/// Returns the next definition of a symbol behind this library (RTLD_NEXT).
 pub(crate) fn next_symbol(name: &CStr) -> *mut c_void {
-    // SAFETY: a string that ends with a NUL.
+    // SAFETY: a C string.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// The definition of a symbol that the program has.
+/// Returns the definition of a symbol that the program uses (RTLD_DEFAULT).
 pub(crate) fn symbol(name: &CStr) -> *mut c_void {
-    // SAFETY: as above.
+    // SAFETY: a C string.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
 pub(crate) fn abort() -> ! {
-    // SAFETY: has no conditions.
+    // SAFETY: `abort` has no preconditions.
     unsafe { libc::abort() }
 }
 
 /// # Safety
 ///
-/// As for `munmap(2)`.
+/// The conditions are those of `munmap(2)`.
 pub(crate) unsafe fn munmap(addr: *mut c_void, len: usize) -> c_int {
-    // SAFETY: handed on to the caller; so below.
+    // SAFETY: the caller keeps the conditions of `munmap(2)`.
     unsafe { libc::syscall(libc::SYS_munmap, addr, len) as c_int }
 }
 
 /// # Safety
 ///
-/// As for `madvise(2)`.
+/// The conditions are those of `madvise(2)`.
 pub(crate) unsafe fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the conditions of `madvise(2)`.
     unsafe { libc::syscall(libc::SYS_madvise, addr, len, advice) as c_int }
 }
 
 /// # Safety
 ///
-/// As for `mmap(2)`.
+/// The conditions are those of `mmap(2)`.
 pub(crate) unsafe fn mmap(
     addr: *mut c_void,
     len: usize,
@@ -48,14 +48,14 @@ pub(crate) unsafe fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the conditions of `mmap(2)`.
     let answer = unsafe { libc::syscall(libc::SYS_mmap, addr, len, prot, flags, fd, offset) };
     std::ptr::with_exposed_provenance_mut(answer as usize)
 }
 
 /// # Safety
 ///
-/// As for `mremap(2)`.
+/// The conditions are those of `mremap(2)`.
 pub(crate) unsafe fn mremap(
     old: *mut c_void,
     old_len: usize,
@@ -63,89 +63,88 @@ pub(crate) unsafe fn mremap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the conditions of `mremap(2)`.
     let answer = unsafe { libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) };
     std::ptr::with_exposed_provenance_mut(answer as usize)
 }
 
-/// Reserves addresses.
+/// Reserves addresses (mmap, PROT_NONE).
 pub(crate) fn reserve(len: usize) -> Option<*mut c_void> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, at a place that the kernel picks.
+    // SAFETY: a new mapping, at an address that the kernel picks.
     let start = unsafe { mmap(null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
     (start != libc::MAP_FAILED).then_some(start)
 }
 
-/// Makes reserved addresses readable and writable.
+/// Makes reserved addresses readable and writable (mprotect).
 ///
 /// # Safety
 ///
-/// They must be whole pages of the caller's own.
+/// The range must be whole pages of the caller's own reservation.
 pub(crate) unsafe fn make_usable(start: *mut c_void, len: usize) -> bool {
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: handed on to the caller.
+    // SAFETY: the range is the caller's own reservation, as it ensures.
     unsafe { libc::syscall(libc::SYS_mprotect, start, len, access) == 0 }
 }
 
 pub(crate) fn exit_group(status: c_int) -> ! {
     loop {
-        // SAFETY: ends the process, as the caller of `_exit` wants it.
+        // SAFETY: ends the process, which is what callers of `_exit` want.
         unsafe { libc::syscall(libc::SYS_exit_group, status) };
     }
 }
 
 pub(crate) fn pid() -> i32 {
-    // SAFETY: has no conditions.
+    // SAFETY: `getpid` has no preconditions.
     unsafe { libc::getpid() }
 }
 
-/// Whether the program has rights that who started it has not (`AT_SECURE`), who
-/// therefore must not change what it does.
+/// Returns whether the program has more privileges than its caller (`AT_SECURE`), who
+/// must therefore not change what it does.
 pub(crate) fn is_secure() -> bool {
-    // SAFETY: has no conditions.
+    // SAFETY: `getauxval` has no preconditions.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Writes what can be written at once; there is nobody to tell of errors.
+/// Writes what one call can write; errors are ignored, because nobody could be told.
 pub(crate) fn write(fd: c_int, text: &[u8]) {
-    // SAFETY: the text is a slice.
+    // SAFETY: pointer and length are a slice's.
     unsafe { libc::syscall(libc::SYS_write, fd, text.as_ptr(), text.len()) };
 }
 
-/// Which file a descriptor stands for.
+/// Returns the device and inode of a descriptor's file.
 pub(crate) fn identity(fd: c_int) -> Option<(u64, u64)> {
-    // SAFETY: all zeros is a `stat`.
+    // SAFETY: a `stat` of zeros is valid.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: writes to `stat`.
+    // SAFETY: the call writes to a local variable.
     let answer = unsafe { libc::fstat(fd, &raw mut stat) };
     (answer == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
-/// Copies a descriptor to the first free number from `least` on; it is closed by
-/// exec.
-pub(crate) fn copy_descriptor(fd: c_int, least: c_int) -> Option<c_int> {
-    // SAFETY: has no conditions.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, least) };
+/// Copies a descriptor to the first free number from `min_fd` on, with FD_CLOEXEC.
+pub(crate) fn copy_descriptor(fd: c_int, min_fd: c_int) -> Option<c_int> {
+    // SAFETY: `fcntl` has no preconditions on memory here.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, min_fd) };
     (copy >= 0).then_some(copy)
 }
 
 pub(crate) fn close(fd: c_int) {
-    // SAFETY: the caller's own descriptor.
+    // SAFETY: the callers close their own descriptors.
     unsafe { libc::close(fd) };
 }
 
-/// Whether locked memory has no limit.
+/// Returns whether RLIMIT_MEMLOCK is unlimited.
 pub(crate) fn may_lock_any_amount() -> bool {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: writes to `limit`.
+    // SAFETY: the call writes to a local variable.
     let answer = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
     answer == 0 && limit.rlim_cur == libc::RLIM_INFINITY
 }
 
-/// The name of the program, without its folder.
+/// Returns the name of the program, without its folder.
 pub(crate) fn program_name() -> &'static CStr {
     unsafe extern "C" {
         static program_invocation_short_name: *const std::ffi::c_char;
@@ -155,11 +154,11 @@ pub(crate) fn program_name() -> &'static CStr {
     if name.is_null() {
         return c"?";
     }
-    // SAFETY: a part of argv[0], which stays.
+    // SAFETY: a part of argv[0], which stays valid.
     unsafe { CStr::from_ptr(name) }
 }
 
-/// The file that a function's code comes from, and where that is loaded.
+/// Returns the file that a function's code comes from, and its load address.
 pub(crate) fn object_of(function: *const c_void) -> Option<(&'static CStr, usize)> {
     let mut info = libc::Dl_info {
         dli_fname: std::ptr::null(),
@@ -167,7 +166,7 @@ pub(crate) fn object_of(function: *const c_void) -> Option<(&'static CStr, usize
         dli_sname: std::ptr::null(),
         dli_saddr: null_mut(),
     };
-    // SAFETY: writes to `info`.
+    // SAFETY: the call writes to a local variable.
     let answer = unsafe { libc::dladdr(function, &raw mut info) };
     if answer == 0 || info.dli_fname.is_null() {
         return None;

@@ -1,4 +1,4 @@
-//! The C programs of tests/preload, one for each hazard: each runs without the library,
+//! Runs the C programs of tests/preload, one for each hazard: each without the library,
 //! then with it and each set of options, and with other allocators behind it.
 
 mod common;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use common::*;
 use libtest_mimic::{Completion, Trial};
 
-/// Allocators that may be next in line, by their libraries' names.
+/// The allocators that may be the real one, by their libraries' names.
 const ALLOCATORS: [&str; 3] = [
     "libjemalloc.so.2",
     "libmimalloc.so.2",
@@ -24,7 +24,11 @@ fn main() -> ExitCode {
         let mut trial = |name: String, run: fn(&Workshop, &Path) -> Verdict, source: &Path| {
             let (shop, source) = (shop.clone(), source.to_owned());
             let test = move || run(&shop, &source);
-            trials.push(Trial::ignorable_test(name, test));
+            let kind = match name.starts_with("hazard::") {
+                true => "grouped",
+                false => "grouped thorough",
+            };
+            trials.push(Trial::ignorable_test(name, test).with_kind(kind));
         };
         for source in files(&project("tests/preload"), "c") {
             let name = stem(&source);
@@ -61,7 +65,8 @@ fn with_each_set(shop: &Workshop, source: &Path) -> Verdict {
     Ok(answer)
 }
 
-/// The constructors of libraries that are loaded behind ours run before ours.
+/// The guest library's constructors run before tenure's, because it is loaded behind
+/// it.
 fn behind_a_library(shop: &Workshop, source: &Path) -> Verdict {
     let guest = shop.compile_library("guest.c");
     let wrapper = shop.compile_library("wrapper.c");
@@ -90,7 +95,7 @@ fn with_allocator(shop: &Workshop, source: &Path, allocator: &str) -> Verdict {
     Ok(answer)
 }
 
-/// Looks a library up as the compiler does.
+/// Finds a library as the compiler does.
 fn find_library(name: &str) -> Option<PathBuf> {
     let mut compiler = Command::new("cc");
     let output = ok(compiler.arg(format!("-print-file-name={name}")));

@@ -1,5 +1,5 @@
-//! Each option does what the table says, and what is not asked for is not done; what the
-//! library exports, and how it is loaded.
+//! Each option does what the table says, and nothing is done without one; the exported
+//! symbols, and how the library is loaded.
 
 mod common;
 
@@ -16,24 +16,24 @@ fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
         let tests: [Test; 14] = [
-            ("the_exported_symbols_are_the_hooks", symbols),
-            ("it_stays_when_it_is_closed", stays),
-            ("nothing_is_on_by_itself", nothing),
-            ("the_heap_serves_large_blocks", heap),
-            ("large_ranges_are_freed_in_the_background", release),
-            ("new_mappings_are_populated", populate),
-            ("memory_is_locked_on_fault", lock),
-            ("a_refused_lock_is_one_line", refused_lock),
-            ("the_heap_is_off_under_a_limited_lock", heap_and_lock),
-            ("without_addresses_everything_is_off", few_addresses),
-            ("the_helper_is_there", exit),
-            ("the_summary_comes_however_a_program_ends", summary),
-            ("one_line_says_what_is_on", verbose),
-            ("wrong_values_are_told_and_left_out", wrong),
+            ("exported_symbols_are_exactly_the_hooks", symbols),
+            ("library_is_linked_nodelete_and_now", stays),
+            ("no_option_set_changes_nothing", nothing),
+            ("heap_option_serves_large_blocks", heap),
+            ("munmap_and_discard_options_defer_the_free", release),
+            ("populate_option_faults_new_mappings_in", populate),
+            ("lock_option_locks_on_fault", lock),
+            ("refused_lock_prints_one_line", refused_lock),
+            ("heap_with_lock_and_limited_memlock_is_off", heap_and_lock),
+            ("rlimit_as_turns_options_off", few_addresses),
+            ("exit_option_starts_teardown_helper", exit),
+            ("stats_option_prints_summary_however_program_ends", summary),
+            ("verbose_option_prints_one_line", verbose),
+            ("invalid_value_is_reported_and_ignored", wrong),
         ];
         let trial = |(name, test): Test| {
             let shop = shop.clone();
-            Trial::ignorable_test(name, move || test(&shop))
+            Trial::ignorable_test(name, move || test(&shop)).with_kind("grouped")
         };
         tests.into_iter().map(trial).collect()
     })
@@ -62,8 +62,8 @@ const HOOKS: [&str; 20] = [
     "valloc",
 ];
 
-/// Without versions, so that programs that ask for a version of the C library's get
-/// them.
+/// The symbols have no versions, so that they satisfy programs that ask for a version
+/// of the C library's.
 fn symbols(_: &Workshop) -> Verdict {
     let mut nm = Command::new("nm");
     nm.args(["--dynamic", "--defined-only", "--with-symbol-versions"]);
@@ -90,7 +90,7 @@ fn stays(_: &Workshop) -> Verdict {
     Ok(Completion::Completed)
 }
 
-/// The program's lines, and ours.
+/// The program's lines, and the library's.
 struct Facts {
     lines: Vec<String>,
     ours: Vec<String>,
@@ -126,7 +126,7 @@ impl Facts {
         );
     }
 
-    /// The one line of ours.
+    /// Returns the only line of the library's.
     #[track_caller]
     fn line(&self) -> &str {
         assert_eq!(self.ours.len(), 1, "{:?}", self.ours);
@@ -186,7 +186,7 @@ fn populate(shop: &Workshop) -> Verdict {
     Ok(Completion::Completed)
 }
 
-/// Runs under a limit of the shell's `ulimit`, if that can be had.
+/// Runs the program under a limit of the shell's `ulimit`; `None` if it is refused.
 fn facts_under(shop: &Workshop, limit: &str, options: Options) -> Option<Facts> {
     let program = shop.compile(&project("tests/preload/facts/facts.c"), &[]);
     let mut command = Command::new("sh");
@@ -204,7 +204,7 @@ fn facts_under(shop: &Workshop, limit: &str, options: Options) -> Option<Facts> 
 }
 
 fn lock(shop: &Workshop) -> Verdict {
-    // Without CAP_IPC_LOCK all that is mapped must fit.
+    // Without CAP_IPC_LOCK all mappings must fit RLIMIT_MEMLOCK.
     let facts = Facts::of(shop, &[LOCK], "");
     if !facts.ours.is_empty() {
         return Ok(Completion::ignored_with(
@@ -256,7 +256,7 @@ fn heap_and_lock(shop: &Workshop) -> Verdict {
         ));
     };
     facts.tell("locked yes");
-    // Of terabytes that are locked nothing is brought in that is not used.
+    // Locking on fault brings in no page of the heap's terabytes that is not used.
     facts.tell("block 1");
     assert!(
         facts.line().contains("heap: 1 blocks served"),
@@ -267,7 +267,8 @@ fn heap_and_lock(shop: &Workshop) -> Verdict {
 }
 
 fn few_addresses(shop: &Workshop) -> Verdict {
-    // So many KiB: enough for the program, not for tenure; then not for its heap.
+    // KiB of addresses: enough for the program but not for tenure; then not for its
+    // heap.
     for (limit, option) in [("-v 60000", "everything"), ("-v 4000000", "heap")] {
         let Some(facts) = facts_under(shop, limit, &[HEAP, MUNMAP, STATS]) else {
             return Ok(Completion::ignored_with("ulimit is refused"));
@@ -287,7 +288,7 @@ fn exit(shop: &Workshop) -> Verdict {
         let reason = format!("tear-down is refused here: {:?}", facts.ours);
         return Ok(Completion::ignored_with(reason));
     }
-    // The kernel tells children where it was built so.
+    // /proc has `children` only with CONFIG_PROC_CHILDREN.
     if !std::path::Path::new("/proc/thread-self/children").exists() {
         return Ok(Completion::ignored_with(
             "/proc does not tell children here",

@@ -1,5 +1,5 @@
-//! Real programs under the library: whatever the options, they write the same and end
-//! the same as without. What is not installed is skipped.
+//! Real programs under the library: with every set of options they write the same and
+//! end the same as without it. Programs that are not installed are skipped.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use common::*;
 use libtest_mimic::{Completion, Trial};
 
-/// What a shell does, in a folder of its own, and what it needs for that.
+/// A shell script, run in a folder of its own, and the tools that it needs.
 struct Program {
     name: &'static str,
     needs: &'static [&'static str],
@@ -226,6 +226,7 @@ fn main() -> ExitCode {
     run(|| {
         let trial = |program: &'static Program| {
             Trial::ignorable_test(program.name, move || same_as_without(program))
+                .with_kind("thorough")
         };
         PROGRAMS.iter().map(trial).collect()
     })
@@ -250,7 +251,7 @@ fn same_as_without(program: &Program) -> Verdict {
         {
             return Err(format!("with {name}: {with:?}\nalone: {without:?}").into());
         }
-        // Each has something to do when all is on.
+        // With all options on, every program has a summary.
         let tells = with.summaries > 0;
         if tells && !options.contains(&STATS) || !tells && name == "all" {
             return Err(format!("with {name}: {} summaries", with.summaries).into());
@@ -259,11 +260,11 @@ fn same_as_without(program: &Program) -> Verdict {
     Ok(Completion::Completed)
 }
 
-/// What a program has told.
+/// The output and the status of a program.
 #[derive(Debug)]
 struct Told {
     stdout: String,
-    /// Without tenure's own lines.
+    /// Without the library's lines.
     stderr: String,
     status: Option<i32>,
     summaries: usize,
@@ -273,7 +274,7 @@ impl Told {
     fn by(program: &Program, options: Option<Options>, folder: &Path) -> Self {
         let script = folder.join("script");
         fs::write(&script, format!("set -eu\n{}", program.script)).unwrap();
-        // The same path each time, for some outputs name it.
+        // The path is the same each time, because some outputs contain it.
         let work = folder.join("work");
         fs::create_dir(&work).unwrap();
         let mut shell = Command::new("sh");

@@ -1,15 +1,15 @@
-//! What freeing memory costs on this machine, by size and by policy:
+//! Measures the cost of freeing memory on this machine, by size and by policy:
 //! `cargo run --release --example free_costs`
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
-    reason = "nobody else knows the memory that is mapped"
+    reason = "the example owns all memory that it passes to unsafe calls"
 )]
 
 use std::time::Instant;
 
 use rustix::mm::{Advice, madvise};
-use tenure::{FreePolicy, HugePages, Mapping, PageRange, page_size};
+use tenure::{HugePages, Mapping, PageRange, lazy_free::FreePolicy, page_size};
 
 const ROUNDS: usize = 201;
 

@@ -1,11 +1,11 @@
-//! What the budget of a `LockedFile` costs on this machine:
+//! Measures the cost of the budget of a `LockedFile` on this machine:
 //! `cargo run --release --example locked_file_costs -- [FOLDER]`
 //!
-//! A file of 512 MiB is made, and removed, in FOLDER (else the current one).
+//! Creates, and removes, a file of 512 MiB in FOLDER (by default the current one).
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
-    reason = "nobody else knows the file that is mapped"
+    reason = "the example owns the file, and removes its name before it maps it"
 )]
 
 use std::fs::{self, File};
@@ -26,14 +26,14 @@ const CHUNK: usize = 2 * MIB;
 const BUDGET: usize = 128 * MIB;
 const HOT: usize = 96 * MIB;
 
-type Answer<T> = Result<T, Box<dyn std::error::Error>>;
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-fn main() -> Answer<()> {
+fn main() -> Outcome<()> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
     for (kind, write_bytes) in [("base pages", page_size()), ("large folios", 64 * MIB)] {
         let file = make_file(Path::new(&folder), write_bytes)?;
         println!("{} MiB in the page cache, {kind}:", FILE / MIB);
-        one_test(&file)?;
+        evict_chunks(&file)?;
         let mut ratios = vec![];
         for _ in 0..5 {
             let without = hot_beside_cold("no budget", unsafe { LockedFile::map(&file) }?)?;
@@ -45,8 +45,9 @@ fn main() -> Answer<()> {
     Ok(())
 }
 
-/// What is written at once shares large folios, where the file system has them.
-fn make_file(folder: &Path, write_bytes: usize) -> Answer<File> {
+/// Creates the file with writes of this size. Bytes of one write share large folios if
+/// the file system has them.
+fn make_file(folder: &Path, write_bytes: usize) -> Outcome<File> {
     let path = folder.join(format!("locked_file_costs.{}", std::process::id()));
     let mut file = File::create(&path)?;
     for _ in 0..FILE / write_bytes {
@@ -71,30 +72,30 @@ fn show(what: &str, mut figures: Vec<f64>) {
     println!("  {what}: {median:.1} ({least:.1} to {most:.1})");
 }
 
-/// A look at all pages, and the test of one chunk after the other.
-fn one_test(file: &File) -> Answer<()> {
+/// Measures a scan of all pages, and the eviction of one chunk after the other.
+fn evict_chunks(file: &File) -> Outcome<()> {
     let locked = unsafe { LockedFile::map(file) }?;
     touch(&locked, 0..FILE);
-    let (mut looks, mut drops, mut returns, mut faults) = (vec![], vec![], vec![], vec![]);
+    let (mut scans, mut evictions, mut refaults, mut faults) = (vec![], vec![], vec![], vec![]);
     for _ in 0..15 {
         let began = Instant::now();
         assert_eq!(locked.locked_bytes()?, FILE);
-        looks.push(nanos(began) / (FILE / page_size()) as f64);
+        scans.push(nanos(began) / (FILE / page_size()) as f64);
     }
     for at in (0..FILE).step_by(CHUNK) {
         let began = Instant::now();
         let chunk = unsafe { locked.range().as_ptr().add(at) };
         unsafe { madvise(chunk.cast(), CHUNK, Advice::LinuxDontneedLocked) }?;
-        drops.push(nanos(began) / 1e3);
+        evictions.push(nanos(began) / 1e3);
         let before = minor_faults()?;
         let began = Instant::now();
         touch(&locked, at..at + CHUNK);
-        returns.push(nanos(began) / 1e3);
+        refaults.push(nanos(began) / 1e3);
         faults.push(minor_faults()? - before);
     }
-    show("a look, ns for each locked page", looks);
-    show("letting 2 MiB go, us", drops);
-    show("touching all of it again, us", returns);
+    show("a scan, ns for each locked page", scans);
+    show("evicting 2 MiB, us", evictions);
+    show("touching all of it again, us", refaults);
     show("... minor faults", faults);
     Ok(())
 }
@@ -103,22 +104,22 @@ fn nanos(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e9
 }
 
-/// The field `minflt` of this process.
-fn minor_faults() -> Answer<f64> {
+/// Returns the field `minflt` of `/proc/self/stat`.
+fn minor_faults() -> Outcome<f64> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let behind_name = stat.rsplit(") ").next().unwrap_or_default();
     Ok(behind_name.split(' ').nth(7).unwrap_or_default().parse()?)
 }
 
-/// One thread reads pages of the hot set at random, another reads the rest from
-/// front to back, 400 MiB a second. Returns the hot reads in a second.
-fn hot_beside_cold(what: &str, locked: LockedFile) -> Answer<f64> {
+/// Reads pages of the hot set at random in one thread, and the rest from front to back
+/// at 400 MiB a second in another. Returns the hot reads per second.
+fn hot_beside_cold(what: &str, locked: LockedFile) -> Outcome<f64> {
     const TIME: Duration = Duration::from_secs(2);
     touch(&locked, 0..HOT);
     let (done, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
     let (mut hot_share, mut locked_mib) = (vec![], vec![]);
-    let before = budget_thread_seconds();
-    thread::scope(|scope| -> Answer<()> {
+    let before = evictor_seconds();
+    thread::scope(|scope| -> Outcome<()> {
         scope.spawn(|| {
             let mut random = 1_usize;
             while !done.load(Relaxed) {
@@ -144,16 +145,19 @@ fn hot_beside_cold(what: &str, locked: LockedFile) -> Answer<f64> {
         done.store(true, Relaxed);
         Ok(())
     })?;
-    let thread_share = (budget_thread_seconds() - before) / TIME.as_secs_f64();
+    let thread_share = (evictor_seconds() - before) / TIME.as_secs_f64();
     let each_second = reads.into_inner() as f64 / TIME.as_secs_f64();
     println!("  {what}: {:.2} million hot reads/s", each_second / 1e6);
     show("... locked, MiB", locked_mib);
     show("... of the hot set locked, %", hot_share);
-    println!("  ... the thread: {:.1} % of a CPU", thread_share * 100.0);
+    println!(
+        "  ... the evictor thread: {:.1} % of a CPU",
+        thread_share * 100.0
+    );
     Ok(each_second)
 }
 
-fn hot_present(locked: &LockedFile) -> Answer<f64> {
+fn hot_present(locked: &LockedFile) -> Outcome<f64> {
     use std::os::unix::fs::FileExt;
     let mut entries = vec![0; HOT / page_size() * 8];
     let first = locked.range().start() / page_size() * 8;
@@ -163,15 +167,15 @@ fn hot_present(locked: &LockedFile) -> Answer<f64> {
     Ok(present as f64 / entries.len() as f64)
 }
 
-/// The time that the thread has run for so far.
-fn budget_thread_seconds() -> f64 {
+/// Returns the CPU time of the evictor threads so far, in seconds.
+fn evictor_seconds() -> f64 {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten();
     let nanos = tasks.filter_map(|task| {
         let task = task.ok()?.path();
         let name = fs::read_to_string(task.join("comm")).ok()?;
         let stat = fs::read_to_string(task.join("schedstat")).ok()?;
         let nanos: f64 = stat.split(' ').next()?.parse().ok()?;
-        (name.trim() == "tenure-budget").then_some(nanos)
+        (name.trim() == "tenure-evictor").then_some(nanos)
     });
     nanos.sum::<f64>() / 1e9
 }

@@ -1,9 +1,9 @@
-//! Thumbnails of more pictures than fit into memory, kept in a `VolatileCache`,
-//! and beside it in a plain `HashMap`, each in a process of its own under a
-//! memory limit: `cargo run --release --example thumbnail_cache`
+//! Keeps thumbnails of more pictures than fit into memory in a `VolatileCache`, and for
+//! comparison in a plain `HashMap`, each in a process of its own under a memory limit:
+//! `cargo run --release --example thumbnail_cache`
 //!
-//! Making the cgroup with the limit needs root; without, both live, and the map
-//! takes 190 MiB. Ends within 20 seconds.
+//! Creating the cgroup with the limit needs root. Without the cgroup neither process is
+//! killed, and the map takes 190 MiB. The example ends within 20 seconds.
 
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
@@ -19,11 +19,11 @@ mod common;
 const MIB: usize = 1 << 20;
 const LIMIT: usize = 64 * MIB;
 
-/// Of a thumbnail, in RGBA.
+/// The side of a thumbnail in pixels; a pixel has 4 bytes (RGBA).
 const SIDE: usize = 64;
 const THUMBNAIL: usize = SIDE * SIDE * 4;
 
-/// Three times the limit.
+/// So many that their thumbnails take three times the limit.
 const PICTURES: u64 = (3 * LIMIT / THUMBNAIL) as u64;
 const VIEWS: u64 = 50_000;
 
@@ -82,8 +82,8 @@ fn compare() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Views one picture after the other, some far more often than others; `view`
-/// tells whether the thumbnail had to be made.
+/// Views one picture after the other, some far more often than others. `view` returns
+/// whether it had to make the thumbnail.
 fn view_in_the_group(mut view: impl FnMut(u64) -> bool) {
     if std::env::var_os("THUMBNAILS_IN_GROUP").is_some() {
         enter_group();
@@ -92,7 +92,7 @@ fn view_in_the_group(mut view: impl FnMut(u64) -> bool) {
     let began = Instant::now();
     let (mut made, mut made_before) = (0_u64, 0);
     for views in 1..=VIEWS {
-        // As Zipf has it: the nth of them n times more rarely than the first.
+        // Zipf's law: the nth picture is viewed n times more rarely than the first.
         let nth = (PICTURES as f64).powf(random.f64()) as u64;
         made += u64::from(view(nth));
         if views % (VIEWS / 5) == 0 {
@@ -107,7 +107,7 @@ fn view_in_the_group(mut view: impl FnMut(u64) -> bool) {
     }
 }
 
-/// Makes a thumbnail; for a real one, there is a file to be read and decoded.
+/// Makes a thumbnail. A real program would read and decode a file here.
 fn shrink(picture: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(picture);
     let mut pixels = vec![0_u8; THUMBNAIL];

@@ -1,7 +1,7 @@
-//! What a `VolatileCache` costs on this machine:
+//! Measures the cost of a `VolatileCache` on this machine:
 //! `cargo run --release --example volatile_cache_costs`
 //!
-//! Takes up to 1 GiB of memory.
+//! It takes up to 1 GiB of memory.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ const MIB: usize = 1 << 20;
 
 fn main() -> tenure::Result<()> {
     println!("a hit on 10,000 values of 16 KiB, without reading them:");
-    tenure::set_hand_over_delay(Duration::from_secs(3600));
+    tenure::volatile::set_offer_delay(Duration::from_secs(3600));
     for threads in [1, 2] {
         let cache = filled(10_000, 16 * KIB)?;
-        show(&format!("used lately, {threads} threads"), || {
+        show(&format!("used recently, {threads} threads"), || {
             hits(&cache, threads, 300_000)
         });
     }
-    tenure::set_hand_over_delay(Duration::ZERO);
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     let cache = filled(10_000, 16 * KIB)?;
-    show("offered, and offered again", || hits(&cache, 1, 20_000));
-    tenure::set_hand_over_delay(Duration::from_millis(100));
+    show("offered, then offered again", || hits(&cache, 1, 20_000));
+    tenure::volatile::set_offer_delay(Duration::from_millis(100));
     show("a miss", || misses(&cache));
 
     println!("an insertion, with the bytes copied:");
@@ -47,9 +47,9 @@ fn main() -> tenure::Result<()> {
         show("  the same on the heap", || heap_ns(()));
     }
 
-    let before_kib = heap_kib();
+    let before_kib = rss_kib();
     let cache = filled(100_000, page_size())?;
-    let each = (heap_kib() - before_kib) * KIB / cache.len() - page_size();
+    let each = (rss_kib() - before_kib) * KIB / cache.len() - page_size();
     println!("  beside the value and its key of 8 bytes: {each} bytes");
     Ok(())
 }
@@ -65,7 +65,7 @@ fn fill(cache: &VolatileCache<u64>, count: u64, len: usize) -> tenure::Result<()
     (0..count).try_for_each(|key| cache.insert(key, &bytes))
 }
 
-/// How long one takes, in nanoseconds.
+/// Returns the time of one hit in nanoseconds.
 fn hits(cache: &VolatileCache<u64>, threads: u64, count: u64) -> tenure::Result<f64> {
     let began = Instant::now();
     std::thread::scope(|scope| {
@@ -102,8 +102,8 @@ fn show(what: &str, run: impl Fn() -> tenure::Result<f64>) {
     }
 }
 
-/// What this process has in memory.
-fn heap_kib() -> usize {
+/// Returns the resident memory of this process.
+fn rss_kib() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok())

@@ -1,48 +1,95 @@
-//! Control over the life of memory on stock Linux kernels.
+//! Control over the life of memory on stock Linux kernels: populate it, lock it, let
+//! the kernel reclaim it, and release it without waiting.
 //!
-//! Five verbs over one noun, an address range of whole pages:
+//! tenure wraps the kernel's memory calls (`madvise(2)`, `mlock2(2)`, `mremap(2)`,
+//! `userfaultfd(2)` and others) as five *verbs* over one noun, an address range of whole
+//! pages. It checks a range before it changes it, splits large operations so that other
+//! threads' `mmap` does not wait, and works around what kernel versions and containers
+//! lack.
 //!
-//! | verb | what it does | method |
-//! | --- | --- | --- |
-//! | populate | faults a range in now, for reading or for writing | [`Mapping::populate`] |
-//! | lock | keeps pages in memory, at once or from the first fault on | [`Mapping::lock`] |
-//! | lazy free | contents are no longer needed; the kernel takes the pages when it must | [`Mapping::lazy_free`] |
-//! | volatile | contents are wanted, but the kernel may take them, and then says so | [`VolatileBuffer`] |
-//! | release | the range goes away, or its contents do, at once for the caller | [`Mapping::munmap`], [`Mapping::discard`] |
+//! | verb | meaning | safe form | kernel calls |
+//! | --- | --- | --- | --- |
+//! | [populate] | faults a range in now, for reading or for writing | [`Mapping::populate`] | `MADV_POPULATE_READ`, `MADV_POPULATE_WRITE` |
+//! | [lock] | keeps pages resident, from now or from their first use on | [`Mapping::lock`] | `mlock`, `mlock2` |
+//! | [lazy_free] | contents are no longer needed; the kernel takes the pages when it needs them | [`Mapping::lazy_free`], [`Mapping::free`] | `MADV_FREE` |
+//! | [volatile] | contents are wanted, but the kernel may take them, and the program learns which pages it took | [`VolatileBuffer`] | `userfaultfd`, `MADV_FREE` |
+//! | [release] | the range goes away, or its contents do, and the caller does not wait | [`Mapping::munmap`], [`Mapping::discard`] | `mremap`, `munmap` |
 //!
-//! Each has a safe form on [`Mapping`], which owns its memory, and an `unsafe`
-//! form on [`PageRange`], which names any addresses of the process.
+//! Each verb has a safe form on [`Mapping`] (or [`VolatileBuffer`]), which owns its memory,
+//! and an `unsafe` form on [`PageRange`], which names any addresses of the process.
+//! Bounds given to the safe forms are byte offsets. Verbs that keep contents round them
+//! outward to whole pages; verbs that destroy contents require whole pages.
 //!
-//! Beside the verbs, [`teardown`] lets a parent's `wait` return before the memory
-//! of this process is freed.
+//! Every verb checks the mappings of its range first. If the range is not aligned, has
+//! a hole or is the wrong kind of memory, the call returns an [`Error`] that says what to
+//! do, and has changed nothing.
 //!
-//! A verb looks at the mappings before it changes anything: a range that is
-//! not aligned, has a hole or is the wrong kind of memory is an [`Error`] that
-//! says what to do, and nothing has been done.
+//! # Ways to give memory up
 //!
-//! Ready-made things stand on the verbs: [`SecretBuffer`] keeps secrets,
-//! [`VolatileCache`] as many values as there is memory for.
+//! These calls differ in what the contents and the addresses are afterwards, and in who
+//! frees the pages:
+//!
+//! | call | contents afterwards | addresses afterwards | cost for the caller | who frees the pages, and when | memory |
+//! | --- | --- | --- | --- | --- | --- |
+//! | [`lazy_free`](Mapping::lazy_free), [`free`](Mapping::free) with [`Lazy`] | old bytes or zeros, without notice, until written | mapped | a pass over the page tables; no page is freed | the kernel, when it needs memory | private anonymous |
+//! | [`free`](Mapping::free) with [`Eager`] | zeros | mapped | frees every page | the caller, before the call returns | private anonymous |
+//! | [`free`](Mapping::free) with [`Adaptive`] | as `Lazy` | mapped | as `Lazy`, or as `Eager` under [`pressure`] | the kernel, when it needs memory or pressure is severe; or the caller | private anonymous |
+//! | [`discard`](Mapping::discard) | zeros; a private file mapping reads as the file again | mapped | microseconds from 4 MiB on; files and shorter ranges are freed at once | worker threads, at once after the call | private anonymous, private file |
+//! | [`punch`](Mapping::punch) | zeros, in every process and in the file | mapped | frees every page or block | the caller, before the call returns | shared, shared file |
+//! | [`munmap`](Mapping::munmap), dropping the [`Mapping`] | none | unmapped | microseconds for anonymous memory of 4 MiB and more; otherwise frees every page | worker threads, at once after the call | all |
+//! | [`munmap_sync`](Mapping::munmap_sync) | none | unmapped | frees every page | the caller, before the call returns | all |
+//! | [`mark_volatile`](VolatileBuffer::mark_volatile) | kept until purged; then an access is SIGBUS, and [`mark_nonvolatile`](VolatileBuffer::mark_nonvolatile) tells which pages are zeros | mapped | nanoseconds; unmarking takes a pass over the pages once they have been offered to the kernel (after 100 ms) | the kernel, when it needs memory, or tenure under severe pressure | private anonymous |
+//! | [`purge`](VolatileBuffer::purge) | purged now, as if the kernel had taken them | mapped, still volatile | frees every page | the caller, before the call returns | volatile ranges |
+//!
+//! [`drain`] waits until the worker threads have freed all pending memory.
+//!
+//! [`Lazy`]: lazy_free::FreePolicy::Lazy
+//! [`Eager`]: lazy_free::FreePolicy::Eager
+//! [`Adaptive`]: lazy_free::FreePolicy::Adaptive
+//!
+//! # Containers and observation
+//!
+//! Three types use the verbs for a common purpose: [`VolatileCache`] keeps as many values
+//! as memory allows, [`SecretBuffer`] keeps keys and passwords, and [`LockedFile`] keeps the
+//! used pages of a large file resident, within a budget.
+//!
+//! [`Headroom`] tells how much more memory the process may take, [`pressure`] how short
+//! memory is, [`Residency`] what of a range or a process is in memory and how much of that
+//! is only lazily free, and [`stats()`] what tenure has done. [`teardown`] lets a parent's
+//! `wait` return before the memory of this process is freed.
 //!
 //! # Threads, forks and signals
 //!
-//! Every verb may be called from several threads at once. No signal handler is
-//! installed. The worker thread that frees memory (`tenure-free`) starts when
-//! there is work, blocks all signals, and ends when there is none. After `fork`
-//! the child has its volatile ranges protected anew, no locks, and nothing
-//! pending; a child made by a bare `clone` has not. Tear-down, where enabled,
-//! makes a process, and no child inherits it. A program that forks while other
-//! threads may be at their first call of a verb calls [`prepare()`] beforehand.
+//! Every verb may be called from several threads at once.
 //!
-//! # Features
+//! tenure installs no signal handlers, and its threads block all signals. Threads start when they
+//! are needed, and most end when they are idle: `tenure-free` frees released memory,
+//! `tenure-offer` offers volatile memory to the kernel, `tenure-pressure` watches
+//! pressure, `tenure-populate` faults pages in, and `tenure-evictor` keeps a
+//! [`LockedFile`] within its budget.
 //!
-//! Linux only. [`Features::get`] tells what the running kernel can do.
+//! After `fork` the child's volatile ranges are protected anew; the child has no locks,
+//! no pending frees, and no subscriptions to pressure. A child made by a bare `clone`
+//! system call runs no fork handlers, so its volatile ranges are not protected. Tear-down
+//! is not inherited: a child enables it for itself. A program that forks while other
+//! threads may be making their first call of a verb calls [`prepare()`] beforehand.
+//!
+//! # Kernel features
+//!
+//! tenure is for Linux only. [`Features::get`] tells what the running kernel and the
+//! container support. Verbs fall back to older calls where the meaning stays the same,
+//! and return [`Error::Unsupported`] where it would not.
+//!
+//! # Cargo features
+//!
+//! There are none.
 
 #![warn(missing_docs)]
 
 #[cfg(not(target_os = "linux"))]
-compile_error!("tenure is built on Linux's own memory calls");
+compile_error!("tenure uses system calls that only Linux has");
 
-/// The README's example runs as a test.
+/// Runs the examples of the README as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
@@ -57,23 +104,22 @@ mod prepare;
 mod ready;
 mod verbs;
 
-pub use background::freeing::ReleaseLimits;
 pub use ground::error::{Error, MemoryKind, Refused, Result};
+pub use ground::headroom_limit::HeadroomLimit;
 pub use ground::mapping::{HugePages, Mapping, MappingBuilder, MemfdPages};
 pub use ground::range::PageRange;
-pub use ground::room_bound::RoomBound;
 pub use ground::sys::cgroup::MemoryCgroup;
 pub use ground::sys::features::Features;
 pub use ground::sys::{Errno, page_size};
+pub use observation::headroom::Headroom;
 pub use observation::pressure;
 pub use observation::residency::Residency;
-pub use observation::room::Room;
 pub use observation::stats::{Count, Stats, stats};
 pub use prepare::prepare;
 pub use ready::{CacheStats, LockedFile, Pinned, SecretBuffer, VolatileCache};
-pub use verbs::teardown;
-pub use verbs::{
-    Access, BackgroundPopulate, CancelToken, FreePolicy, LazilyFreed, LockAll, LockMode, LockModes,
-    MmapRequest, Outcome, PopulateOptions, Priority, Progress, Strategy, VolatileArena,
-    VolatileBuffer, drain, lock_all, purge_all, set_hand_over_delay, unlock_all,
-};
+pub use verbs::{MmapRequest, lazy_free, lock, populate, release, teardown, volatile};
+
+pub use lock::LockMode;
+pub use populate::Access;
+pub use release::drain;
+pub use volatile::{Outcome, VolatileArena, VolatileBuffer};

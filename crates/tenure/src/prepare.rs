@@ -1,21 +1,21 @@
-//! What the verbs make at their first use, made beforehand.
+//! Initialization of the verbs' process-wide state, ahead of their first use.
 
 use crate::background::freeing;
-use crate::ground::sys::advise::finish_batch;
+use crate::ground::sys::advise::flush_lazyfree_batch;
 use crate::ground::sys::features::Features;
 use crate::ground::sys::{fork, split};
 use crate::observation::{pressure, stats};
 use crate::ready::secret;
 use crate::verbs::{lazy_free, lock, teardown, volatile};
 
-/// Makes now what the verbs would make at their first use: fork handlers, the
-/// page of counters, and the answers of [`Features::get`]. It takes less than a
-/// millisecond, starts no thread and keeps no descriptor. Calling it again does
-/// nothing.
+/// Initializes now what the verbs would initialize at their first use: fork
+/// handlers (`pthread_atfork(3)`), the page of counters, and the answers of
+/// [`Features::get`]. It takes less than a millisecond, starts no thread and
+/// keeps no descriptor. Calling it again does nothing.
 ///
-/// For programs that fork while other threads may be at their first call of a
-/// verb: the child would find it half done, and wait for ever when it calls one
-/// itself. To be called before the first thread is started.
+/// Call it, before the first thread starts, in programs that fork while other
+/// threads may be in their first call of a verb: the child would inherit that
+/// initialization half done, and wait for ever when it calls a verb itself.
 ///
 /// ```
 /// tenure::prepare();
@@ -23,7 +23,7 @@ use crate::verbs::{lazy_free, lock, teardown, volatile};
 pub fn prepare() {
     stats::begin();
     Features::get();
-    // What is refused now (ENOMEM) is asked for again by who needs it.
+    // If registration fails now (ENOMEM), the first user retries it.
     let _ = fork::generation();
     split::prepare();
     pressure::prepare();
@@ -33,5 +33,5 @@ pub fn prepare() {
     volatile::prepare();
     teardown::prepare();
     secret::prepare();
-    finish_batch();
+    flush_lazyfree_batch();
 }

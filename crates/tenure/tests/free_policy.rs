@@ -1,4 +1,4 @@
-//! When memory that is freed goes back to the kernel, under real pressure too.
+//! free: when freed memory goes back to the kernel, under real pressure too.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -13,32 +13,32 @@ use common::cgroup::{Group, enter_group};
 use common::*;
 use libtest_mimic::Completion;
 use tenure::pressure::{self, Level};
-use tenure::{Error, FreePolicy, LockMode, Mapping, PageRange, Room, page_size};
+use tenure::{Error, Headroom, LockMode, Mapping, PageRange, lazy_free::FreePolicy, page_size};
 
 tests!(
-    eager_is_at_once,
-    lazy_waits_for_the_kernel,
-    adaptive_waits_while_memory_is_plentiful,
-    taken_back_it_stays,
-    what_lazy_free_refuses_is_refused,
-    what_is_known_already_is_refused_all_the_same,
-    what_is_known_and_locked_in_part_stays_whole,
-    nothing_is_nothing,
-    what_is_done_is_counted,
-    severe_pressure_takes_what_was_freed,
-    nothing_in_use_is_lost_to_severe_pressure,
-    what_is_taken_soon_is_freed_eagerly,
-    so_it_is_where_memory_and_swap_have_one_limit,
-    what_fits_is_freed_lazily,
-    a_child_notices_by_itself,
-    who_cannot_watch_pressure_frees_eagerly;
+    eager_free_drops_pages_immediately,
+    lazy_free_keeps_pages_until_reclaim,
+    adaptive_free_without_pressure_is_lazy,
+    memory_reused_after_any_policy_is_not_reclaimed,
+    free_of_unsupported_memory_is_rejected,
+    free_of_known_range_is_still_validated,
+    free_of_known_range_locked_in_part_frees_nothing,
+    free_of_empty_range_is_ok,
+    free_is_counted_by_effective_policy,
+    severe_pressure_reclaims_freed_memory,
+    severe_pressure_keeps_memory_in_use,
+    quickly_reclaimed_memory_is_freed_eagerly,
+    quickly_reclaimed_memory_under_memsw_limit_is_freed_eagerly,
+    memory_below_limit_is_freed_lazily,
+    forked_child_switches_to_eager_by_itself,
+    free_without_pressure_watcher_is_eager;
     children:
     free_before_severe_pressure,
-    use_again_before_severe_pressure,
-    free_more_than_fits,
-    free_what_fits,
-    fork_and_free_more_than_fits,
-    free_without_a_watcher,
+    rewrite_before_severe_pressure,
+    free_beyond_limit,
+    free_below_limit,
+    fork_and_free_beyond_limit,
+    free_without_watcher,
 );
 
 const POLICIES: [FreePolicy; 3] = [FreePolicy::Eager, FreePolicy::Lazy, FreePolicy::Adaptive];
@@ -50,44 +50,44 @@ fn filled(page_count: usize) -> Mapping {
     memory
 }
 
-fn eager_is_at_once() {
+fn eager_free_drops_pages_immediately() {
     let idle = filled(512).free(FreePolicy::Eager).unwrap();
     assert_eq!(count_present(idle.range()), 0);
-    let memory = idle.take_back().unwrap();
+    let memory = idle.reuse().unwrap();
     assert!(is_zero(memory.range()));
 }
 
-fn lazy_waits_for_the_kernel() {
+fn lazy_free_keeps_pages_until_reclaim() {
     let idle = filled(512).free(FreePolicy::Lazy).unwrap();
     assert_eq!(count_present(idle.range()), 512);
     page_out_all(idle.range());
 }
 
-fn adaptive_waits_while_memory_is_plentiful() -> Completion {
+fn adaptive_free_without_pressure_is_lazy() -> Completion {
     let first = filled(512).free(FreePolicy::Adaptive).unwrap();
     if pressure::level() != Level::None {
         return skip("there is memory pressure on this machine");
     }
     // The second time the range is known.
-    let memory = first.take_back().unwrap();
+    let memory = first.reuse().unwrap();
     fill(memory.range());
     let idle = memory.free(FreePolicy::Adaptive).unwrap();
     assert_eq!(count_present(idle.range()), 512);
     page_out_all(idle.range());
-    assert!(is_zero(idle.take_back().unwrap().range()));
+    assert!(is_zero(idle.reuse().unwrap().range()));
     Completion::Completed
 }
 
-fn taken_back_it_stays() {
+fn memory_reused_after_any_policy_is_not_reclaimed() {
     for policy in POLICIES {
-        let memory = filled(512).free(policy).unwrap().take_back().unwrap();
+        let memory = filled(512).free(policy).unwrap().reuse().unwrap();
         fill(memory.range());
         page_out(memory.range());
         assert!(is_filled(memory.range()), "{policy:?}");
     }
 }
 
-fn what_lazy_free_refuses_is_refused() {
+fn free_of_unsupported_memory_is_rejected() {
     for policy in POLICIES {
         let holed = filled(64);
         raw_unmap(pages(holed.range(), 20, 1));
@@ -116,9 +116,9 @@ fn what_lazy_free_refuses_is_refused() {
     }
 }
 
-/// Ranges that were freed adaptively are not looked at again; then the kernel
-/// itself refuses.
-fn what_is_known_already_is_refused_all_the_same() {
+/// Checks ranges that were freed adaptively before: tenure does not look them up again, so
+/// the kernel itself rejects them.
+fn free_of_known_range_is_still_validated() {
     let freed = |memory: &Mapping| {
         unsafe { memory.range().free(FreePolicy::Adaptive) }.unwrap();
         fill(memory.range());
@@ -137,12 +137,12 @@ fn what_is_known_already_is_refused_all_the_same() {
     assert!(matches!(refused.error, Error::Hole { .. }), "{refused}");
 }
 
-fn what_is_known_and_locked_in_part_stays_whole() {
+fn free_of_known_range_locked_in_part_frees_nothing() {
     let memory = anonymous(64);
     let range = memory.range();
     unsafe { range.free(FreePolicy::Adaptive) }.unwrap();
     fill(range);
-    // Of tenure's own and of another's: neither is looked up again.
+    // Neither tenure's own locks nor foreign ones are looked up again.
     for lock in [
         |part: PageRange| unsafe { part.lock(LockMode::OnFault) }.unwrap(),
         raw_lock_on_fault,
@@ -150,20 +150,20 @@ fn what_is_known_and_locked_in_part_stays_whole() {
         lock(pages(range, 60, 4));
         let refused = unsafe { range.free(FreePolicy::Adaptive) }.unwrap_err();
         assert!(matches!(refused, Error::Locked { .. }), "{refused}");
-        finish_all_batches();
+        flush_all_batches();
         page_out(pages(range, 0, 60));
-        assert!(is_filled(range), "what lies before the lock is gone");
-        unsafe { range.unlock(tenure::LockModes::ALL) }.unwrap();
+        assert!(is_filled(range), "memory before the lock was freed");
+        unsafe { range.unlock(tenure::lock::LockFlags::ALL) }.unwrap();
     }
 }
 
-fn nothing_is_nothing() {
+fn free_of_empty_range_is_ok() {
     for policy in POLICIES {
         unsafe { PageRange::new(page_size(), 0).unwrap().free(policy) }.unwrap();
     }
 }
 
-fn what_is_done_is_counted() {
+fn free_is_counted_by_effective_policy() {
     let count = |policy| {
         let memory = filled(64);
         let before = tenure::stats();
@@ -180,7 +180,7 @@ fn what_is_done_is_counted() {
     assert_eq!(lazily + eagerly, 2);
 }
 
-fn in_a_group(limit_bytes: usize, child: &str) -> Completion {
+fn run_in_group(limit_bytes: usize, child: &str) -> Completion {
     match Group::with_limit(limit_bytes) {
         Ok(group) => group.run(child),
         Err(why) => return skip(&why),
@@ -188,11 +188,11 @@ fn in_a_group(limit_bytes: usize, child: &str) -> Completion {
     Completion::Completed
 }
 
-/// Takes memory until pressure is severe: so little of the limit is left,
-/// counting what is lazily free.
+/// Allocates memory until pressure is severe: until 4 MiB of headroom are left, which
+/// includes lazily free memory.
 fn fill_up() -> Vec<Mapping> {
     let mut memory = Vec::new();
-    while Room::now().unwrap().bytes > 4 * MIB {
+    while Headroom::now().unwrap().bytes > 4 * MIB {
         memory.push(filled(MIB / page_size()));
     }
     eventually("severe pressure", || pressure::level() == Level::Severe);
@@ -202,25 +202,30 @@ fn fill_up() -> Vec<Mapping> {
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "never: {what}");
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "{what}: not within a minute"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn severe_pressure_takes_what_was_freed() -> Completion {
-    in_a_group(192 * MIB, "free_before_severe_pressure")
+fn severe_pressure_reclaims_freed_memory() -> Completion {
+    run_in_group(192 * MIB, "free_before_severe_pressure")
 }
 
 fn free_before_severe_pressure() {
     enter_group();
     let idle = filled(32 * MIB / page_size());
     let idle = idle.free(FreePolicy::Adaptive).unwrap();
-    finish_all_batches();
+    flush_all_batches();
     assert_eq!(pressure::level(), Level::None);
     assert_eq!(count_present(idle.range()), idle.range().pages());
     let memory = fill_up();
-    // The kernel would leave the last 4 MiB for later.
-    eventually("all is given back", || count_present(idle.range()) == 0);
+    // The kernel alone would leave the last 4 MiB for later.
+    eventually("all freed memory is returned", || {
+        count_present(idle.range()) == 0
+    });
     assert!(memory.iter().all(|piece| is_filled(piece.range())));
     drop(idle);
 
@@ -229,26 +234,26 @@ fn free_before_severe_pressure() {
     drop(memory);
 }
 
-fn nothing_in_use_is_lost_to_severe_pressure() -> Completion {
-    in_a_group(192 * MIB, "use_again_before_severe_pressure")
+fn severe_pressure_keeps_memory_in_use() -> Completion {
+    run_in_group(192 * MIB, "rewrite_before_severe_pressure")
 }
 
-fn use_again_before_severe_pressure() {
+fn rewrite_before_severe_pressure() {
     enter_group();
     let memory = filled(32 * MIB / page_size());
     unsafe { memory.range().free(FreePolicy::Adaptive) }.unwrap();
-    finish_all_batches();
-    // Without a word, as an allocator does.
+    flush_all_batches();
+    // The memory is written without a call of tenure, as an allocator does.
     let used = pages(memory.range(), 1000, 3000);
     fill(used);
     let _rest = fill_up();
-    // Not those in use, which may be in swap.
+    // Pages in use are left out, because they may be in swap.
     let behind = used.pages() + 1000;
     let others = [
         pages(memory.range(), 0, 1000),
         pages(memory.range(), behind, memory.range().pages() - behind),
     ];
-    eventually("the others are given back", || {
+    eventually("the unused pages are returned", || {
         others.into_iter().all(|part| count_present(part) == 0)
     });
     assert!(is_filled(used));
@@ -262,8 +267,8 @@ impl Blocks {
         Self(anonymous(mib * MIB / page_size()))
     }
 
-    /// Writes to each page of each and frees it. Says how many bytes were freed
-    /// lazily.
+    /// Writes to each page of each block and frees the block. Returns how many bytes were
+    /// freed lazily.
     fn use_all(&self) -> u64 {
         let before = tenure::stats().lazy_free.bytes;
         let block = MIB / 4 / page_size();
@@ -277,75 +282,79 @@ impl Blocks {
     }
 }
 
-fn what_is_taken_soon_is_freed_eagerly() -> Completion {
-    in_a_group(128 * MIB, "free_more_than_fits")
+fn quickly_reclaimed_memory_is_freed_eagerly() -> Completion {
+    run_in_group(128 * MIB, "free_beyond_limit")
 }
 
-fn free_more_than_fits() {
+fn free_beyond_limit() {
     enter_group();
     let blocks = Blocks::of(256);
     let lazily = blocks.use_all();
-    // Without waiting for stalls: the watcher would let all of it go by.
+    // Without waiting for stalls: the watcher alone would notice too late.
     assert!(lazily < 200 << 20, "{lazily} bytes were freed lazily");
     assert_ne!(pressure::level(), Level::None);
-    // Few, for the level falls again after 10 s: a slow machine takes as long for all.
+    // Few blocks, because the level falls again after 10 s, which a slow machine needs for
+    // all.
     assert_eq!(Blocks::of(32).use_all(), 0);
 }
 
-/// Hits of such a limit are not counted by every kernel.
-fn so_it_is_where_memory_and_swap_have_one_limit() -> Completion {
+/// Not every kernel counts how often such a limit is reached.
+fn quickly_reclaimed_memory_under_memsw_limit_is_freed_eagerly() -> Completion {
     match Group::with_limit(128 * MIB).and_then(Group::without_swap) {
-        Ok(group) => group.run("free_more_than_fits"),
+        Ok(group) => group.run("free_beyond_limit"),
         Err(why) => return skip(&why),
     }
     Completion::Completed
 }
 
-fn what_fits_is_freed_lazily() -> Completion {
-    in_a_group(128 * MIB, "free_what_fits")
+fn memory_below_limit_is_freed_lazily() -> Completion {
+    run_in_group(128 * MIB, "free_below_limit")
 }
 
-/// What others (and a parent) have done counts for ten seconds after: the first look
-/// has the kernel's average alone.
-fn wait_until_calm() {
+/// Waits until the level is None. Stalls of others (and of a parent) count for ten seconds:
+/// the first snapshot has only the kernel's average.
+fn wait_until_no_pressure() {
     let begun = Instant::now();
     while pressure::level() != Level::None {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never calm");
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "pressure does not end"
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-fn free_what_fits() {
+fn free_below_limit() {
     enter_group();
-    wait_until_calm();
+    wait_until_no_pressure();
     let blocks = Blocks::of(64);
     for _ in 0..16 {
         assert_eq!(blocks.use_all(), 64 << 20);
     }
 }
 
-fn a_child_notices_by_itself() -> Completion {
-    in_a_group(128 * MIB, "fork_and_free_more_than_fits")
+fn forked_child_switches_to_eager_by_itself() -> Completion {
+    run_in_group(128 * MIB, "fork_and_free_beyond_limit")
 }
 
-fn fork_and_free_more_than_fits() {
-    free_more_than_fits();
+fn fork_and_free_beyond_limit() {
+    free_beyond_limit();
     let status = fork(|| {
-        wait_until_calm();
+        wait_until_no_pressure();
         assert_eq!(Blocks::of(64).use_all(), 64 << 20);
-        free_more_than_fits();
+        free_beyond_limit();
         0
     });
     assert_eq!(status, 0);
 }
 
-fn who_cannot_watch_pressure_frees_eagerly() {
-    in_child_ok("free_without_a_watcher");
+fn free_without_pressure_watcher_is_eager() {
+    in_child_ok("free_without_watcher");
 }
 
-fn free_without_a_watcher() {
+fn free_without_watcher() {
     let memory = filled(64);
-    // No more threads.
+    // No further threads can be started.
     refuse(libc::SYS_clone3, libc::EAGAIN);
     refuse(libc::SYS_clone, libc::EAGAIN);
     let idle = memory.free(FreePolicy::Adaptive).unwrap();

@@ -1,4 +1,4 @@
-//! lazy free: what the kernel may take, and what is refused.
+//! lazy free: what the kernel may reclaim, and what is rejected.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -11,64 +11,66 @@ use common::*;
 use libtest_mimic::Completion;
 use rustix::mm::MprotectFlags;
 use tenure::{
-    Error, Features, HugePages, LazilyFreed, LockMode, Mapping, MemfdPages, MemoryKind, Outcome,
-    PageRange, page_size,
+    Error, Features, HugePages, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange,
+    lazy_free::LazilyFreed, page_size,
 };
 
 tests!(
-    the_kernel_takes_what_was_freed,
-    what_is_taken_back_stays,
-    a_write_takes_a_page_back,
-    only_the_range_named_is_freed,
-    nothing_is_nothing,
-    a_hole_leaves_both_sides_alone,
-    other_kinds_of_memory_are_refused,
-    hidden_memory_is_refused,
-    hugetlb_memory_is_refused,
-    special_memory_is_refused,
-    locked_memory_is_refused,
+    lazily_freed_pages_are_reclaimed,
+    lazily_freed_memory_reused_is_not_reclaimed,
+    lazily_freed_page_written_is_not_reclaimed,
+    lazy_free_keeps_pages_outside_range,
+    lazy_free_of_empty_range_is_ok,
+    lazy_free_of_range_with_hole_changes_nothing,
+    lazy_free_of_unsupported_memory_kind_is_rejected,
+    lazy_free_of_secret_memory_is_rejected,
+    [exclusive] lazy_free_of_hugetlb_memory_is_rejected,
+    lazy_free_of_special_memory_is_rejected,
+    lazy_free_of_locked_memory_is_rejected,
     droppable_memory_is_freed,
-    memory_without_access_is_freed,
-    memory_of_another_userfaultfd_is_freed,
-    small_ranges_are_free_at_once,
-    a_part_of_a_huge_page_is_freed_alone,
-    a_whole_huge_page_stays_whole,
-    volatility_ends,
-    a_kernel_without_it_is_named;
+    inaccessible_memory_is_freed,
+    memory_of_foreign_userfaultfd_is_freed,
+    small_range_is_lazily_free_without_full_batch,
+    part_of_huge_page_is_freed_alone,
+    lazily_freed_huge_page_is_not_split,
+    lazy_free_ends_volatility,
+    lazy_free_without_madv_free_is_unsupported;
     children:
-    ask_a_kernel_without_it,
+    free_without_madv_free,
 );
 
-/// The kernel passes over pages that it is just moving (compaction), but not each time.
-fn tries<T>(mut once: impl FnMut() -> T) -> impl Iterator<Item = T> {
+/// The kernel skips pages that it is migrating (compaction), but not each time.
+fn five_tries<T>(mut once: impl FnMut() -> T) -> impl Iterator<Item = T> {
     (0..5).map(move |_| once())
 }
 
-fn the_kernel_takes_what_was_freed() {
+fn lazily_freed_pages_are_reclaimed() {
     let freed = || {
         let memory = anonymous(512);
         fill(memory.range());
         memory.lazy_free().unwrap()
     };
-    let most = |idle: &LazilyFreed| {
+    let mostly_lazily_free = |idle: &LazilyFreed| {
         smaps_bytes(idle.range(), "LazyFree") > (512 - 32) * page_size() as u64
     };
-    let idle = tries(freed).find(most).expect("most of it is lazily free");
+    let idle = five_tries(freed)
+        .find(mostly_lazily_free)
+        .expect("most pages are lazily free");
     lazy_free_and_page_out(idle.range());
-    let memory = idle.take_back().unwrap();
+    let memory = idle.reuse().unwrap();
     assert!(is_zero(memory.range()));
 }
 
-fn what_is_taken_back_stays() {
+fn lazily_freed_memory_reused_is_not_reclaimed() {
     let memory = anonymous(512);
     fill(memory.range());
-    let memory = memory.lazy_free().unwrap().take_back().unwrap();
+    let memory = memory.lazy_free().unwrap().reuse().unwrap();
     assert_eq!(smaps_bytes(memory.range(), "LazyFree"), 0);
     page_out(memory.range());
     assert!(is_filled(memory.range()));
 }
 
-fn a_write_takes_a_page_back() {
+fn lazily_freed_page_written_is_not_reclaimed() {
     let memory = anonymous(512);
     fill(memory.range());
     unsafe { memory.range().lazy_free() }.unwrap();
@@ -85,24 +87,24 @@ fn a_write_takes_a_page_back() {
     assert!(is_filled(written));
 }
 
-fn only_the_range_named_is_freed() {
+fn lazy_free_keeps_pages_outside_range() {
     let memory = anonymous(512);
     fill(memory.range());
     lazy_free_and_page_out(pages(memory.range(), 100, 200));
     assert!(is_filled(pages(memory.range(), 0, 100)));
     assert!(is_filled(pages(memory.range(), 300, 212)));
-    // Half a page would be a neighbour's loss: there is no such range.
+    // Half a page would include a neighbour's bytes: no such range exists.
     assert!(matches!(
         PageRange::new(memory.range().start(), 1),
         Err(Error::Unaligned { .. })
     ));
 }
 
-fn nothing_is_nothing() {
+fn lazy_free_of_empty_range_is_ok() {
     unsafe { PageRange::new(page_size(), 0).unwrap().lazy_free() }.unwrap();
 }
 
-fn a_hole_leaves_both_sides_alone() {
+fn lazy_free_of_range_with_hole_changes_nothing() {
     let memory = anonymous(512);
     fill(memory.range());
     let hole = pages(memory.range(), 200, 1);
@@ -120,7 +122,7 @@ fn a_hole_leaves_both_sides_alone() {
     }
 }
 
-fn other_kinds_of_memory_are_refused() {
+fn lazy_free_of_unsupported_memory_kind_is_rejected() {
     let len = 64 * page_size();
     let file = file(len);
     for (builder, kind) in [
@@ -147,7 +149,7 @@ fn other_kinds_of_memory_are_refused() {
     }
 }
 
-fn locked_memory_is_refused() {
+fn lazy_free_of_locked_memory_is_rejected() {
     let memory = anonymous(64);
     fill(memory.range());
     memory
@@ -155,7 +157,7 @@ fn locked_memory_is_refused() {
         .unwrap();
     let refused = memory.lazy_free().unwrap_err();
     assert!(matches!(refused.error, Error::Locked { .. }), "{refused}");
-    // The part before the lock has not been freed either.
+    // The part before the lock was not freed either.
     assert_eq!(smaps_bytes(refused.value.range(), "LazyFree"), 0);
     page_out(pages(refused.value.range(), 0, 40));
     assert!(is_filled(refused.value.range()));
@@ -168,7 +170,7 @@ fn refused_kind(range: PageRange) -> MemoryKind {
     }
 }
 
-fn hidden_memory_is_refused() -> Completion {
+fn lazy_free_of_secret_memory_is_rejected() -> Completion {
     let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
     if fd < 0 {
         return skip("memfd_secret is refused or missing here");
@@ -182,9 +184,9 @@ fn hidden_memory_is_refused() -> Completion {
     Completion::Completed
 }
 
-fn hugetlb_memory_is_refused() -> Completion {
+fn lazy_free_of_hugetlb_memory_is_rejected() -> Completion {
     let Some(_pool) = HugePool::of(1) else {
-        return skip("no huge page of 2 MiB, and none can be had");
+        return skip("no huge page of 2 MiB can be allocated");
     };
     let len = 2 << 20;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
@@ -199,7 +201,7 @@ fn hugetlb_memory_is_refused() -> Completion {
     Completion::Completed
 }
 
-fn special_memory_is_refused() -> Completion {
+fn lazy_free_of_special_memory_is_rejected() -> Completion {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let Some(line) = maps.lines().find(|line| line.ends_with("[vdso]")) else {
         return skip("this machine has no [vdso]");
@@ -226,7 +228,7 @@ fn droppable_memory_is_freed() -> Completion {
     Completion::Completed
 }
 
-fn memory_without_access_is_freed() {
+fn inaccessible_memory_is_freed() {
     for flags in [MprotectFlags::empty(), MprotectFlags::READ] {
         let memory = anonymous(64);
         fill(memory.range());
@@ -237,20 +239,20 @@ fn memory_without_access_is_freed() {
     }
 }
 
-/// Its owner is asked for what was taken, as for any missing page.
-fn memory_of_another_userfaultfd_is_freed() -> Completion {
+/// Checks that the userfaultfd's owner has to resolve reclaimed pages, as any missing page.
+fn memory_of_foreign_userfaultfd_is_freed() -> Completion {
     if !Features::get().sigbus_on_missing() {
         return skip("needs userfaultfd (Linux 5.11), which is refused or missing here");
     }
     let memory = anonymous(64);
     fill(memory.range());
-    let _watcher = register_elsewhere(memory.range());
+    let _watcher = register_with_foreign_userfaultfd(memory.range());
     lazy_free_and_page_out(memory.range());
     Completion::Completed
 }
 
 /// The kernel marks pages in batches of 31 for each CPU.
-fn small_ranges_are_free_at_once() {
+fn small_range_is_lazily_free_without_full_batch() {
     on_one_cpu(|| {
         for page_count in (1..=33).chain([61, 62, 63, 93]) {
             let is_free_at_once = || {
@@ -261,12 +263,16 @@ fn small_ranges_are_free_at_once() {
                 page_out(idle.range());
                 marked == idle.range().len() as u64 && count_present(idle.range()) == 0
             };
-            assert!(tries(is_free_at_once).any(|is| is), "{page_count} pages");
+            assert!(
+                five_tries(is_free_at_once).any(|is| is),
+                "{page_count} pages"
+            );
         }
     });
 }
 
-/// Memory with a huge page, and its pages; `None` where there is none to be had.
+/// Maps memory with a huge page, and returns it with the huge page's range; `None` where
+/// the kernel gives none.
 fn huge_page() -> Option<(Mapping, PageRange)> {
     const HUGE: usize = 2 << 20;
     let memory = Mapping::anonymous(2 * HUGE)
@@ -279,9 +285,9 @@ fn huge_page() -> Option<(Mapping, PageRange)> {
     (smaps_bytes(range, "AnonHugePages") > 0).then_some((memory, range))
 }
 
-fn a_part_of_a_huge_page_is_freed_alone() -> Completion {
+fn part_of_huge_page_is_freed_alone() -> Completion {
     let Some((_memory, huge)) = huge_page() else {
-        return skip("no transparent huge page to be had");
+        return skip("no transparent huge page can be allocated");
     };
     let part = pages(huge, 100, 50);
     lazy_free_and_page_out(part);
@@ -291,9 +297,9 @@ fn a_part_of_a_huge_page_is_freed_alone() -> Completion {
     Completion::Completed
 }
 
-fn a_whole_huge_page_stays_whole() -> Completion {
+fn lazily_freed_huge_page_is_not_split() -> Completion {
     let Some((_memory, huge)) = huge_page() else {
-        return skip("no transparent huge page to be had");
+        return skip("no transparent huge page can be allocated");
     };
     let before = smaps_bytes(huge, "AnonHugePages");
     on_one_cpu(|| unsafe { huge.lazy_free() }.unwrap());
@@ -302,19 +308,19 @@ fn a_whole_huge_page_stays_whole() -> Completion {
     Completion::Completed
 }
 
-/// Contents that are given up cannot be lost: what was taken reads as zeros.
-fn volatility_ends() -> Completion {
+/// Freed contents cannot be purged: reclaimed pages read as zeros.
+fn lazy_free_ends_volatility() -> Completion {
     let features = Features::get();
     if !features.sigbus_on_missing() || features.madv_populate.is_err() {
         return skip("needs userfaultfd (Linux 5.11) and MADV_POPULATE_WRITE (Linux 5.14)");
     }
-    tenure::set_hand_over_delay(std::time::Duration::ZERO);
+    tenure::volatile::set_offer_delay(std::time::Duration::ZERO);
     let memory = anonymous(128);
     fill(memory.range());
     unsafe { memory.range().mark_volatile() }.unwrap();
-    let given_up = pages(memory.range(), 0, 64);
-    lazy_free_and_page_out(given_up);
-    assert!(is_zero(given_up));
+    let freed = pages(memory.range(), 0, 64);
+    lazy_free_and_page_out(freed);
+    assert!(is_zero(freed));
     let rest = pages(memory.range(), 64, 64);
     page_out_all(rest);
     let outcome = unsafe { memory.range().mark_nonvolatile() }.unwrap();
@@ -322,11 +328,11 @@ fn volatility_ends() -> Completion {
     Completion::Completed
 }
 
-fn a_kernel_without_it_is_named() {
-    in_child_ok("ask_a_kernel_without_it");
+fn lazy_free_without_madv_free_is_unsupported() {
+    in_child_ok("free_without_madv_free");
 }
 
-fn ask_a_kernel_without_it() {
+fn free_without_madv_free() {
     let memory = anonymous(64);
     fill(memory.range());
     refuse(libc::SYS_madvise, libc::EINVAL);

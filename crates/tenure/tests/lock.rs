@@ -1,4 +1,4 @@
-//! lock: which pages stay, which locks an unlock clears, and the limit.
+//! lock: which pages stay resident, which locks an unlock clears, and the limit.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -11,42 +11,42 @@ use common::*;
 use libtest_mimic::Completion;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tenure::{
-    Error, LockMode, LockModes, Mapping, MappingBuilder, MemfdPages, PageRange, ReleaseLimits,
-    page_size,
+    Error, LockMode, Mapping, MappingBuilder, MemfdPages, PageRange, lock::LockFlags, page_size,
+    release::ReleaseLimits,
 };
 
 tests!(
-    now_brings_every_page_in,
-    on_fault_brings_in_what_is_touched,
-    a_part_and_rounding,
-    unlock_clears_only_the_modes_named,
-    unlock_of_interleaved_ranges,
-    the_last_mode_counts,
-    locks_of_others_are_cleared_by_their_mode,
-    nothing_is_nothing,
-    a_hole_is_refused_before_anything_is_done,
-    a_page_that_cannot_come_in_leaves_the_locks_as_they_were,
-    over_the_limit_says_so,
-    no_limit_at_all_is_eperm,
-    without_the_capability_the_limit_holds_for_root,
-    root_of_a_user_namespace_has_the_limit,
-    a_lock_that_fails_keeps_the_locks_of_others,
-    memory_without_access_is_locked_on_fault_only,
-    a_mapping_made_locked_or_not_at_all,
-    a_child_has_no_locks,
-    munmap_forgets,
-    munmap_of_a_part_and_discard_beside_a_lock,
-    huge_pages_are_filled_and_not_charged,
-    a_touch_of_a_file_locks_all_that_it_maps;
+    lock_now_populates_every_page,
+    lock_on_fault_populates_only_touched_pages,
+    lock_of_part_rounds_end_and_rejects_unaligned_start,
+    unlock_of_one_mode_keeps_the_other,
+    unlock_of_interleaved_modes_clears_only_the_named_mode,
+    relock_replaces_mode,
+    unlock_clears_foreign_locks_by_mode,
+    lock_of_empty_range_is_ok,
+    lock_of_range_with_hole_changes_nothing,
+    lock_with_unbacked_page_restores_locks,
+    lock_over_limit_reports_limit_and_usage,
+    lock_with_zero_limit_is_eperm,
+    root_without_cap_ipc_lock_is_limited,
+    user_namespace_root_is_limited,
+    failed_lock_restores_foreign_locks,
+    inaccessible_memory_is_locked_only_on_fault,
+    map_locked_over_limit_maps_nothing,
+    forked_child_has_no_locks,
+    munmapped_lock_is_forgotten,
+    partial_munmap_and_discard_keep_other_locks,
+    [exclusive] hugetlb_lock_populates_without_charge,
+    file_touch_locks_all_fault_around_pages;
     children:
-    lock_past_the_limit,
-    lock_without_a_limit,
-    root_without_the_capability,
-    root_of_a_namespace,
-    map_locked_past_the_limit,
+    lock_over_limit,
+    lock_with_zero_limit,
+    lock_without_cap_ipc_lock,
+    lock_as_user_namespace_root,
+    map_locked_over_limit,
 );
 
-/// Whether the first page is locked, and how.
+/// Returns how the first page is locked.
 fn mode(range: PageRange) -> SeenLock {
     lock_modes(range)[0]
 }
@@ -54,19 +54,19 @@ fn mode(range: PageRange) -> SeenLock {
 const NOW: Option<LockMode> = Some(LockMode::Now);
 const ON_FAULT: Option<LockMode> = Some(LockMode::OnFault);
 
-fn now_brings_every_page_in() {
+fn lock_now_populates_every_page() {
     let memory = anonymous(64);
     let before = status_kib("VmLck");
     memory.lock(.., LockMode::Now).unwrap();
     assert_eq!(mode(memory.range()), NOW);
     assert_eq!(count_present(memory.range()), 64);
     assert_eq!(status_kib("VmLck") - before, (memory.len() / 1024) as u64);
-    memory.unlock(.., LockModes::NOW).unwrap();
+    memory.unlock(.., LockFlags::NOW).unwrap();
     assert_eq!(mode(memory.range()), None);
     assert_eq!(status_kib("VmLck"), before);
 }
 
-fn on_fault_brings_in_what_is_touched() {
+fn lock_on_fault_populates_only_touched_pages() {
     let memory = anonymous(64);
     memory.lock(.., LockMode::OnFault).unwrap();
     assert_eq!(mode(memory.range()), ON_FAULT);
@@ -83,7 +83,7 @@ fn on_fault_brings_in_what_is_touched() {
     assert_eq!(answer, Err(rustix::io::Errno::INVAL));
 }
 
-fn a_part_and_rounding() {
+fn lock_of_part_rounds_end_and_rejects_unaligned_start() {
     let memory = anonymous(4);
     memory
         .lock(page_size()..page_size() + 1, LockMode::OnFault)
@@ -93,27 +93,27 @@ fn a_part_and_rounding() {
     assert!(matches!(error, Error::Unaligned { .. }), "{error}");
 }
 
-fn unlock_clears_only_the_modes_named() {
+fn unlock_of_one_mode_keeps_the_other() {
     let memory = anonymous(8);
     memory.lock(.., LockMode::Now).unwrap();
     memory
         .lock(2 * page_size()..5 * page_size(), LockMode::OnFault)
         .unwrap();
-    memory.unlock(.., LockModes::ON_FAULT).unwrap();
+    memory.unlock(.., LockFlags::ON_FAULT).unwrap();
     assert_eq!(
         lock_modes(memory.range()),
         [NOW, NOW, None, None, None, NOW, NOW, NOW]
     );
-    memory.unlock(.., LockModes::ON_FAULT).unwrap();
+    memory.unlock(.., LockFlags::ON_FAULT).unwrap();
     assert_eq!(
         lock_modes(memory.range()),
         [NOW, NOW, None, None, None, NOW, NOW, NOW]
     );
-    memory.unlock(.., LockModes::NOW).unwrap();
+    memory.unlock(.., LockFlags::NOW).unwrap();
     assert_eq!(lock_modes(memory.range()), [None; 8]);
 }
 
-fn unlock_of_interleaved_ranges() {
+fn unlock_of_interleaved_modes_clears_only_the_named_mode() {
     let memory = anonymous(8);
     for page in 0..8 {
         let mode = if page % 2 == 0 {
@@ -126,7 +126,7 @@ fn unlock_of_interleaved_ranges() {
             .unwrap();
     }
     memory
-        .unlock(2 * page_size()..6 * page_size(), LockModes::NOW)
+        .unlock(2 * page_size()..6 * page_size(), LockFlags::NOW)
         .unwrap();
     assert_eq!(
         lock_modes(memory.range()),
@@ -134,40 +134,40 @@ fn unlock_of_interleaved_ranges() {
     );
 }
 
-fn the_last_mode_counts() {
+fn relock_replaces_mode() {
     let memory = anonymous(4);
     memory.lock(.., LockMode::OnFault).unwrap();
     memory.lock(.., LockMode::Now).unwrap();
     assert_eq!(mode(memory.range()), NOW);
-    memory.unlock(.., LockModes::ON_FAULT).unwrap();
+    memory.unlock(.., LockFlags::ON_FAULT).unwrap();
     assert_eq!(mode(memory.range()), NOW);
     memory.lock(.., LockMode::OnFault).unwrap();
-    memory.unlock(.., LockModes::NOW).unwrap();
+    memory.unlock(.., LockFlags::NOW).unwrap();
     assert_eq!(mode(memory.range()), ON_FAULT);
 }
 
-fn locks_of_others_are_cleared_by_their_mode() -> Completion {
-    if let Some(reason) = others_locks_are_untold() {
+fn unlock_clears_foreign_locks_by_mode() -> Completion {
+    if let Some(reason) = foreign_lock_modes_unknown() {
         return skip(reason);
     }
     let memory = anonymous(4);
     let (now, on_fault) = (pages(memory.range(), 0, 2), pages(memory.range(), 2, 2));
     raw_lock(now);
     raw_lock_on_fault(on_fault);
-    memory.unlock(.., LockModes::NOW).unwrap();
+    memory.unlock(.., LockFlags::NOW).unwrap();
     assert_eq!(lock_modes(memory.range()), [None, None, ON_FAULT, ON_FAULT]);
-    memory.unlock(.., LockModes::ALL).unwrap();
+    memory.unlock(.., LockFlags::ALL).unwrap();
     assert_eq!(lock_modes(memory.range()), [None; 4]);
     Completion::Completed
 }
 
-fn nothing_is_nothing() {
+fn lock_of_empty_range_is_ok() {
     let nowhere = PageRange::new(page_size(), 0).unwrap();
     unsafe { nowhere.lock(LockMode::Now) }.unwrap();
-    unsafe { nowhere.unlock(LockModes::ALL) }.unwrap();
+    unsafe { nowhere.unlock(LockFlags::ALL) }.unwrap();
 }
 
-fn a_hole_is_refused_before_anything_is_done() {
+fn lock_of_range_with_hole_changes_nothing() {
     let memory = anonymous(8);
     let hole = pages(memory.range(), 5, 1);
     raw_unmap(hole);
@@ -180,12 +180,12 @@ fn a_hole_is_refused_before_anything_is_done() {
     }
     assert_eq!(mode(memory.range()), None);
     memory.lock(..5 * page_size(), LockMode::Now).unwrap();
-    let error = memory.unlock(.., LockModes::ALL).unwrap_err();
+    let error = memory.unlock(.., LockFlags::ALL).unwrap_err();
     assert!(matches!(error, Error::Hole { .. }), "{error}");
     assert_eq!(mode(memory.range()), NOW);
 }
 
-fn a_page_that_cannot_come_in_leaves_the_locks_as_they_were() {
+fn lock_with_unbacked_page_restores_locks() {
     let file = file(4 * page_size());
     let memory = unsafe { Mapping::file(&file) }
         .len(8 * page_size())
@@ -198,14 +198,14 @@ fn a_page_that_cannot_come_in_leaves_the_locks_as_they_were() {
     let error = memory.lock(.., LockMode::Now).unwrap_err();
     assert!(matches!(error, Error::NoBacking { .. }), "{error}");
     assert_eq!(lock_modes(memory.range()), before);
-    // The registry is as before, too.
-    memory.unlock(.., LockModes::NOW).unwrap();
+    // The registry is restored, too.
+    memory.unlock(.., LockFlags::NOW).unwrap();
     assert_eq!(lock_modes(memory.range()), before);
-    memory.unlock(.., LockModes::ON_FAULT).unwrap();
+    memory.unlock(.., LockFlags::ON_FAULT).unwrap();
     assert_eq!(lock_modes(memory.range()), [None; 8]);
 }
 
-fn lock_past_the_limit() {
+fn lock_over_limit() {
     let memory = anonymous(8);
     limit_memlock(6 * page_size() as u64);
     memory.lock(..4 * page_size(), LockMode::OnFault).unwrap();
@@ -214,14 +214,14 @@ fn lock_past_the_limit() {
         let Error::LockLimit {
             limit_bytes,
             used_bytes,
-            asked_bytes,
+            requested_bytes,
             range,
         } = error
         else {
             panic!("{error}")
         };
         assert_eq!(
-            [limit_bytes, used_bytes, asked_bytes],
+            [limit_bytes, used_bytes, requested_bytes],
             [6, 4, 4].map(|pages| pages * page_size())
         );
         assert_eq!(range.pages(), 4);
@@ -229,15 +229,15 @@ fn lock_past_the_limit() {
         assert!(error.to_string().contains("ulimit -l"), "{error}");
         assert_eq!(lock_modes(memory.range())[3..5], [ON_FAULT, None]);
     }
-    // What is locked already is not counted twice.
+    // Pages that are locked already are not charged twice.
     memory.lock(..6 * page_size(), LockMode::OnFault).unwrap();
 }
 
-fn over_the_limit_says_so() {
-    in_child_ok("lock_past_the_limit");
+fn lock_over_limit_reports_limit_and_usage() {
+    in_child_ok("lock_over_limit");
 }
 
-fn lock_without_a_limit() {
+fn lock_with_zero_limit() {
     let memory = anonymous(2);
     limit_memlock(0);
     let error = memory.lock(.., LockMode::OnFault).unwrap_err();
@@ -255,18 +255,18 @@ fn lock_without_a_limit() {
     assert_eq!(error.errno(), libc::EPERM);
 }
 
-fn no_limit_at_all_is_eperm() {
-    in_child_ok("lock_without_a_limit");
+fn lock_with_zero_limit_is_eperm() {
+    in_child_ok("lock_with_zero_limit");
 }
 
-fn a_child_has_no_locks() {
+fn forked_child_has_no_locks() {
     let memory = anonymous(8);
     memory.lock(.., LockMode::OnFault).unwrap();
     let status = fork(|| {
         assert_eq!(mode(memory.range()), None);
-        // The registry has forgotten the parent's: this is a new lock.
+        // The registry has forgotten the parent's lock: this is a new one.
         raw_lock(memory.range());
-        memory.unlock(.., LockModes::ON_FAULT).unwrap();
+        memory.unlock(.., LockFlags::ON_FAULT).unwrap();
         assert_eq!(mode(memory.range()), NOW);
         0
     });
@@ -274,20 +274,20 @@ fn a_child_has_no_locks() {
     assert_eq!(mode(memory.range()), ON_FAULT);
 }
 
-fn munmap_forgets() {
+fn munmapped_lock_is_forgotten() {
     let memory = anonymous(8);
     let range = memory.range();
     memory.lock(.., LockMode::OnFault).unwrap();
     memory.munmap().unwrap();
     raw_map_over(range);
-    // What the old mapping's lock was says nothing of the new one's.
+    // The old mapping's lock says nothing about the new mapping's.
     raw_lock(range);
-    unsafe { range.unlock(LockModes::ON_FAULT) }.unwrap();
+    unsafe { range.unlock(LockFlags::ON_FAULT) }.unwrap();
     assert_eq!(mode(range), NOW);
     raw_unmap(range);
 }
 
-fn root_without_the_capability() {
+fn lock_without_cap_ipc_lock() {
     let mut sets = capabilities(None).unwrap();
     sets.effective.remove(CapabilitySet::IPC_LOCK);
     sets.permitted.remove(CapabilitySet::IPC_LOCK);
@@ -298,20 +298,21 @@ fn root_without_the_capability() {
     assert!(matches!(error, Error::LockLimit { .. }), "{error}");
     assert!(error.to_string().contains("CAP_IPC_LOCK"), "{error}");
     memory.lock(..4 * page_size(), LockMode::Now).unwrap();
-    let error = tenure::lock_all(tenure::LockAll::Current, LockMode::OnFault).unwrap_err();
+    let error =
+        tenure::lock::lock_all(tenure::lock::LockScope::Current, LockMode::OnFault).unwrap_err();
     assert!(matches!(error, Error::ProcessLockLimit { .. }), "{error}");
     assert_eq!(lock_modes(memory.range()), [NOW, NOW, NOW, NOW, None]);
 }
 
-fn without_the_capability_the_limit_holds_for_root() -> Completion {
+fn root_without_cap_ipc_lock_is_limited() -> Completion {
     if !is_root() {
         return skip("needs root");
     }
-    in_child_ok("root_without_the_capability");
+    in_child_ok("lock_without_cap_ipc_lock");
     Completion::Completed
 }
 
-fn root_of_a_namespace() {
+fn lock_as_user_namespace_root() {
     let id = rustix::process::geteuid().as_raw();
     set_memlock(4 * page_size() as u64);
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWUSER) }, 0);
@@ -322,17 +323,17 @@ fn root_of_a_namespace() {
     assert!(matches!(error, Error::LockLimit { .. }), "{error}");
 }
 
-fn root_of_a_user_namespace_has_the_limit() -> Completion {
+fn user_namespace_root_is_limited() -> Completion {
     let may = || unsafe { i32::from(libc::unshare(libc::CLONE_NEWUSER) != 0) };
     if fork(may) != 0 {
         return skip("user namespaces are refused here");
     }
-    in_child_ok("root_of_a_namespace");
+    in_child_ok("lock_as_user_namespace_root");
     Completion::Completed
 }
 
-fn a_lock_that_fails_keeps_the_locks_of_others() -> Completion {
-    if let Some(reason) = others_locks_are_untold() {
+fn failed_lock_restores_foreign_locks() -> Completion {
+    if let Some(reason) = foreign_lock_modes_unknown() {
         return skip(reason);
     }
     let file = file(4 * page_size());
@@ -348,7 +349,7 @@ fn a_lock_that_fails_keeps_the_locks_of_others() -> Completion {
     Completion::Completed
 }
 
-fn memory_without_access_is_locked_on_fault_only() {
+fn inaccessible_memory_is_locked_only_on_fault() {
     let memory = anonymous(4);
     let closed = pages(memory.range(), 1, 1);
     raw_protect(closed, rustix::mm::MprotectFlags::empty());
@@ -362,8 +363,8 @@ fn memory_without_access_is_locked_on_fault_only() {
     assert_eq!(lock_modes(memory.range()), [ON_FAULT; 4]);
 }
 
-fn map_locked_past_the_limit() {
-    // Each worker that starts takes addresses for itself.
+fn map_locked_over_limit() {
+    // Each worker that starts maps memory for itself.
     ReleaseLimits::default().max_active(1).set();
     limit_memlock(4 * page_size() as u64);
     let mapped_kib = || {
@@ -375,13 +376,13 @@ fn map_locked_past_the_limit() {
         tenure::drain(None).unwrap();
         status_kib("VmSize")
     };
-    // The first time a thread starts, for which memory is set aside.
+    // The first call starts a thread, for which the allocator reserves memory.
     let before = mapped_kib();
     assert!(mapped_kib() < before + (32 << 10));
     assert_eq!(status_kib("VmLck"), 0);
 }
 
-fn a_mapping_made_locked_or_not_at_all() {
+fn map_locked_over_limit_maps_nothing() {
     let on_fault = Mapping::anonymous(8 * page_size())
         .huge_pages(tenure::HugePages::Never)
         .map_locked(LockMode::OnFault)
@@ -393,10 +394,10 @@ fn a_mapping_made_locked_or_not_at_all() {
         .unwrap();
     assert_eq!(mode(now.range()), NOW);
     assert_eq!(count_present(now.range()), 8);
-    in_child_ok("map_locked_past_the_limit");
+    in_child_ok("map_locked_over_limit");
 }
 
-fn munmap_of_a_part_and_discard_beside_a_lock() {
+fn partial_munmap_and_discard_keep_other_locks() {
     let mut memory = anonymous(12);
     let range = memory.range();
     fill(range);
@@ -410,14 +411,14 @@ fn munmap_of_a_part_and_discard_beside_a_lock() {
     raw_map_over(pages(range, 1, 2));
     let expected = [NOW, None, None, ON_FAULT, NOW, NOW, NOW, NOW];
     assert_eq!(lock_modes(pages(range, 0, 8)), expected);
-    memory.unlock(.., LockModes::ON_FAULT).unwrap();
+    memory.unlock(.., LockFlags::ON_FAULT).unwrap();
     let expected = [NOW, None, None, None, NOW, NOW, NOW, NOW];
     assert_eq!(lock_modes(pages(range, 0, 8)), expected);
-    memory.unlock(.., LockModes::NOW).unwrap();
+    memory.unlock(.., LockFlags::NOW).unwrap();
     assert_eq!(lock_modes(range), [None; 12]);
 }
 
-fn huge_pages_are_filled_and_not_charged() -> Completion {
+fn hugetlb_lock_populates_without_charge() -> Completion {
     let Some(_pool) = HugePool::of(2) else {
         return skip("no pool of huge pages of 2 MiB, and none can be made");
     };
@@ -427,11 +428,11 @@ fn huge_pages_are_filled_and_not_charged() -> Completion {
     assert_eq!(mode(memory.range()), None);
     assert_eq!(count_present(memory.range()), memory.range().pages());
     assert_eq!(status_kib("VmLck"), charged);
-    memory.unlock(.., LockModes::ON_FAULT).unwrap();
+    memory.unlock(.., LockFlags::ON_FAULT).unwrap();
     Completion::Completed
 }
 
-fn a_touch_of_a_file_locks_all_that_it_maps() {
+fn file_touch_locks_all_fault_around_pages() {
     let file = file(64 * page_size());
     let memory = unsafe { Mapping::file(&file) }
         .map_locked(LockMode::OnFault)
@@ -439,7 +440,7 @@ fn a_touch_of_a_file_locks_all_that_it_maps() {
     assert_eq!(count_present(memory.range()), 0);
     let at = 20 * page_size();
     assert_eq!(memory.as_slice()[at], (at % 251) as u8);
-    // How many neighbours come in with it is the kernel's to choose.
+    // The kernel chooses how many neighbours its fault-around maps.
     let present = count_present(memory.range());
     assert!((1..=64).contains(&present), "{present}");
     let locked = smaps_bytes(memory.range(), "Locked");

@@ -1,5 +1,5 @@
-//! lock: all memory of the process, now and in the future. Each test has a
-//! process of its own.
+//! lock: all memory of the process, current and future. Each test runs in a process of its
+//! own.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -11,35 +11,36 @@ mod common;
 use common::*;
 use libtest_mimic::Completion;
 use tenure::{
-    Access, Error, LockAll, LockMode, LockModes, Mapping, PageRange, VolatileBuffer, lock_all,
-    page_size, unlock_all,
+    Access, Error, LockMode, Mapping, PageRange, VolatileBuffer,
+    lock::{LockFlags, LockScope, lock_all, unlock_all},
+    page_size,
 };
 
 tests!(
-    modes_inside_locked_memory_are_told_apart,
-    what_is_mapped_later_is_unlocked_by_its_mode,
-    ending_one_mode_keeps_the_other,
-    ending_one_mode_keeps_the_other_within_a_small_limit,
-    the_other_mode_in_the_future_goes_on,
-    another_mode_for_the_future_keeps_the_first,
-    populating_works_where_the_flags_of_mmap_do_not,
-    releasing_locked_memory,
-    marking_locked_memory_is_refused,
-    over_the_limit_nothing_is_locked,
-    mapping_past_the_limit_says_so,
-    a_child_maps_without_locks;
+    unlock_under_lock_all_clears_only_the_named_mode,
+    later_mapping_is_unlocked_by_its_mode,
+    unlock_all_of_one_mode_keeps_the_other,
+    unlock_all_of_one_mode_within_small_limit_keeps_the_other,
+    unlock_all_of_one_mode_keeps_future_locks_of_the_other,
+    new_future_mode_keeps_mode_of_earlier_mappings,
+    populate_under_future_on_fault_locks_is_complete,
+    release_under_lock_all_leaves_no_locks,
+    destructive_verbs_on_locked_memory_are_rejected,
+    lock_all_over_limit_locks_nothing,
+    map_over_limit_under_lock_all_reports_limit,
+    forked_child_maps_without_locks;
     children:
-    modes_inside,
-    mapped_later,
-    end_one_mode,
-    end_one_mode_within_a_limit,
-    other_mode_goes_on,
-    other_future,
-    populate,
-    release,
-    mark_volatile,
-    past_the_limit,
-    map_past_the_limit,
+    unlock_under_lock_all,
+    unlock_later_mapping,
+    unlock_all_of_one_mode,
+    unlock_all_of_one_mode_within_limit,
+    keep_future_locks_of_other_mode,
+    change_future_mode,
+    populate_under_lock_all,
+    release_under_lock_all,
+    use_destructive_verbs,
+    lock_all_over_limit,
+    map_over_limit,
     fork_under_lock_all,
 );
 
@@ -50,172 +51,172 @@ fn mode(range: PageRange) -> SeenLock {
     lock_modes(range)[0]
 }
 
-fn modes_inside() {
+fn unlock_under_lock_all() {
     let page = page_size();
     let memory = anonymous(6);
-    lock_all(LockAll::Current, LockMode::Now).unwrap();
+    lock_all(LockScope::Current, LockMode::Now).unwrap();
     memory.lock(2 * page..4 * page, LockMode::OnFault).unwrap();
-    memory.unlock(3 * page.., LockModes::ON_FAULT).unwrap();
+    memory.unlock(3 * page.., LockFlags::ON_FAULT).unwrap();
     assert_eq!(
         lock_modes(memory.range()),
         [NOW, NOW, ON_FAULT, None, NOW, NOW]
     );
-    memory.unlock(page.., LockModes::NOW).unwrap();
+    memory.unlock(page.., LockFlags::NOW).unwrap();
     assert_eq!(
         lock_modes(memory.range()),
         [NOW, None, ON_FAULT, None, None, None]
     );
-    unlock_all(LockModes::ON_FAULT).unwrap();
+    unlock_all(LockFlags::ON_FAULT).unwrap();
     assert_eq!(
         lock_modes(memory.range()),
         [NOW, None, None, None, None, None]
     );
-    unlock_all(LockModes::NOW).unwrap();
+    unlock_all(LockFlags::NOW).unwrap();
     assert_eq!(status_kib("VmLck"), 0);
 }
 
-fn modes_inside_locked_memory_are_told_apart() -> Completion {
-    without_limit_in_child("modes_inside")
+fn unlock_under_lock_all_clears_only_the_named_mode() -> Completion {
+    in_child_if_unlimited("unlock_under_lock_all")
 }
 
-fn mapped_later() {
+fn unlock_later_mapping() {
     let page = page_size();
-    lock_all(LockAll::CurrentAndFuture, LockMode::OnFault).unwrap();
+    lock_all(LockScope::CurrentAndFuture, LockMode::OnFault).unwrap();
     let memory = anonymous(4);
     assert_eq!(lock_modes(memory.range()), [ON_FAULT; 4]);
-    memory.unlock(.., LockModes::NOW).unwrap();
+    memory.unlock(.., LockFlags::NOW).unwrap();
     assert_eq!(lock_modes(memory.range()), [ON_FAULT; 4]);
     memory.lock(..page, LockMode::Now).unwrap();
-    memory.unlock(..2 * page, LockModes::ON_FAULT).unwrap();
+    memory.unlock(..2 * page, LockFlags::ON_FAULT).unwrap();
     assert_eq!(lock_modes(memory.range()), [NOW, None, ON_FAULT, ON_FAULT]);
-    unlock_all(LockModes::ON_FAULT).unwrap();
+    unlock_all(LockFlags::ON_FAULT).unwrap();
     assert_eq!(lock_modes(memory.range()), [NOW, None, None, None]);
     assert_eq!(mode(anonymous(1).range()), None);
     assert_eq!(status_kib("VmLck"), page as u64 / 1024);
 }
 
-fn what_is_mapped_later_is_unlocked_by_its_mode() -> Completion {
-    without_limit_in_child("mapped_later")
+fn later_mapping_is_unlocked_by_its_mode() -> Completion {
+    in_child_if_unlimited("unlock_later_mapping")
 }
 
-/// Locks on fault in the future end, and two pages locked otherwise stay.
-fn end_the_future() {
+/// Ends the future on-fault locks, and checks that two pages locked otherwise stay locked.
+fn unlock_all_of_future_mode() {
     let page = page_size();
     let memory = anonymous(4);
     fill(memory.range());
     memory.lock(page..3 * page, LockMode::Now).unwrap();
-    lock_all(LockAll::Future, LockMode::OnFault).unwrap();
+    lock_all(LockScope::Future, LockMode::OnFault).unwrap();
     let later = anonymous(2);
     assert_eq!(mode(later.range()), ON_FAULT);
-    unlock_all(LockModes::ON_FAULT).unwrap();
+    unlock_all(LockFlags::ON_FAULT).unwrap();
     assert_eq!(lock_modes(memory.range()), [None, NOW, NOW, None]);
     assert_eq!(mode(later.range()), None);
     assert_eq!(mode(anonymous(1).range()), None);
     assert_eq!(status_kib("VmLck"), 2 * page as u64 / 1024);
-    // The registry knows them, too.
-    memory.unlock(.., LockModes::ON_FAULT).unwrap();
+    // The registry keeps them as well.
+    memory.unlock(.., LockFlags::ON_FAULT).unwrap();
     assert_eq!(lock_modes(memory.range()), [None, NOW, NOW, None]);
-    memory.unlock(.., LockModes::NOW).unwrap();
+    memory.unlock(.., LockFlags::NOW).unwrap();
     assert_eq!(status_kib("VmLck"), 0);
 }
 
-fn end_one_mode() {
-    end_the_future();
+fn unlock_all_of_one_mode() {
+    unlock_all_of_future_mode();
 }
 
-fn ending_one_mode_keeps_the_other() -> Completion {
-    without_limit_in_child("end_one_mode")
+fn unlock_all_of_one_mode_keeps_the_other() -> Completion {
+    in_child_if_unlimited("unlock_all_of_one_mode")
 }
 
-fn end_one_mode_within_a_limit() {
-    // Less than is mapped, so that not all of it can be locked for a moment.
+fn unlock_all_of_one_mode_within_limit() {
+    // The limit is less than is mapped, so not all memory can be locked for a moment.
     limit_memlock(1 << 20);
-    end_the_future();
+    unlock_all_of_future_mode();
 }
 
-fn ending_one_mode_keeps_the_other_within_a_small_limit() {
-    in_child_ok("end_one_mode_within_a_limit");
+fn unlock_all_of_one_mode_within_small_limit_keeps_the_other() {
+    in_child_ok("unlock_all_of_one_mode_within_limit");
 }
 
-fn other_mode_goes_on() {
+fn keep_future_locks_of_other_mode() {
     let memory = anonymous(2);
     memory.lock(..page_size(), LockMode::Now).unwrap();
-    lock_all(LockAll::Future, LockMode::OnFault).unwrap();
-    unlock_all(LockModes::NOW).unwrap();
+    lock_all(LockScope::Future, LockMode::OnFault).unwrap();
+    unlock_all(LockFlags::NOW).unwrap();
     assert_eq!(lock_modes(memory.range()), [None, None]);
     assert_eq!(mode(anonymous(1).range()), ON_FAULT);
-    // As the kernel has it: to lock only what is there ends the future.
-    lock_all(LockAll::Current, LockMode::OnFault).unwrap();
+    // As mlockall does: locking only the current memory ends the future locks.
+    lock_all(LockScope::Current, LockMode::OnFault).unwrap();
     assert_eq!(mode(memory.range()), ON_FAULT);
     assert_eq!(mode(anonymous(1).range()), None);
 }
 
-fn the_other_mode_in_the_future_goes_on() -> Completion {
-    without_limit_in_child("other_mode_goes_on")
+fn unlock_all_of_one_mode_keeps_future_locks_of_the_other() -> Completion {
+    in_child_if_unlimited("keep_future_locks_of_other_mode")
 }
 
-/// The mode of mappings made later is known where the kernel does not tell it, too.
-fn other_future() {
-    lock_all(LockAll::Future, LockMode::OnFault).unwrap();
+/// Checks that the mode of later mappings is known, also where smaps does not show it.
+fn change_future_mode() {
+    lock_all(LockScope::Future, LockMode::OnFault).unwrap();
     let first = anonymous(2);
-    lock_all(LockAll::Future, LockMode::Now).unwrap();
+    lock_all(LockScope::Future, LockMode::Now).unwrap();
     let second = anonymous(2);
     assert_eq!(mode(first.range()), ON_FAULT);
     assert_eq!(mode(second.range()), NOW);
-    first.unlock(.., LockModes::NOW).unwrap();
-    second.unlock(.., LockModes::ON_FAULT).unwrap();
+    first.unlock(.., LockFlags::NOW).unwrap();
+    second.unlock(.., LockFlags::ON_FAULT).unwrap();
     assert_eq!(mode(first.range()), ON_FAULT);
     assert_eq!(mode(second.range()), NOW);
-    first.unlock(.., LockModes::ON_FAULT).unwrap();
-    second.unlock(.., LockModes::NOW).unwrap();
+    first.unlock(.., LockFlags::ON_FAULT).unwrap();
+    second.unlock(.., LockFlags::NOW).unwrap();
     assert_eq!(mode(first.range()), None);
     assert_eq!(mode(second.range()), None);
 }
 
-fn another_mode_for_the_future_keeps_the_first() -> Completion {
-    without_limit_in_child("other_future")
+fn new_future_mode_keeps_mode_of_earlier_mappings() -> Completion {
+    in_child_if_unlimited("change_future_mode")
 }
 
-fn populate() {
-    lock_all(LockAll::Future, LockMode::OnFault).unwrap();
+fn populate_under_lock_all() {
+    lock_all(LockScope::Future, LockMode::OnFault).unwrap();
     let memory = anonymous(8);
     memory.populate(.., Access::Write).unwrap();
     assert_eq!(count_present(memory.range()), 8);
     assert_eq!(mode(memory.range()), ON_FAULT);
 }
 
-fn populating_works_where_the_flags_of_mmap_do_not() -> Completion {
-    without_limit_in_child("populate")
+fn populate_under_future_on_fault_locks_is_complete() -> Completion {
+    in_child_if_unlimited("populate_under_lock_all")
 }
 
-fn release() {
+fn release_under_lock_all() {
     const LEN: usize = 32 << 20;
     let before = Mapping::anonymous(LEN).map().unwrap();
     before.populate(.., Access::Write).unwrap();
-    lock_all(LockAll::Future, LockMode::OnFault).unwrap();
+    lock_all(LockScope::Future, LockMode::OnFault).unwrap();
     let later = Mapping::anonymous(LEN).map().unwrap();
     later.populate(.., Access::Write).unwrap();
     let ranges = [before.range(), later.range()];
     for range in ranges {
-        mark(range);
+        tag(range);
     }
     before.munmap().unwrap();
     later.munmap().unwrap();
     tenure::drain(None).unwrap();
     for range in ranges {
-        assert!(!is_still_there(range), "{range} is still mapped");
+        assert!(!is_still_mapped(range), "{range} is still mapped");
     }
-    // Nothing of the moved memory, or of its new place, stays locked.
-    unlock_all(LockModes::ON_FAULT).unwrap();
+    // Neither the moved memory nor its new place stays locked.
+    unlock_all(LockFlags::ON_FAULT).unwrap();
     assert_eq!(status_kib("VmLck"), 0);
 }
 
-fn releasing_locked_memory() -> Completion {
-    without_limit_in_child("release")
+fn release_under_lock_all_leaves_no_locks() -> Completion {
+    in_child_if_unlimited("release_under_lock_all")
 }
 
-fn mark_volatile() {
-    lock_all(LockAll::CurrentAndFuture, LockMode::OnFault).unwrap();
+fn use_destructive_verbs() {
+    lock_all(LockScope::CurrentAndFuture, LockMode::OnFault).unwrap();
     let mut memory = anonymous(8);
     fill(memory.range());
     let error = memory.discard(..).unwrap_err();
@@ -227,27 +228,27 @@ fn mark_volatile() {
     assert!(matches!(refused.error, Error::Locked { .. }), "{refused}");
 }
 
-fn marking_locked_memory_is_refused() -> Completion {
-    without_limit_in_child("mark_volatile")
+fn destructive_verbs_on_locked_memory_are_rejected() -> Completion {
+    in_child_if_unlimited("use_destructive_verbs")
 }
 
-fn past_the_limit() {
+fn lock_all_over_limit() {
     let memory = anonymous(8);
     limit_memlock(64 << 10);
-    for what in [LockAll::Current, LockAll::CurrentAndFuture] {
+    for scope in [LockScope::Current, LockScope::CurrentAndFuture] {
         for mode in [LockMode::Now, LockMode::OnFault] {
-            let error = lock_all(what, mode).unwrap_err();
+            let error = lock_all(scope, mode).unwrap_err();
             let Error::ProcessLockLimit {
                 limit_bytes,
                 used_bytes: 0,
-                asked_bytes,
+                requested_bytes,
                 ..
             } = error
             else {
                 panic!("{error}");
             };
             assert_eq!(limit_bytes, 64 << 10);
-            assert!(asked_bytes >= memory.len() + limit_bytes);
+            assert!(requested_bytes >= memory.len() + limit_bytes);
             assert_eq!(error.errno(), libc::ENOMEM);
             assert!(error.to_string().contains("ulimit -l"), "{error}");
         }
@@ -255,49 +256,49 @@ fn past_the_limit() {
     assert_eq!(status_kib("VmLck"), 0);
     assert_eq!(mode(anonymous(1).range()), None);
     limit_memlock(0);
-    let error = lock_all(LockAll::Future, LockMode::Now).unwrap_err();
+    let error = lock_all(LockScope::Future, LockMode::Now).unwrap_err();
     assert_eq!(error.errno(), libc::EPERM, "{error}");
 }
 
-fn over_the_limit_nothing_is_locked() {
-    in_child_ok("past_the_limit");
+fn lock_all_over_limit_locks_nothing() {
+    in_child_ok("lock_all_over_limit");
 }
 
-fn map_past_the_limit() {
+fn map_over_limit() {
     limit_memlock(64 << 10);
-    lock_all(LockAll::Future, LockMode::OnFault).unwrap();
+    lock_all(LockScope::Future, LockMode::OnFault).unwrap();
     let error = Mapping::anonymous(1 << 20).map().unwrap_err();
     assert!(
         matches!(
             error,
             Error::ProcessLockLimit {
                 limit_bytes: 0x1_0000,
-                asked_bytes: 0x10_0000,
+                requested_bytes: 0x10_0000,
                 ..
             }
         ),
         "{error}"
     );
-    unlock_all(LockModes::ALL).unwrap();
+    unlock_all(LockFlags::ALL).unwrap();
     Mapping::anonymous(1 << 20).map().unwrap();
 }
 
-fn mapping_past_the_limit_says_so() {
-    in_child_ok("map_past_the_limit");
+fn map_over_limit_under_lock_all_reports_limit() {
+    in_child_ok("map_over_limit");
 }
 
 fn fork_under_lock_all() {
     let memory = anonymous(4);
     fill(memory.range());
-    lock_all(LockAll::CurrentAndFuture, LockMode::Now).unwrap();
+    lock_all(LockScope::CurrentAndFuture, LockMode::Now).unwrap();
     let status = fork(|| {
         assert_eq!(status_kib("VmLck"), 0);
         let own = anonymous(4);
         assert_eq!(mode(own.range()), None);
         own.lock(.., LockMode::OnFault).unwrap();
-        unlock_all(LockModes::NOW).unwrap();
+        unlock_all(LockFlags::NOW).unwrap();
         assert_eq!(mode(own.range()), ON_FAULT);
-        unlock_all(LockModes::ON_FAULT).unwrap();
+        unlock_all(LockFlags::ON_FAULT).unwrap();
         assert_eq!(mode(own.range()), None);
         i32::from(!is_filled(memory.range()))
     });
@@ -305,6 +306,6 @@ fn fork_under_lock_all() {
     assert_eq!(mode(memory.range()), NOW);
 }
 
-fn a_child_maps_without_locks() -> Completion {
-    without_limit_in_child("fork_under_lock_all")
+fn forked_child_maps_without_locks() -> Completion {
+    in_child_if_unlimited("fork_under_lock_all")
 }

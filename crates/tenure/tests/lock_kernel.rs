@@ -1,5 +1,5 @@
-//! lock, held against what the kernel's own tests of mlock2 ask of it: flags of
-//! mappings, Rss against Size, splitting and merging, errno values, charges.
+//! lock, compared with the kernel's own tests of mlock2: flags of mappings, Rss against
+//! Size, splitting and merging, errno values, charges.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -9,43 +9,47 @@
 mod common;
 
 use common::*;
-use tenure::{LockAll, LockMode, LockModes, Mapping, PageRange, lock_all, page_size, unlock_all};
+use tenure::{
+    LockMode, Mapping, PageRange,
+    lock::{LockFlags, LockScope, lock_all, unlock_all},
+    page_size,
+};
 
 tests!(
-    now_locks_and_fills,
-    unlocking_what_is_locked_now,
-    on_fault_locks_without_filling,
-    unlocking_what_is_locked_on_fault,
-    on_fault_of_what_is_present,
-    the_current_memory_and_back,
-    the_future_memory_and_back,
-    the_future_memory_on_fault_and_back,
-    the_current_and_the_future_memory,
-    unlocking_the_middle_splits_and_unlocking_all_merges,
-    the_same_after_all_current_memory_was_locked_on_fault,
-    the_same_while_all_future_memory_is_locked_on_fault,
-    locking_the_middle_splits_and_locking_all_merges,
-    changing_the_mode_of_the_middle_splits,
-    a_lock_on_fault_of_locked_memory_keeps_its_pages,
-    an_overlap_is_charged_once,
-    locking_twice_is_charged_once,
-    a_page_more_than_the_limit_is_enomem,
-    a_limit_of_zero_is_eperm,
-    a_hole_is_enomem,
-    a_start_inside_a_page_is_rounded_by_covering_only,
-    growing_keeps_the_mode;
+    lock_now_sets_flag_and_populates,
+    unlock_of_now_lock_clears_flag,
+    lock_on_fault_sets_flag_without_populating,
+    unlock_of_on_fault_lock_clears_flag,
+    lock_on_fault_locks_present_pages,
+    lock_all_current_locks_only_existing_mappings,
+    lock_all_future_locks_only_later_mappings,
+    lock_all_future_on_fault_locks_later_mappings_on_fault,
+    lock_all_current_and_future_locks_both,
+    unlock_of_middle_splits_and_unlock_of_all_merges,
+    unlock_after_lock_all_current_splits_and_merges,
+    unlock_under_lock_all_future_splits_and_merges,
+    lock_of_middle_splits_and_lock_of_all_merges,
+    relock_of_middle_splits,
+    relock_on_fault_keeps_pages_locked,
+    overlapping_locks_are_charged_once,
+    repeated_lock_is_charged_once,
+    lock_of_one_page_over_limit_is_enomem,
+    relock_with_zero_limit_is_eperm,
+    lock_of_range_with_hole_is_enomem,
+    unaligned_start_is_einval_and_length_rounds_up,
+    mremap_growth_keeps_lock_mode;
     children:
-    current,
-    future,
-    future_on_fault,
-    current_and_future,
+    check_lock_all_current,
+    check_lock_all_future,
+    check_lock_all_future_on_fault,
+    check_lock_all_current_and_future,
     split_after_current,
     split_while_future,
-    past_the_limit,
-    without_a_limit,
+    lock_over_limit,
+    lock_with_zero_limit,
 );
 
-/// Like the kernel's tests: flags, and how much is in memory.
+/// Checks the flags and the resident size, as the kernel's tests do.
 fn assert_locked_now(range: PageRange) {
     assert!(has_vm_flag(range, "lo") && !has_vm_flag(range, "lf"));
     assert_eq!(smaps_bytes(range, "Rss"), smaps_bytes(range, "Size"));
@@ -65,45 +69,45 @@ fn touch(range: PageRange) {
     unsafe { range.as_ptr().write_volatile(b'a') };
 }
 
-/// Pages that no neighbouring mapping can merge with: an own memory file.
-fn apart(page_count: usize) -> Mapping {
+/// Maps pages that no neighbouring mapping can merge with: a memory file of their own.
+fn unmergeable(page_count: usize) -> Mapping {
     Mapping::memfd(page_count * page_size(), tenure::MemfdPages::Base)
         .private()
         .map()
         .unwrap()
 }
 
-fn now_locks_and_fills() {
-    let memory = apart(2);
+fn lock_now_sets_flag_and_populates() {
+    let memory = unmergeable(2);
     memory.lock(.., LockMode::Now).unwrap();
     assert_locked_now(memory.range());
 }
 
-fn unlocking_what_is_locked_now() {
-    let memory = apart(2);
+fn unlock_of_now_lock_clears_flag() {
+    let memory = unmergeable(2);
     memory.lock(.., LockMode::Now).unwrap();
-    memory.unlock(.., LockModes::NOW).unwrap();
+    memory.unlock(.., LockFlags::NOW).unwrap();
     assert_unlocked(memory.range());
 }
 
-fn on_fault_locks_without_filling() {
-    let memory = apart(2);
+fn lock_on_fault_sets_flag_without_populating() {
+    let memory = unmergeable(2);
     memory.lock(.., LockMode::OnFault).unwrap();
     assert_eq!(smaps_bytes(memory.range(), "Rss"), 0);
     touch(memory.range());
     assert_locked_on_fault(memory.range());
 }
 
-fn unlocking_what_is_locked_on_fault() {
-    let memory = apart(2);
+fn unlock_of_on_fault_lock_clears_flag() {
+    let memory = unmergeable(2);
     memory.lock(.., LockMode::OnFault).unwrap();
     touch(memory.range());
-    memory.unlock(.., LockModes::ON_FAULT).unwrap();
+    memory.unlock(.., LockFlags::ON_FAULT).unwrap();
     assert_unlocked(memory.range());
 }
 
-fn on_fault_of_what_is_present() {
-    let memory = apart(2);
+fn lock_on_fault_locks_present_pages() {
+    let memory = unmergeable(2);
     touch(memory.range());
     memory.lock(.., LockMode::OnFault).unwrap();
     assert_locked_on_fault(memory.range());
@@ -113,64 +117,64 @@ fn on_fault_of_what_is_present() {
     );
 }
 
-fn current() {
-    let memory = apart(2);
-    lock_all(LockAll::Current, LockMode::Now).unwrap();
+fn check_lock_all_current() {
+    let memory = unmergeable(2);
+    lock_all(LockScope::Current, LockMode::Now).unwrap();
     assert_locked_now(memory.range());
-    let later = apart(2);
+    let later = unmergeable(2);
     assert_unlocked(later.range());
-    unlock_all(LockModes::ALL).unwrap();
+    unlock_all(LockFlags::ALL).unwrap();
     assert_unlocked(memory.range());
 }
 
-fn the_current_memory_and_back() -> libtest_mimic::Completion {
-    without_limit_in_child("current")
+fn lock_all_current_locks_only_existing_mappings() -> libtest_mimic::Completion {
+    in_child_if_unlimited("check_lock_all_current")
 }
 
-fn future() {
-    let before = apart(2);
-    lock_all(LockAll::Future, LockMode::Now).unwrap();
-    let memory = apart(2);
+fn check_lock_all_future() {
+    let before = unmergeable(2);
+    lock_all(LockScope::Future, LockMode::Now).unwrap();
+    let memory = unmergeable(2);
     assert_locked_now(memory.range());
     assert_unlocked(before.range());
-    unlock_all(LockModes::ALL).unwrap();
+    unlock_all(LockFlags::ALL).unwrap();
     assert_unlocked(memory.range());
-    assert_unlocked(apart(2).range());
+    assert_unlocked(unmergeable(2).range());
 }
 
-fn the_future_memory_and_back() -> libtest_mimic::Completion {
-    without_limit_in_child("future")
+fn lock_all_future_locks_only_later_mappings() -> libtest_mimic::Completion {
+    in_child_if_unlimited("check_lock_all_future")
 }
 
-fn future_on_fault() {
-    lock_all(LockAll::Future, LockMode::OnFault).unwrap();
-    let memory = apart(2);
+fn check_lock_all_future_on_fault() {
+    lock_all(LockScope::Future, LockMode::OnFault).unwrap();
+    let memory = unmergeable(2);
     touch(memory.range());
     assert_locked_on_fault(memory.range());
-    unlock_all(LockModes::ALL).unwrap();
+    unlock_all(LockFlags::ALL).unwrap();
     assert_unlocked(memory.range());
 }
 
-fn the_future_memory_on_fault_and_back() -> libtest_mimic::Completion {
-    without_limit_in_child("future_on_fault")
+fn lock_all_future_on_fault_locks_later_mappings_on_fault() -> libtest_mimic::Completion {
+    in_child_if_unlimited("check_lock_all_future_on_fault")
 }
 
-fn current_and_future() {
-    let memory = apart(2);
-    lock_all(LockAll::CurrentAndFuture, LockMode::Now).unwrap();
+fn check_lock_all_current_and_future() {
+    let memory = unmergeable(2);
+    lock_all(LockScope::CurrentAndFuture, LockMode::Now).unwrap();
     assert_locked_now(memory.range());
-    let later = apart(2);
+    let later = unmergeable(2);
     assert_locked_now(later.range());
-    unlock_all(LockModes::ALL).unwrap();
+    unlock_all(LockFlags::ALL).unwrap();
     assert_unlocked(memory.range());
     assert_unlocked(later.range());
 }
 
-fn the_current_and_the_future_memory() -> libtest_mimic::Completion {
-    without_limit_in_child("current_and_future")
+fn lock_all_current_and_future_locks_both() -> libtest_mimic::Completion {
+    in_child_if_unlimited("check_lock_all_current_and_future")
 }
 
-/// Where the mapping begins that each page lies in.
+/// Returns the start of the mapping that each page lies in.
 fn starts(range: PageRange) -> Vec<usize> {
     let maps = procfs::process::Process::myself().unwrap().maps().unwrap();
     let start = |page: PageRange| {
@@ -188,41 +192,41 @@ fn assert_split_and_merge(memory: &Mapping) {
     let range = memory.range();
     let (page, start) = (page_size(), range.start());
     assert_eq!(starts(range), [start; 3]);
-    memory.unlock(page..2 * page, LockModes::ON_FAULT).unwrap();
+    memory.unlock(page..2 * page, LockFlags::ON_FAULT).unwrap();
     assert_eq!(starts(range), [start, start + page, start + 2 * page]);
-    memory.unlock(.., LockModes::ON_FAULT).unwrap();
+    memory.unlock(.., LockFlags::ON_FAULT).unwrap();
     assert_eq!(starts(range), [start; 3]);
     assert_unlocked(range);
 }
 
-fn unlocking_the_middle_splits_and_unlocking_all_merges() {
-    let memory = apart(3);
+fn unlock_of_middle_splits_and_unlock_of_all_merges() {
+    let memory = unmergeable(3);
     memory.lock(.., LockMode::OnFault).unwrap();
     assert_split_and_merge(&memory);
 }
 
 fn split_after_current() {
-    let memory = apart(3);
-    lock_all(LockAll::Current, LockMode::OnFault).unwrap();
+    let memory = unmergeable(3);
+    lock_all(LockScope::Current, LockMode::OnFault).unwrap();
     assert_split_and_merge(&memory);
 }
 
-fn the_same_after_all_current_memory_was_locked_on_fault() -> libtest_mimic::Completion {
-    without_limit_in_child("split_after_current")
+fn unlock_after_lock_all_current_splits_and_merges() -> libtest_mimic::Completion {
+    in_child_if_unlimited("split_after_current")
 }
 
 fn split_while_future() {
-    lock_all(LockAll::Future, LockMode::OnFault).unwrap();
-    assert_split_and_merge(&apart(3));
+    lock_all(LockScope::Future, LockMode::OnFault).unwrap();
+    assert_split_and_merge(&unmergeable(3));
 }
 
-fn the_same_while_all_future_memory_is_locked_on_fault() -> libtest_mimic::Completion {
-    without_limit_in_child("split_while_future")
+fn unlock_under_lock_all_future_splits_and_merges() -> libtest_mimic::Completion {
+    in_child_if_unlimited("split_while_future")
 }
 
-fn locking_the_middle_splits_and_locking_all_merges() {
+fn lock_of_middle_splits_and_lock_of_all_merges() {
     for mode in [LockMode::Now, LockMode::OnFault] {
-        let memory = apart(3);
+        let memory = unmergeable(3);
         let (page, start) = (page_size(), memory.range().start());
         memory.lock(page..2 * page, mode).unwrap();
         assert_eq!(
@@ -234,10 +238,10 @@ fn locking_the_middle_splits_and_locking_all_merges() {
     }
 }
 
-fn changing_the_mode_of_the_middle_splits() {
-    let memory = apart(3);
+fn relock_of_middle_splits() {
+    let memory = unmergeable(3);
     let (page, start) = (page_size(), memory.range().start());
-    // Older kernels (6.1) do not join what was written first after it was set apart.
+    // Older kernels (6.1) do not merge parts that were first written while they were split.
     touch(memory.range());
     memory.lock(.., LockMode::OnFault).unwrap();
     memory.lock(page..2 * page, LockMode::Now).unwrap();
@@ -250,8 +254,8 @@ fn changing_the_mode_of_the_middle_splits() {
     assert_eq!(starts(memory.range()), [start; 3]);
 }
 
-fn a_lock_on_fault_of_locked_memory_keeps_its_pages() {
-    let memory = apart(2);
+fn relock_on_fault_keeps_pages_locked() {
+    let memory = unmergeable(2);
     memory.lock(.., LockMode::Now).unwrap();
     memory.lock(.., LockMode::OnFault).unwrap();
     assert!(is_locked_on_fault(memory.range()));
@@ -261,20 +265,20 @@ fn a_lock_on_fault_of_locked_memory_keeps_its_pages() {
     );
 }
 
-fn an_overlap_is_charged_once() {
+fn overlapping_locks_are_charged_once() {
     let page = page_size();
     let page_kib = page as u64 / 1024;
-    let memory = apart(8);
+    let memory = unmergeable(8);
     let before = status_kib("VmLck");
     memory.lock(..4 * page, LockMode::OnFault).unwrap();
     memory.lock(2 * page..6 * page, LockMode::OnFault).unwrap();
     assert_eq!(status_kib("VmLck") - before, 6 * page_kib);
-    memory.unlock(page..3 * page, LockModes::ON_FAULT).unwrap();
+    memory.unlock(page..3 * page, LockFlags::ON_FAULT).unwrap();
     assert_eq!(status_kib("VmLck") - before, 4 * page_kib);
 }
 
-fn locking_twice_is_charged_once() {
-    let memory = apart(4);
+fn repeated_lock_is_charged_once() {
+    let memory = unmergeable(4);
     let before = status_kib("VmLck");
     for mode in [LockMode::OnFault, LockMode::OnFault, LockMode::Now] {
         memory.lock(.., mode).unwrap();
@@ -283,9 +287,9 @@ fn locking_twice_is_charged_once() {
     }
 }
 
-fn past_the_limit() {
+fn lock_over_limit() {
     let page = page_size();
-    let memory = apart(5);
+    let memory = unmergeable(5);
     limit_memlock(4 * page as u64);
     for mode in [LockMode::Now, LockMode::OnFault] {
         let error = memory.lock(.., mode).unwrap_err();
@@ -293,44 +297,44 @@ fn past_the_limit() {
         assert_unlocked(memory.range());
         memory.lock(..4 * page, mode).unwrap();
         memory.lock(page..4 * page, mode).unwrap();
-        memory.unlock(.., LockModes::ALL).unwrap();
+        memory.unlock(.., LockFlags::ALL).unwrap();
     }
 }
 
-fn a_page_more_than_the_limit_is_enomem() {
-    in_child_ok("past_the_limit");
+fn lock_of_one_page_over_limit_is_enomem() {
+    in_child_ok("lock_over_limit");
 }
 
-fn without_a_limit() {
-    let memory = apart(1);
+fn lock_with_zero_limit() {
+    let memory = unmergeable(1);
     memory.lock(.., LockMode::OnFault).unwrap();
     limit_memlock(0);
     for mode in [LockMode::Now, LockMode::OnFault] {
         let error = memory.lock(.., mode).unwrap_err();
         assert_eq!(error.errno(), libc::EPERM, "{error}");
     }
-    // What is locked stays so, and may be unlocked.
+    // Locked pages stay locked, and may be unlocked.
     assert!(is_locked_on_fault(memory.range()));
-    memory.unlock(.., LockModes::ON_FAULT).unwrap();
+    memory.unlock(.., LockFlags::ON_FAULT).unwrap();
 }
 
-fn a_limit_of_zero_is_eperm() {
-    in_child_ok("without_a_limit");
+fn relock_with_zero_limit_is_eperm() {
+    in_child_ok("lock_with_zero_limit");
 }
 
-fn a_hole_is_enomem() {
-    let memory = apart(3);
+fn lock_of_range_with_hole_is_enomem() {
+    let memory = unmergeable(3);
     raw_unmap(pages(memory.range(), 1, 1));
     for mode in [LockMode::Now, LockMode::OnFault] {
         let error = memory.lock(.., mode).unwrap_err();
         assert_eq!(error.errno(), libc::ENOMEM, "{error}");
     }
-    let error = memory.unlock(.., LockModes::NOW).unwrap_err();
+    let error = memory.unlock(.., LockFlags::NOW).unwrap_err();
     assert_eq!(error.errno(), libc::ENOMEM, "{error}");
 }
 
-fn a_start_inside_a_page_is_rounded_by_covering_only() {
-    let start = apart(1).range().start();
+fn unaligned_start_is_einval_and_length_rounds_up() {
+    let start = unmergeable(1).range().start();
     let error = PageRange::new(start + 1, page_size()).unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL);
     let error = PageRange::covering(start + 1, 1).unwrap_err();
@@ -339,11 +343,11 @@ fn a_start_inside_a_page_is_rounded_by_covering_only() {
     assert_eq!(rounded.len(), page_size());
 }
 
-fn growing_keeps_the_mode() {
+fn mremap_growth_keeps_lock_mode() {
     let page = page_size();
     for (mode, present) in [(LockMode::OnFault, 0), (LockMode::Now, 8)] {
-        let memory = apart(8);
-        let room = apart(8).range();
+        let memory = unmergeable(8);
+        let target = unmergeable(8).range();
         memory.lock(..4 * page, mode).unwrap();
         unsafe {
             rustix::mm::mremap_fixed(
@@ -351,12 +355,12 @@ fn growing_keeps_the_mode() {
                 4 * page,
                 8 * page,
                 rustix::mm::MremapFlags::MAYMOVE,
-                room.as_ptr().cast(),
+                target.as_ptr().cast(),
             )
         }
         .unwrap();
-        assert_eq!(lock_modes(room)[0], Some(mode));
-        assert_eq!(count_present(room), present);
-        raw_unmap(room);
+        assert_eq!(lock_modes(target)[0], Some(mode));
+        assert_eq!(count_present(target), present);
+        raw_unmap(target);
     }
 }

@@ -1,5 +1,5 @@
-//! lock: any sequence of calls, compared with a model of single pages and with
-//! the flags of the kernel's mappings.
+//! lock: random sequences of calls, compared with a model of single pages and with the
+//! flags of the kernel's mappings.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -10,9 +10,9 @@ mod common;
 
 use common::*;
 use proptest::prelude::*;
-use tenure::{LockMode, LockModes, PageRange};
+use tenure::{LockMode, PageRange, lock::LockFlags};
 
-tests!(any_sequence_is_as_a_model_says);
+tests!(random_lock_sequence_matches_page_model);
 
 const NOW: Option<LockMode> = Some(LockMode::Now);
 const ON_FAULT: Option<LockMode> = Some(LockMode::OnFault);
@@ -22,20 +22,20 @@ const ON_FAULT: Option<LockMode> = Some(LockMode::OnFault);
 enum Step {
     Lock(LockMode),
     RawLock,
-    Unlock(LockModes),
+    Unlock(LockFlags),
     UnmapAndMap,
     Fork,
 }
 
-fn any_sequence_is_as_a_model_says() {
+fn random_lock_sequence_matches_page_model() {
     const PAGES: usize = 10;
     let step = prop_oneof![
         3 => Just(Step::Lock(LockMode::Now)),
         3 => Just(Step::Lock(LockMode::OnFault)),
         1 => Just(Step::RawLock),
-        2 => Just(Step::Unlock(LockModes::NOW)),
-        2 => Just(Step::Unlock(LockModes::ON_FAULT)),
-        1 => Just(Step::Unlock(LockModes::ALL)),
+        2 => Just(Step::Unlock(LockFlags::NOW)),
+        2 => Just(Step::Unlock(LockFlags::ON_FAULT)),
+        1 => Just(Step::Unlock(LockFlags::ALL)),
         1 => Just(Step::UnmapAndMap),
         1 => Just(Step::Fork),
     ];
@@ -68,14 +68,14 @@ fn take(step: Step, range: PageRange, model: &mut [Option<LockMode>]) {
             model.fill(Some(mode));
         }
         Step::RawLock => {
-            // What another locks anew, tenure must have unlocked before.
-            unsafe { range.unlock(LockModes::ALL) }.unwrap();
-            match others_locks_are_untold() {
+            // Before another program part locks the range, tenure must have unlocked it.
+            unsafe { range.unlock(LockFlags::ALL) }.unwrap();
+            match foreign_lock_modes_unknown() {
                 None => {
                     raw_lock_on_fault(range);
                     model.fill(ON_FAULT);
                 }
-                // What others have locked counts as this.
+                // Foreign locks of unknown mode count as this mode.
                 Some(_) => {
                     raw_lock(range);
                     model.fill(NOW);
@@ -85,9 +85,9 @@ fn take(step: Step, range: PageRange, model: &mut [Option<LockMode>]) {
         Step::Unlock(modes) => {
             unsafe { range.unlock(modes) }.unwrap();
             let cleared = |mode| {
-                modes == LockModes::ALL
-                    || mode == NOW && modes == LockModes::NOW
-                    || mode == ON_FAULT && modes == LockModes::ON_FAULT
+                modes == LockFlags::ALL
+                    || mode == NOW && modes == LockFlags::NOW
+                    || mode == ON_FAULT && modes == LockFlags::ON_FAULT
             };
             for mode in model.iter_mut().filter(|mode| cleared(**mode)) {
                 *mode = None;
@@ -100,7 +100,7 @@ fn take(step: Step, range: PageRange, model: &mut [Option<LockMode>]) {
         }
         Step::Fork => {
             let status = fork(|| i32::from(lock_modes(range).iter().any(|seen| seen.0.is_some())));
-            assert_eq!(status, 0, "a child has no locks");
+            assert_eq!(status, 0, "a child has inherited locks");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Mappings of every kind, and the builder's refusals.
+//! Mappings of every kind, and the requests that the builder rejects.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -14,27 +14,27 @@ use libtest_mimic::Completion;
 use tenure::{Access, Error, HugePages, Mapping, MemfdPages, MmapRequest, PageRange, page_size};
 
 tests!(
-    anonymous_memory_is_zeros_and_private,
-    shared_anonymous_memory_is_seen_by_children,
-    memfd_is_shared_or_private,
-    memfd_of_huge_pages,
-    an_empty_pool_of_huge_pages_is_an_error,
-    files_read_only_read_write_and_private,
-    a_part_of_a_file,
-    lengths_are_kept_and_rounded,
-    advice_is_given,
-    huge_pages_fit,
-    wiped_on_fork,
-    not_in_core_dumps,
-    refusals_are_distinct,
-    a_refusal_leaves_nothing_mapped,
-    mapped_as_told,
-    mapping_as_told_leaves_nothing_on_an_error;
+    anonymous_mapping_is_zeroed_and_private,
+    shared_mapping_written_in_child_is_seen_by_parent,
+    memfd_written_in_child_is_seen_only_if_shared,
+    [exclusive] hugetlb_memfd_maps_whole_huge_pages,
+    hugetlb_memfd_beyond_pool_is_enomem,
+    file_mapping_writes_reach_file_only_if_shared,
+    file_mapping_with_offset_and_len_maps_that_part,
+    mapping_len_is_kept_and_range_is_rounded,
+    builder_options_set_vm_flags,
+    huge_page_mapping_is_aligned_without_excess,
+    wipe_on_fork_mapping_is_zero_in_child,
+    no_dump_memfd_has_dontdump_flag,
+    invalid_requests_return_distinct_errors,
+    failed_map_leaves_nothing_mapped,
+    mmap_request_applies_every_option,
+    failed_mmap_request_leaves_nothing_mapped;
     children:
     map_for_huge_pages,
 );
 
-fn anonymous_memory_is_zeros_and_private() {
+fn anonymous_mapping_is_zeroed_and_private() {
     let mut memory = Mapping::anonymous(3 * page_size()).map().unwrap();
     assert!(memory.as_slice().iter().all(|&byte| byte == 0));
     memory.as_mut_slice().unwrap()[0] = 1;
@@ -47,7 +47,7 @@ fn anonymous_memory_is_zeros_and_private() {
     assert_eq!((status, memory.as_slice()[0]), (0, 1));
 }
 
-fn shared_anonymous_memory_is_seen_by_children() {
+fn shared_mapping_written_in_child_is_seen_by_parent() {
     let mut memory = Mapping::shared_anonymous(page_size()).map().unwrap();
     let status = fork(|| {
         memory.as_mut_slice().unwrap()[7] = 3;
@@ -56,7 +56,7 @@ fn shared_anonymous_memory_is_seen_by_children() {
     assert_eq!((status, memory.as_slice()[7]), (0, 3));
 }
 
-fn memfd_is_shared_or_private() {
+fn memfd_written_in_child_is_seen_only_if_shared() {
     for (builder, seen) in [
         (Mapping::memfd(page_size(), MemfdPages::Base), 3),
         (Mapping::memfd(page_size(), MemfdPages::Base).private(), 0),
@@ -70,7 +70,7 @@ fn memfd_is_shared_or_private() {
     }
 }
 
-fn memfd_of_huge_pages() -> Completion {
+fn hugetlb_memfd_maps_whole_huge_pages() -> Completion {
     let Some(_pool) = HugePool::of(2) else {
         return skip("needs 2 free huge pages of 2 MiB (vm.nr_hugepages), or root to ask for them");
     };
@@ -85,15 +85,15 @@ fn memfd_of_huge_pages() -> Completion {
     Completion::Completed
 }
 
-fn an_empty_pool_of_huge_pages_is_an_error() {
-    // More than any machine's pool has.
+fn hugetlb_memfd_beyond_pool_is_enomem() {
+    // The pool of no machine is as large.
     let error = Mapping::memfd(1 << 46, MemfdPages::Huge2M)
         .map()
         .unwrap_err();
     assert_eq!(error.errno(), libc::ENOMEM, "{error}");
 }
 
-fn files_read_only_read_write_and_private() {
+fn file_mapping_writes_reach_file_only_if_shared() {
     let mut file = file(page_size() + 100);
     {
         let mut memory = unsafe { Mapping::file(&file) }.map().unwrap();
@@ -126,7 +126,7 @@ fn files_read_only_read_write_and_private() {
     assert_eq!(first, [0xff]);
 }
 
-fn a_part_of_a_file() {
+fn file_mapping_with_offset_and_len_maps_that_part() {
     let file = file(4 * page_size());
     let memory = unsafe { Mapping::file(&file) }
         .offset(page_size() as u64)
@@ -142,13 +142,13 @@ fn a_part_of_a_file() {
     assert_eq!(rest.len(), page_size());
 }
 
-fn lengths_are_kept_and_rounded() {
+fn mapping_len_is_kept_and_range_is_rounded() {
     let memory = Mapping::anonymous(1).map().unwrap();
     assert_eq!((memory.len(), memory.range().len()), (1, page_size()));
     assert_eq!(memory.as_slice(), [0]);
 }
 
-fn advice_is_given() {
+fn builder_options_set_vm_flags() {
     let memory = || Mapping::anonymous(4 << 20);
     for (builder, flag) in [
         (memory().huge_pages(HugePages::Always), "hg"),
@@ -163,15 +163,15 @@ fn advice_is_given() {
     }
 }
 
-/// Also where the kernel would begin elsewhere.
-fn huge_pages_fit() {
+/// Checks the alignment also where the kernel would begin elsewhere.
+fn huge_page_mapping_is_aligned_without_excess() {
     in_child_ok("map_for_huge_pages");
 }
 
-/// In a process that has no other threads, whose allocator would set addresses aside.
+/// Runs in a process without other threads, whose allocator would reserve addresses.
 fn map_for_huge_pages() {
     const HUGE: usize = 2 << 20;
-    // The page of counters is there to stay.
+    // The page of counters stays mapped.
     tenure::stats();
     let size_kib = status_kib("VmSize");
     let builders: [fn(usize) -> _; 2] = [Mapping::anonymous, Mapping::shared_anonymous];
@@ -181,15 +181,15 @@ fn map_for_huge_pages() {
             if page_size() == 4096 {
                 assert_eq!(memory.range().start() % HUGE, 0, "{len}");
             }
-            // What was mapped elsewhere is given back.
+            // Addresses mapped for the alignment are unmapped.
             let taken_kib = status_kib("VmSize") - size_kib;
             assert_eq!(taken_kib as usize, memory.range().len() / 1024);
-            memory.release_now().unwrap();
+            memory.munmap_sync().unwrap();
         }
     }
 }
 
-fn wiped_on_fork() {
+fn wipe_on_fork_mapping_is_zero_in_child() {
     let memory = Mapping::anonymous(page_size())
         .wipe_on_fork()
         .map()
@@ -200,7 +200,7 @@ fn wiped_on_fork() {
     assert!(is_filled(memory.range()));
 }
 
-fn not_in_core_dumps() {
+fn no_dump_memfd_has_dontdump_flag() {
     let memory = Mapping::memfd(page_size(), MemfdPages::Base)
         .no_dump()
         .map()
@@ -208,7 +208,7 @@ fn not_in_core_dumps() {
     assert!(has_vm_flag(memory.range(), "dd"));
 }
 
-fn refusals_are_distinct() {
+fn invalid_requests_return_distinct_errors() {
     assert_eq!(
         Mapping::anonymous(0).map().unwrap_err(),
         Error::EmptyMapping
@@ -254,9 +254,11 @@ fn refusals_are_distinct() {
     assert_eq!(error.errno(), libc::ENODEV, "{error}");
 }
 
-fn a_refusal_leaves_nothing_mapped() {
-    // Each worker that starts takes addresses for itself.
-    tenure::ReleaseLimits::default().max_active(1).set();
+fn failed_map_leaves_nothing_mapped() {
+    // Each worker that starts maps memory for itself.
+    tenure::release::ReleaseLimits::default()
+        .max_active(1)
+        .set();
     let mapped_kib = || {
         let refused = Mapping::shared_anonymous(64 << 20).wipe_on_fork().map();
         let error = refused.unwrap_err();
@@ -264,12 +266,12 @@ fn a_refusal_leaves_nothing_mapped() {
         tenure::drain(None).unwrap();
         status_kib("VmSize")
     };
-    // The first time a thread starts, for which memory is set aside.
+    // The first call starts a thread, for which the allocator reserves memory.
     let before = mapped_kib();
     assert_eq!(mapped_kib(), before);
 }
 
-fn mapped_as_told() {
+fn mmap_request_applies_every_option() {
     let request = MmapRequest {
         len: 3 * page_size() - 1,
         prot: (libc::PROT_READ | libc::PROT_WRITE).cast_unsigned(),
@@ -288,13 +290,13 @@ fn mapped_as_told() {
     unsafe { range.munmap() }.unwrap();
 }
 
-fn mapping_as_told_leaves_nothing_on_an_error() {
+fn failed_mmap_request_leaves_nothing_mapped() {
     let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS).cast_unsigned();
     let request = MmapRequest {
         len: 64 << 20,
         prot: 3,
         flags,
-        // Not for shared memory.
+        // MADV_WIPEONFORK fails on shared memory.
         wipe_on_fork: true,
         ..MmapRequest::default()
     };
@@ -304,8 +306,10 @@ fn mapping_as_told_leaves_nothing_on_an_error() {
         tenure::drain(None).unwrap();
         status_kib("VmSize")
     };
-    // The first time a thread starts, for which memory is set aside.
-    tenure::ReleaseLimits::default().max_active(1).set();
+    // The first call starts a thread, for which the allocator reserves memory.
+    tenure::release::ReleaseLimits::default()
+        .max_active(1)
+        .set();
     let before = mapped_kib();
     assert_eq!(mapped_kib(), before);
     let fixed = MmapRequest {

@@ -1,4 +1,4 @@
-//! populate: what comes in, and what is refused.
+//! populate: which pages become present, and which requests are rejected.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -14,29 +14,29 @@ use rustix::mm::MprotectFlags;
 use tenure::{Access, Error, Mapping, MemfdPages, MemoryKind, PageRange, page_size};
 
 tests!(
-    write_brings_every_page_in,
-    write_keeps_contents,
-    read_of_anonymous_memory_takes_none,
-    brings_in_every_kind_of_memory,
-    reads_a_file_without_dirtying_it,
-    a_part_leaves_the_rest_alone,
-    bounds_round_outward,
-    more_than_one_chunk_and_mapping,
-    nothing_is_nothing,
-    a_hole_is_refused_before_anything_is_done,
-    missing_access_is_named,
-    a_file_shorter_than_its_mapping_is_an_error,
-    special_mappings_are_refused,
+    populate_write_makes_every_page_present,
+    populate_keeps_contents,
+    populate_read_of_anonymous_memory_maps_zero_page,
+    populate_of_every_memory_kind_makes_pages_present,
+    populate_read_of_file_dirties_nothing,
+    populate_of_part_leaves_the_rest_absent,
+    populate_bounds_round_outward,
+    populate_across_chunks_and_mappings_is_complete,
+    populate_of_empty_range_is_ok,
+    populate_of_range_with_hole_changes_nothing,
+    populate_without_access_names_missing_access,
+    populate_past_end_of_file_is_no_backing,
+    populate_of_special_mapping_is_rejected,
 );
 
-fn write_brings_every_page_in() {
+fn populate_write_makes_every_page_present() {
     let memory = anonymous(300);
     memory.populate(.., Access::Write).unwrap();
     assert_eq!(count_present(memory.range()), 300);
     assert!(is_zero(memory.range()));
 }
 
-fn write_keeps_contents() {
+fn populate_keeps_contents() {
     let memory = anonymous(100);
     fill(memory.range());
     memory.populate(.., Access::Write).unwrap();
@@ -44,14 +44,14 @@ fn write_keeps_contents() {
     assert!(is_filled(memory.range()));
 }
 
-fn read_of_anonymous_memory_takes_none() {
+fn populate_read_of_anonymous_memory_maps_zero_page() {
     let memory = anonymous(300);
     memory.populate(.., Access::Read).unwrap();
     assert_eq!(count_present(memory.range()), 300);
     assert_eq!(smaps_bytes(memory.range(), "Rss"), 0);
 }
 
-fn brings_in_every_kind_of_memory() {
+fn populate_of_every_memory_kind_makes_pages_present() {
     let len = 64 * page_size();
     for access in [Access::Read, Access::Write] {
         for memory in [
@@ -68,7 +68,7 @@ fn brings_in_every_kind_of_memory() {
     }
 }
 
-fn reads_a_file_without_dirtying_it() {
+fn populate_read_of_file_dirties_nothing() {
     let file = file(64 * page_size());
     file.sync_all().unwrap();
     let memory = unsafe { Mapping::file(&file) }.map().unwrap();
@@ -80,7 +80,7 @@ fn reads_a_file_without_dirtying_it() {
     }
 }
 
-fn a_part_leaves_the_rest_alone() {
+fn populate_of_part_leaves_the_rest_absent() {
     let memory = anonymous(30);
     memory
         .populate(10 * page_size()..20 * page_size(), Access::Write)
@@ -89,7 +89,7 @@ fn a_part_leaves_the_rest_alone() {
     assert_eq!(present(memory.range()), expected);
 }
 
-fn bounds_round_outward() {
+fn populate_bounds_round_outward() {
     let memory = anonymous(4);
     memory
         .populate(page_size()..page_size() + 1, Access::Write)
@@ -106,10 +106,10 @@ fn bounds_round_outward() {
     assert!(matches!(error, Error::OutOfBounds { .. }), "{error}");
 }
 
-fn more_than_one_chunk_and_mapping() {
+fn populate_across_chunks_and_mappings_is_complete() {
     let page_count = (160 << 20) / page_size();
     let memory = anonymous(page_count);
-    // Three mappings of the kernel's: the middle one is not dumped.
+    // The kernel has three mappings: the middle one is not dumped.
     let middle = pages(memory.range(), page_count / 3, page_count / 3);
     unsafe {
         rustix::mm::madvise(
@@ -123,17 +123,17 @@ fn more_than_one_chunk_and_mapping() {
     assert_eq!(count_present(memory.range()), page_count);
 }
 
-fn nothing_is_nothing() {
+fn populate_of_empty_range_is_ok() {
     let memory = anonymous(1);
     memory.populate(0..0, Access::Write).unwrap();
     memory.populate(page_size().., Access::Read).unwrap();
     assert_eq!(count_present(memory.range()), 0);
-    // Even where nothing is mapped.
+    // An empty range succeeds even where nothing is mapped.
     let nowhere = PageRange::new(page_size(), 0).unwrap();
     unsafe { nowhere.populate(Access::Write) }.unwrap();
 }
 
-fn a_hole_is_refused_before_anything_is_done() {
+fn populate_of_range_with_hole_changes_nothing() {
     let memory = anonymous(30);
     let hole = pages(memory.range(), 20, 2);
     raw_unmap(hole);
@@ -149,7 +149,7 @@ fn a_hole_is_refused_before_anything_is_done() {
     assert_eq!(count_present(pages(memory.range(), 0, 20)), 0);
 }
 
-fn missing_access_is_named() {
+fn populate_without_access_names_missing_access() {
     let memory = anonymous(30);
     let part = pages(memory.range(), 20, 10);
     raw_protect(part, MprotectFlags::READ);
@@ -175,7 +175,7 @@ fn missing_access_is_named() {
     assert_eq!(error.errno(), libc::EACCES);
 }
 
-fn a_file_shorter_than_its_mapping_is_an_error() {
+fn populate_past_end_of_file_is_no_backing() {
     let file: File = file(2 * page_size());
     let memory = unsafe { Mapping::file(&file) }
         .len(8 * page_size())
@@ -186,7 +186,7 @@ fn a_file_shorter_than_its_mapping_is_an_error() {
     assert_eq!(error.errno(), libc::EFAULT);
 }
 
-fn special_mappings_are_refused() {
+fn populate_of_special_mapping_is_rejected() {
     let maps = procfs::process::Process::myself().unwrap().maps().unwrap();
     let vvar = maps
         .iter()

@@ -1,5 +1,5 @@
-//! prepare: what a process makes at its first calls is made beforehand, and a fork amid
-//! these calls finds it done.
+//! prepare: it creates in advance what a process otherwise creates at its first calls, so
+//! that a fork during those calls finds them done.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -15,15 +15,15 @@ use common::*;
 use tenure::{LockMode, page_size};
 
 tests! {
-    a_fork_amid_first_calls_finds_them_done,
-    nothing_is_left_behind;
-    children: forks_amid_first_calls, prepares
+    fork_during_first_calls_does_not_hang,
+    prepare_leaves_no_descriptor_or_thread;
+    children: fork_during_first_calls, prepare_twice
 }
 
-/// As often as it takes: without `prepare` about one in ten waits for ever.
-fn a_fork_amid_first_calls_finds_them_done() {
+/// Repeats often enough: without `prepare` about one child in ten hangs.
+fn fork_during_first_calls_does_not_hang() {
     for _ in 0..60 {
-        in_child_ok("forks_amid_first_calls");
+        in_child_ok("fork_during_first_calls");
     }
 }
 
@@ -31,11 +31,11 @@ fn use_verbs() {
     let mut memory = anonymous((5 << 20) / page_size());
     memory.discard(..).unwrap();
     memory.lock(..page_size(), LockMode::OnFault).unwrap();
-    mark(pages(memory.range(), 1, 1));
+    tag(pages(memory.range(), 1, 1));
     memory.munmap().unwrap();
 }
 
-fn forks_amid_first_calls() {
+fn fork_during_first_calls() {
     tenure::prepare();
     let start = Barrier::new(3);
     thread::scope(|scope| {
@@ -57,13 +57,13 @@ fn forks_amid_first_calls() {
     });
 }
 
-fn nothing_is_left_behind() {
-    in_child_ok("prepares");
+fn prepare_leaves_no_descriptor_or_thread() {
+    in_child_ok("prepare_twice");
 }
 
-fn prepares() {
-    let count = |what| {
-        std::fs::read_dir(format!("/proc/self/{what}"))
+fn prepare_twice() {
+    let count = |folder| {
+        std::fs::read_dir(format!("/proc/self/{folder}"))
             .unwrap()
             .count()
     };

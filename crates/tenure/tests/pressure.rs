@@ -1,4 +1,4 @@
-//! pressure: one level, looked at or told, under real pressure too.
+//! pressure: one level, polled or notified, under real pressure too.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -20,38 +20,38 @@ use common::cgroup::{Group, enter_group};
 use common::*;
 use libtest_mimic::Completion;
 use tenure::page_size;
-use tenure::pressure::{self, Level, Look, Reason, StallSource, Subscription};
+use tenure::pressure::{self, Level, Reason, Snapshot, StallSource, Subscription};
 
 tests!(
-    a_look_starts_no_thread,
-    the_figures_are_told,
-    the_watcher_ends_with_the_last_subscription,
-    an_idle_watcher_takes_next_to_no_time,
-    reclaim_that_programs_wait_for_is_severe_and_ends,
-    the_stalls_of_the_own_cgroup_count,
-    streaming_files_at_the_limit_is_not_severe,
-    little_room_is_severe_before_the_kernel_kills,
-    who_subscribes_under_pressure_is_told,
-    a_subscription_may_be_dropped_by_its_own_call,
-    dropping_waits_for_a_running_call,
-    a_panic_ends_that_subscription_only,
-    a_child_begins_without_a_watcher;
+    snapshot_starts_no_thread,
+    snapshot_fields_are_consistent,
+    watcher_ends_with_last_subscription,
+    [exclusive] idle_watcher_uses_little_cpu,
+    [exclusive] direct_reclaim_is_severe_then_subsides,
+    [exclusive] own_cgroup_stalls_are_severe,
+    [exclusive] file_streaming_at_limit_is_not_severe,
+    [exclusive] low_headroom_is_severe_before_oom_kill,
+    [exclusive] subscriber_under_pressure_is_notified,
+    subscription_dropped_in_its_callback_ends_watcher,
+    dropped_subscription_waits_for_running_callback,
+    panicking_callback_ends_only_its_subscription,
+    forked_child_has_no_watcher;
     children:
-    look_without_a_thread,
-    free_lazily_beyond_the_limit,
-    stall_in_the_own_cgroup,
+    take_snapshot_without_thread,
+    free_lazily_beyond_limit,
+    stall_in_own_cgroup,
     stream_files,
-    use_nearly_all,
-    subscribe_in_little_room,
-    drop_inside_the_call,
-    drop_during_the_call,
-    panic_in_the_call,
-    fork_with_a_watcher,
+    use_nearly_all_headroom,
+    subscribe_at_low_headroom,
+    drop_inside_callback,
+    drop_during_callback,
+    panic_in_callback,
+    fork_with_watcher,
 );
 
 const MIB: usize = 1 << 20;
 
-/// For what must happen; nothing depends on how long it takes.
+/// The time within which an event must happen; no assertion depends on how long it takes.
 const LONG: Duration = Duration::from_secs(60);
 
 fn watchers() -> usize {
@@ -65,13 +65,13 @@ fn watchers() -> usize {
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < LONG, "not after {LONG:?}: {what}");
+        assert!(begin.elapsed() < LONG, "{what}: not after {LONG:?}");
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Tells what it is told.
-fn told() -> (Subscription, Receiver<Level>) {
+/// Subscribes with a callback that sends each level into a channel.
+fn subscribe() -> (Subscription, Receiver<Level>) {
     let (send, receive) = channel();
     let notify = move |level| {
         let _ = send.send(level);
@@ -79,17 +79,17 @@ fn told() -> (Subscription, Receiver<Level>) {
     (pressure::subscribe(notify).unwrap(), receive)
 }
 
-/// Waits until this level has been told.
-fn wait_for(level: Level, told: &Receiver<Level>) {
+/// Waits until this level is notified.
+fn wait_for(level: Level, levels: &Receiver<Level>) {
     let begin = Instant::now();
-    while told
+    while levels
         .recv_timeout(LONG.saturating_sub(begin.elapsed()))
-        .expect("to be told")
+        .expect("a notification")
         != level
     {}
 }
 
-fn in_a_group(limit_bytes: usize, child: &str) -> Completion {
+fn run_in_group(limit_bytes: usize, child: &str) -> Completion {
     match Group::with_limit(limit_bytes) {
         Ok(group) => group.run(child),
         Err(why) => return skip(&why),
@@ -97,53 +97,53 @@ fn in_a_group(limit_bytes: usize, child: &str) -> Completion {
     Completion::Completed
 }
 
-fn a_look_starts_no_thread() {
-    in_child_ok("look_without_a_thread");
+fn snapshot_starts_no_thread() {
+    in_child_ok("take_snapshot_without_thread");
 }
 
-fn look_without_a_thread() {
+fn take_snapshot_without_thread() {
     pressure::level();
-    Look::now().unwrap();
+    Snapshot::now().unwrap();
     let threads = fs::read_dir("/proc/self/task").unwrap().count();
     assert_eq!(threads, 1);
 }
 
-fn the_figures_are_told() {
-    let look = Look::now().unwrap();
+fn snapshot_fields_are_consistent() {
+    let snapshot = Snapshot::now().unwrap();
     let has_psi = tenure::Features::get().psi.is_ok();
     assert_eq!(
-        look.stall_source == StallSource::Nothing,
+        snapshot.stall_source == StallSource::Nothing,
         !has_psi,
-        "{look:?}"
+        "{snapshot:?}"
     );
-    assert_eq!(look.some_stalled.is_some(), has_psi, "{look:?}");
-    assert!(look.room.bytes > 0, "{look:?}");
+    assert_eq!(snapshot.some_stalled.is_some(), has_psi, "{snapshot:?}");
+    assert!(snapshot.headroom.bytes > 0, "{snapshot:?}");
     assert_eq!(
-        look.level == Level::None,
-        look.reason == Reason::Calm,
-        "{look:?}"
+        snapshot.level == Level::None,
+        snapshot.reason == Reason::None,
+        "{snapshot:?}"
     );
 }
 
-fn the_watcher_ends_with_the_last_subscription() {
-    let (first, _) = told();
-    let (second, _) = told();
+fn watcher_ends_with_last_subscription() {
+    let (first, _) = subscribe();
+    let (second, _) = subscribe();
     eventually("a watcher", || watchers() == 1);
     drop(first);
     drop(second);
     eventually("no watcher", || watchers() == 0);
-    // Once more, and while the old one may still be there.
+    // Again, also while the old watcher may still be running.
     for _ in 0..20 {
-        let (subscription, _) = told();
-        // One that has ended is there a moment longer.
+        let (subscription, _) = subscribe();
+        // A watcher that ends is visible a moment longer.
         eventually("one watcher", || watchers() <= 1);
         drop(subscription);
     }
     eventually("no watcher again", || watchers() == 0);
 }
 
-fn an_idle_watcher_takes_next_to_no_time() {
-    let (_subscription, _) = told();
+fn idle_watcher_uses_little_cpu() {
+    let (_subscription, _) = subscribe();
     eventually("a watcher", || watchers() == 1);
     let ticks = || {
         let tasks = fs::read_dir("/proc/self/task").unwrap();
@@ -158,45 +158,46 @@ fn an_idle_watcher_takes_next_to_no_time() {
     };
     let begin = Instant::now();
     for _ in 0..10 {
-        Look::now().unwrap();
+        Snapshot::now().unwrap();
     }
-    // Ticks of 10 ms: a tenth of a CPU would be 30. What is more where a look takes so
-    // long, under emulation, is not the watcher's doing: it looks once a second.
-    let most = (begin.elapsed().as_millis() as u64 / 10).max(10);
+    // Ticks of 10 ms: a tenth of a CPU would be 30. Where a snapshot takes very long, under
+    // emulation, the watcher is allowed as much as ten snapshots take: it takes one a
+    // second.
+    let max_ticks = (begin.elapsed().as_millis() as u64 / 10).max(10);
     let before = ticks();
     thread::sleep(Duration::from_secs(3));
     let took = ticks() - before;
-    assert!(took < most, "{took} ticks in 3 s, {most} at most");
+    assert!(took < max_ticks, "{took} ticks in 3 s, {max_ticks} at most");
 }
 
-fn reclaim_that_programs_wait_for_is_severe_and_ends() -> Completion {
-    // What stands in for stalls is a guess at how long one takes, and an emulated
+fn direct_reclaim_is_severe_then_subsides() -> Completion {
+    // Without PSI, tenure estimates stalls from the time that one takes, and an emulated
     // machine is ten times as slow.
     if tenure::Features::get().psi.is_err() {
-        return skip("the kernel does not tell about stalls");
+        return skip("the kernel reports no stalls (PSI)");
     }
-    in_a_group(192 * MIB, "free_lazily_beyond_the_limit")
+    run_in_group(192 * MIB, "free_lazily_beyond_limit")
 }
 
-fn free_lazily_beyond_the_limit() {
+fn free_lazily_beyond_limit() {
     enter_group();
-    let (_subscription, told) = told();
-    let load = Load::start();
-    wait_for(Level::Severe, &told);
+    let (_subscription, levels) = subscribe();
+    let load = LazyFreeLoad::start();
+    wait_for(Level::Severe, &levels);
     assert_eq!(pressure::level(), Level::Severe);
     drop(load);
-    // One step after the other.
-    assert_eq!(told.recv_timeout(LONG), Ok(Level::Some));
-    assert_eq!(told.recv_timeout(LONG), Ok(Level::None));
+    // The level falls one step at a time.
+    assert_eq!(levels.recv_timeout(LONG), Ok(Level::Some));
+    assert_eq!(levels.recv_timeout(LONG), Ok(Level::None));
 }
 
-/// Threads that write to, and free lazily, 256 MiB.
-struct Load {
+/// Threads that write and lazily free 256 MiB.
+struct LazyFreeLoad {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Load {
+impl LazyFreeLoad {
     fn start() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = (0..4).map(|_| {
@@ -205,7 +206,7 @@ impl Load {
             thread::spawn(move || {
                 let mut chunks: VecDeque<_> = (0..16).map(|_| chunk()).collect();
                 while !stop.load(SeqCst) {
-                    let memory = chunks.pop_front().unwrap().take_back().unwrap();
+                    let memory = chunks.pop_front().unwrap().reuse().unwrap();
                     fill(memory.range());
                     chunks.push_back(memory.lazy_free().unwrap());
                 }
@@ -218,7 +219,7 @@ impl Load {
     }
 }
 
-impl Drop for Load {
+impl Drop for LazyFreeLoad {
     fn drop(&mut self) {
         self.stop.store(true, SeqCst);
         for thread in self.threads.drain(..) {
@@ -227,10 +228,10 @@ impl Drop for Load {
     }
 }
 
-/// Where a neighbour's stalls do not count.
+/// Runs `child` in a group whose stalls are its own, so that a neighbour's do not count.
 fn with_own_stalls(limit_bytes: usize, child: &str) -> Completion {
     if tenure::Features::get().psi.is_err() {
-        return skip("the kernel does not tell about stalls");
+        return skip("the kernel reports no stalls (PSI)");
     }
     match Group::with_limit(limit_bytes).and_then(Group::with_unified) {
         Ok(group) => group.run(child),
@@ -239,24 +240,24 @@ fn with_own_stalls(limit_bytes: usize, child: &str) -> Completion {
     Completion::Completed
 }
 
-fn the_stalls_of_the_own_cgroup_count() -> Completion {
-    with_own_stalls(192 * MIB, "stall_in_the_own_cgroup")
+fn own_cgroup_stalls_are_severe() -> Completion {
+    with_own_stalls(192 * MIB, "stall_in_own_cgroup")
 }
 
-fn stall_in_the_own_cgroup() {
+fn stall_in_own_cgroup() {
     enter_group();
-    let (_subscription, told) = told();
-    let _load = Load::start();
-    wait_for(Level::Severe, &told);
-    let look = Look::now().unwrap();
+    let (_subscription, levels) = subscribe();
+    let _load = LazyFreeLoad::start();
+    wait_for(Level::Severe, &levels);
+    let snapshot = Snapshot::now().unwrap();
     assert!(
-        matches!(look.stall_source, StallSource::OwnCgroup(_)),
-        "{look:?}"
+        matches!(snapshot.stall_source, StallSource::OwnCgroup(_)),
+        "{snapshot:?}"
     );
-    assert!(look.trigger.is_ok(), "{look:?}");
+    assert!(snapshot.trigger.is_ok(), "{snapshot:?}");
 }
 
-fn streaming_files_at_the_limit_is_not_severe() -> Completion {
+fn file_streaming_at_limit_is_not_severe() -> Completion {
     with_own_stalls(64 * MIB, "stream_files")
 }
 
@@ -265,7 +266,7 @@ fn stream_files() {
     enter_group();
     let file = tempfile::tempfile().unwrap();
     file.set_len(512 * MIB as u64).unwrap();
-    let (subscription, told) = told();
+    let (subscription, levels) = subscribe();
     let mut buffer = vec![0; MIB];
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(4) {
@@ -274,28 +275,28 @@ fn stream_files() {
         }
     }
     drop(subscription);
-    let levels: Vec<Level> = told.iter().collect();
-    assert!(!levels.contains(&Level::Severe), "{levels:?}");
+    let seen: Vec<Level> = levels.iter().collect();
+    assert!(!seen.contains(&Level::Severe), "{seen:?}");
 }
 
-fn little_room_is_severe_before_the_kernel_kills() -> Completion {
-    in_a_group(192 * MIB, "use_nearly_all")
+fn low_headroom_is_severe_before_oom_kill() -> Completion {
+    run_in_group(192 * MIB, "use_nearly_all_headroom")
 }
 
-fn use_nearly_all() {
+fn use_nearly_all_headroom() {
     enter_group();
-    let (_subscription, told) = told();
+    let (_subscription, levels) = subscribe();
     assert_eq!(pressure::level(), Level::None);
     let memory = fill_up(4 * MIB);
-    wait_for(Level::Severe, &told);
-    assert_eq!(Look::now().unwrap().reason, Reason::LittleRoom);
+    wait_for(Level::Severe, &levels);
+    assert_eq!(Snapshot::now().unwrap().reason, Reason::LowHeadroom);
     drop(memory);
 }
 
-/// Takes memory until so little of the group's limit is left.
+/// Allocates memory until only `left_bytes` of the group's limit are left.
 fn fill_up(left_bytes: usize) -> Vec<tenure::Mapping> {
     let mut memory = Vec::new();
-    while tenure::Room::now().unwrap().bytes > left_bytes {
+    while tenure::Headroom::now().unwrap().bytes > left_bytes {
         let piece = anonymous(MIB / page_size());
         fill(piece.range());
         memory.push(piece);
@@ -303,26 +304,26 @@ fn fill_up(left_bytes: usize) -> Vec<tenure::Mapping> {
     memory
 }
 
-fn who_subscribes_under_pressure_is_told() -> Completion {
-    in_a_group(192 * MIB, "subscribe_in_little_room")
+fn subscriber_under_pressure_is_notified() -> Completion {
+    run_in_group(192 * MIB, "subscribe_at_low_headroom")
 }
 
-fn subscribe_in_little_room() {
+fn subscribe_at_low_headroom() {
     enter_group();
     let memory = fill_up(4 * MIB);
     assert_eq!(pressure::level(), Level::Severe);
-    let (_first, told_first) = told();
-    assert_eq!(told_first.recv_timeout(LONG), Ok(Level::Severe));
-    let (_second, told_second) = told();
-    assert_eq!(told_second.recv_timeout(LONG), Ok(Level::Severe));
+    let (_first, first_levels) = subscribe();
+    assert_eq!(first_levels.recv_timeout(LONG), Ok(Level::Severe));
+    let (_second, second_levels) = subscribe();
+    assert_eq!(second_levels.recv_timeout(LONG), Ok(Level::Severe));
     drop(memory);
 }
 
-fn a_subscription_may_be_dropped_by_its_own_call() -> Completion {
-    in_a_group(192 * MIB, "drop_inside_the_call")
+fn subscription_dropped_in_its_callback_ends_watcher() -> Completion {
+    run_in_group(192 * MIB, "drop_inside_callback")
 }
 
-fn drop_inside_the_call() {
+fn drop_inside_callback() {
     enter_group();
     let memory = fill_up(4 * MIB);
     let slot = Arc::new(Mutex::new(None::<Subscription>));
@@ -339,16 +340,16 @@ fn drop_inside_the_call() {
     drop(held);
     eventually("a call", || calls.load(SeqCst) == 1);
     eventually("no watcher", || watchers() == 0);
-    // The closure is gone as well.
+    // The closure is dropped as well.
     assert_eq!(Arc::strong_count(&slot), 1);
     drop(memory);
 }
 
-fn dropping_waits_for_a_running_call() -> Completion {
-    in_a_group(192 * MIB, "drop_during_the_call")
+fn dropped_subscription_waits_for_running_callback() -> Completion {
+    run_in_group(192 * MIB, "drop_during_callback")
 }
 
-fn drop_during_the_call() {
+fn drop_during_callback() {
     enter_group();
     let memory = fill_up(4 * MIB);
     let (begun, begins) = channel();
@@ -366,11 +367,11 @@ fn drop_during_the_call() {
     drop(memory);
 }
 
-fn a_panic_ends_that_subscription_only() -> Completion {
-    in_a_group(192 * MIB, "panic_in_the_call")
+fn panicking_callback_ends_only_its_subscription() -> Completion {
+    run_in_group(192 * MIB, "panic_in_callback")
 }
 
-fn panic_in_the_call() {
+fn panic_in_callback() {
     enter_group();
     // A backtrace takes more memory than there is.
     std::panic::set_hook(Box::new(|_| ()));
@@ -378,22 +379,22 @@ fn panic_in_the_call() {
     let counted = Arc::clone(&calls);
     let panicking = pressure::subscribe(move |_| {
         counted.fetch_add(1, SeqCst);
-        panic!("as the test wants it");
+        panic!("the panic that the test needs");
     });
-    let (_other, told) = told();
+    let (_other, levels) = subscribe();
     let some = fill_up(16 * MIB);
-    assert_eq!(told.recv_timeout(LONG), Ok(Level::Some));
+    assert_eq!(levels.recv_timeout(LONG), Ok(Level::Some));
     let severe = fill_up(4 * MIB);
-    assert_eq!(told.recv_timeout(LONG), Ok(Level::Severe));
+    assert_eq!(levels.recv_timeout(LONG), Ok(Level::Severe));
     assert_eq!(calls.load(SeqCst), 1);
     drop((panicking, some, severe));
 }
 
-fn a_child_begins_without_a_watcher() -> Completion {
-    in_a_group(192 * MIB, "fork_with_a_watcher")
+fn forked_child_has_no_watcher() -> Completion {
+    run_in_group(192 * MIB, "fork_with_watcher")
 }
 
-fn fork_with_a_watcher() {
+fn fork_with_watcher() {
     enter_group();
     let calls = Arc::new(AtomicU8::new(0));
     let counted = Arc::clone(&calls);
@@ -409,7 +410,7 @@ fn fork_with_a_watcher() {
         let is_trigger = |target: &PathBuf| target.to_string_lossy().contains("pressure");
         targets.filter(is_trigger).count()
     };
-    if Look::now().unwrap().trigger.is_ok() {
+    if Snapshot::now().unwrap().trigger.is_ok() {
         eventually("a trigger", || triggers() == 1);
     }
     let status = fork(|| {
@@ -420,8 +421,8 @@ fn fork_with_a_watcher() {
         let memory = fill_up(4 * MIB);
         assert_eq!(pressure::level(), Level::Severe);
         assert_eq!(watchers(), 0);
-        let (subscription, told) = told();
-        assert_eq!(told.recv_timeout(LONG), Ok(Level::Severe));
+        let (subscription, levels) = subscribe();
+        assert_eq!(levels.recv_timeout(LONG), Ok(Level::Severe));
         assert_eq!(watchers(), 1);
         assert_eq!(calls.load(SeqCst), 0);
         drop((subscription, memory));

@@ -13,14 +13,14 @@ use common::*;
 use tenure::{Error, LockMode, Mapping, MemfdPages, MemoryKind, PageRange, page_size};
 
 tests!(
-    shared_memory_reads_as_zeros_and_is_free,
-    a_file_has_a_hole_for_everybody,
-    a_child_sees_the_hole,
-    private_memory_is_refused,
-    locked_memory_is_refused,
-    read_only_memory_is_refused,
-    holes_in_the_mapping_are_refused,
-    nothing_is_nothing,
+    punched_shared_memory_is_absent_and_reads_as_zeros,
+    punched_file_has_hole_for_every_reader,
+    hole_punched_in_child_is_seen_by_parent,
+    punch_of_private_memory_is_rejected,
+    punch_of_locked_memory_is_rejected,
+    punch_of_read_only_memory_is_rejected,
+    punch_of_range_with_hole_is_rejected,
+    punch_of_empty_range_is_ok,
 );
 
 const MIB: usize = 1 << 20;
@@ -33,7 +33,7 @@ fn shared() -> [Mapping; 2] {
     .map(|builder| builder.map().unwrap())
 }
 
-fn shared_memory_reads_as_zeros_and_is_free() {
+fn punched_shared_memory_is_absent_and_reads_as_zeros() {
     for mut memory in shared() {
         let range = memory.range();
         fill(range);
@@ -49,13 +49,13 @@ fn shared_memory_reads_as_zeros_and_is_free() {
     }
 }
 
-fn a_file_has_a_hole_for_everybody() {
+fn punched_file_has_hole_for_every_reader() {
     let file = file(8 * MIB);
     let blocks = file.metadata().unwrap().blocks();
     let mut memory = unsafe { Mapping::file(&file) }.read_write().map().unwrap();
     match memory.punch(..4 * MIB) {
         Ok(()) => {}
-        // A file system without holes says so, and nothing was done.
+        // A file system without holes returns an error and changes nothing.
         Err(Error::Unsupported { .. }) => return,
         Err(error) => panic!("{error}"),
     }
@@ -70,7 +70,7 @@ fn a_file_has_a_hole_for_everybody() {
     assert!(after.blocks() < blocks);
 }
 
-fn a_child_sees_the_hole() {
+fn hole_punched_in_child_is_seen_by_parent() {
     let [mut memory, _] = shared();
     fill(memory.range());
     let status = fork(|| {
@@ -82,7 +82,7 @@ fn a_child_sees_the_hole() {
     assert!(is_filled(pages(memory.range(), MIB / page_size(), 1)));
 }
 
-fn private_memory_is_refused() {
+fn punch_of_private_memory_is_rejected() {
     let file = file(MIB);
     for (builder, kind) in [
         (Mapping::anonymous(MIB), MemoryKind::PrivateAnonymous),
@@ -102,7 +102,7 @@ fn private_memory_is_refused() {
     }
 }
 
-fn locked_memory_is_refused() {
+fn punch_of_locked_memory_is_rejected() {
     let mut memory = Mapping::shared_anonymous(4 * page_size()).map().unwrap();
     fill(memory.range());
     memory.lock(3 * page_size().., LockMode::OnFault).unwrap();
@@ -113,7 +113,7 @@ fn locked_memory_is_refused() {
     assert!(is_zero(pages(memory.range(), 0, 3)));
 }
 
-fn read_only_memory_is_refused() {
+fn punch_of_read_only_memory_is_rejected() {
     let file = file(MIB);
     let mut memory = unsafe { Mapping::file(&file) }.map().unwrap();
     let error = memory.punch(..).unwrap_err();
@@ -121,7 +121,7 @@ fn read_only_memory_is_refused() {
     assert_eq!(memory.as_slice()[250], 250);
 }
 
-fn holes_in_the_mapping_are_refused() {
+fn punch_of_range_with_hole_is_rejected() {
     let [mut memory, _] = shared();
     fill(memory.range());
     let hole = pages(memory.range(), 1000, 1);
@@ -134,7 +134,7 @@ fn holes_in_the_mapping_are_refused() {
     assert!(is_filled(pages(memory.range(), 0, 1000)));
 }
 
-fn nothing_is_nothing() {
+fn punch_of_empty_range_is_ok() {
     let nowhere = PageRange::new(page_size(), 0).unwrap();
     unsafe { nowhere.punch() }.unwrap();
     let [mut memory, _] = shared();

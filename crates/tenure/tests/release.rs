@@ -1,4 +1,4 @@
-//! release: what is gone, what stays, and what a child sees of it.
+//! release: what is unmapped or discarded, what stays, and what a child sees of it.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -15,48 +15,48 @@ use libtest_mimic::Completion;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use tenure::{
     Access, Error, Features, HugePages, LockMode, Mapping, MemfdPages, MemoryKind, PageRange,
-    ReleaseLimits, drain, page_size,
+    drain, page_size, release::ReleaseLimits,
 };
 
 tests!(
-    munmap_unmaps_and_frees,
-    dropping_unmaps,
-    the_middle_of_a_mapping,
-    several_mappings_and_holes,
-    munmap_of_other_kinds,
-    a_locked_range_is_uncharged_at_once,
-    discard_reads_as_zeros,
-    discard_leaves_neighbours_alone,
-    discard_keeps_advice_and_stays_writable,
-    discard_over_several_mappings,
-    discard_refuses_other_kinds,
-    discard_refuses_holes,
-    discard_refuses_locked_memory,
-    nothing_is_nothing,
-    drain_tells_what_is_pending,
-    what_is_pending_is_not_dumped,
-    a_child_does_not_inherit_what_is_pending,
-    a_child_can_release_too,
-    fork_while_others_release,
-    hugetlb_takes_the_plain_way,
-    discard_of_private_files_reads_as_the_file_again,
-    more_than_a_gib_from_anywhere,
-    large_mappings_lie_on_a_gib,
-    shared_memory_stays_with_a_child,
-    a_memfd_can_be_sealed_when_munmap_returns,
-    no_way_of_unmapping_leaves_a_descriptor,
-    a_registered_range_goes_like_others,
-    release_now_leaves_nothing_pending,
-    a_hole_that_tenure_itself_has_used;
+    munmap_of_any_size_unmaps_and_frees,
+    dropped_mapping_is_unmapped,
+    munmap_of_middle_keeps_both_ends,
+    munmap_across_mappings_and_holes_unmaps_all,
+    munmap_of_files_and_shared_memory_unmaps,
+    munmap_of_locked_range_uncharges_immediately,
+    discarded_memory_reads_as_zeros,
+    discard_keeps_neighbours_and_rejects_unaligned_bounds,
+    discarded_memory_keeps_flags_and_stays_writable,
+    discard_across_mappings_reads_as_zeros,
+    discard_of_shared_memory_is_rejected,
+    discard_of_range_with_hole_is_rejected,
+    discard_of_locked_memory_is_rejected,
+    release_of_empty_range_is_ok,
+    drain_timeout_reports_pending_bytes,
+    pending_memory_is_not_dumped,
+    forked_child_does_not_inherit_pending_memory,
+    forked_child_releases_memory,
+    fork_during_release_inherits_no_pending_memory,
+    [exclusive] hugetlb_memory_is_unmapped_and_discard_is_rejected,
+    discarded_private_file_reads_as_file_again,
+    release_of_over_a_gib_at_any_offset_is_complete,
+    gib_mapping_is_gib_aligned_without_excess,
+    munmapped_shared_memory_stays_in_child,
+    memfd_is_sealable_when_munmap_returns,
+    unmapped_memfd_leaves_no_descriptor,
+    munmapped_volatile_range_is_unregistered,
+    munmap_sync_leaves_nothing_pending,
+    munmap_spares_counter_page_mapped_into_its_hole;
     children:
-    munmap_of_little_first,
-    munmap_of_much_first,
+    munmap_small_range_first,
+    munmap_large_range_first,
 );
 
 const MIB: usize = 1 << 20;
 
-fn munmap_unmaps_and_frees() {
-    settle();
+fn munmap_of_any_size_unmaps_and_frees() {
+    drain_pending();
     ReleaseLimits::default().max_active(1).set();
     let before_kib = status_kib("VmRSS");
     let before_size_kib = status_kib("VmSize");
@@ -70,18 +70,18 @@ fn munmap_unmaps_and_frees() {
         fill(memory.range());
         let range = memory.range();
         memory.munmap().unwrap();
-        assert!(!is_still_there(range), "{page_count} pages");
+        assert!(!is_still_mapped(range), "{page_count} pages");
     }
-    settle();
+    drain_pending();
     assert!(status_kib("VmRSS") < before_kib + 4096);
-    // The worker's stack, and the addresses its allocator sets aside, are all
-    // that has come.
+    // Only the worker's stack, and the addresses its allocator reserves, have been added.
     assert!(status_kib("VmSize") < before_size_kib + 80 * 1024);
     ReleaseLimits::default().set();
 }
 
-/// The kernel puts the page of counters where there is room for a page: into the hole.
-fn munmap_first(page_count: usize) {
+/// Checks that munmap spares the page of counters, which the kernel maps into the hole
+/// where a page fits.
+fn munmap_before_counters_exist(page_count: usize) {
     let map = |page_count: usize| {
         let (len, nowhere) = (page_count * page_size(), std::ptr::null_mut());
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -89,8 +89,8 @@ fn munmap_first(page_count: usize) {
         PageRange::new(start.unwrap().addr(), len).unwrap()
     };
     let whole = map(page_count);
-    mark(whole);
-    // Every other gap above it is used up.
+    tag(whole);
+    // Fills all other gaps above the range.
     while map(1).start() > whole.start() {}
     let hole = pages(whole, 5, 1);
     raw_unmap(hole);
@@ -101,32 +101,32 @@ fn munmap_first(page_count: usize) {
     assert!(of_counters.unwrap().starts_with(&start), "{of_counters:?}");
     assert_eq!(tenure::stats().munmap.calls, 1);
     for page in [0, 4, 6, page_count - 1] {
-        assert!(!is_still_there(pages(whole, page, 1)), "{page}");
+        assert!(!is_still_mapped(pages(whole, page, 1)), "{page}");
     }
 }
 
-fn munmap_of_little_first() {
-    munmap_first(16);
+fn munmap_small_range_first() {
+    munmap_before_counters_exist(16);
 }
 
-fn munmap_of_much_first() {
-    munmap_first(16 * MIB / page_size());
+fn munmap_large_range_first() {
+    munmap_before_counters_exist(16 * MIB / page_size());
 }
 
-fn a_hole_that_tenure_itself_has_used() {
-    in_child_ok("munmap_of_little_first");
-    in_child_ok("munmap_of_much_first");
+fn munmap_spares_counter_page_mapped_into_its_hole() {
+    in_child_ok("munmap_small_range_first");
+    in_child_ok("munmap_large_range_first");
 }
 
-fn dropping_unmaps() {
+fn dropped_mapping_is_unmapped() {
     let memory = large();
     let range = memory.range();
     drop(memory);
-    assert!(!is_still_there(range));
-    assert!(!is_still_there(pages(range, range.pages() - 1, 1)));
+    assert!(!is_still_mapped(range));
+    assert!(!is_still_mapped(pages(range, range.pages() - 1, 1)));
 }
 
-fn the_middle_of_a_mapping() {
+fn munmap_of_middle_keeps_both_ends() {
     let memory = large();
     let range = memory.range();
     let middle = pages(range, 100, 8 * MIB / page_size());
@@ -135,11 +135,11 @@ fn the_middle_of_a_mapping() {
     fill(before);
     fill(behind);
     unsafe { middle.munmap() }.unwrap();
-    assert!(!is_still_there(middle));
+    assert!(!is_still_mapped(middle));
     assert!(is_filled(before) && is_filled(behind));
 }
 
-fn several_mappings_and_holes() {
+fn munmap_across_mappings_and_holes_unmaps_all() {
     let memory = large();
     let range = memory.range();
     let dumped_not = pages(range, 2000, 3000);
@@ -154,13 +154,13 @@ fn several_mappings_and_holes() {
     raw_unmap(pages(range, 7000, 5));
     memory.munmap().unwrap();
     for page in [0, 2000, 5000, 6999, 7005, range.pages() - 1] {
-        assert!(!is_still_there(pages(range, page, 1)), "page {page}");
+        assert!(!is_still_mapped(pages(range, page, 1)), "page {page}");
     }
-    // Holes only: legal for munmap.
+    // munmap allows a range of holes only.
     unsafe { range.munmap() }.unwrap();
 }
 
-fn munmap_of_other_kinds() {
+fn munmap_of_files_and_shared_memory_unmaps() {
     let file = file(8 * MIB);
     for builder in [
         Mapping::shared_anonymous(8 * MIB),
@@ -172,14 +172,14 @@ fn munmap_of_other_kinds() {
         let memory = builder.huge_pages(HugePages::Never).map().unwrap();
         memory.populate(.., Access::Read).unwrap();
         let range = memory.range();
-        mark(range);
-        assert!(is_still_there(range));
+        tag(range);
+        assert!(is_still_mapped(range));
         memory.munmap().unwrap();
-        assert!(!is_still_there(range));
+        assert!(!is_still_mapped(range));
     }
 }
 
-fn a_locked_range_is_uncharged_at_once() {
+fn munmap_of_locked_range_uncharges_immediately() {
     let memory = anonymous(4 * MIB / page_size());
     let before = status_kib("VmLck");
     memory.lock(.., LockMode::Now).unwrap();
@@ -187,7 +187,7 @@ fn a_locked_range_is_uncharged_at_once() {
     assert_eq!(status_kib("VmLck"), before);
 }
 
-fn discard_reads_as_zeros() {
+fn discarded_memory_reads_as_zeros() {
     for page_count in [1, 100, 64 * MIB / page_size() + 1] {
         let mut memory = anonymous(page_count);
         fill(memory.range());
@@ -199,7 +199,7 @@ fn discard_reads_as_zeros() {
     }
 }
 
-fn discard_leaves_neighbours_alone() {
+fn discard_keeps_neighbours_and_rejects_unaligned_bounds() {
     let mut memory = large();
     fill(memory.range());
     let from = 10 * page_size();
@@ -218,7 +218,7 @@ fn discard_leaves_neighbours_alone() {
     assert!(matches!(error, Error::Unaligned { .. }), "{error}");
 }
 
-fn discard_keeps_advice_and_stays_writable() {
+fn discarded_memory_keeps_flags_and_stays_writable() {
     let mut memory = Mapping::anonymous(64 * MIB)
         .no_dump()
         .huge_pages(HugePages::Always)
@@ -232,7 +232,7 @@ fn discard_keeps_advice_and_stays_writable() {
     memory.as_mut_slice().unwrap().fill(2);
 }
 
-fn discard_over_several_mappings() {
+fn discard_across_mappings_reads_as_zeros() {
     let mut memory = large();
     let range = memory.range();
     fill(range);
@@ -249,7 +249,7 @@ fn discard_over_several_mappings() {
     assert!(is_zero(range));
 }
 
-fn discard_refuses_other_kinds() {
+fn discard_of_shared_memory_is_rejected() {
     let file = file(8 * MIB);
     for (builder, kind) in [
         (Mapping::shared_anonymous(8 * MIB), MemoryKind::Shared),
@@ -273,7 +273,7 @@ fn discard_refuses_other_kinds() {
     }
 }
 
-fn discard_refuses_holes() {
+fn discard_of_range_with_hole_is_rejected() {
     let mut memory = large();
     fill(memory.range());
     let hole = pages(memory.range(), 16000, 1);
@@ -286,7 +286,7 @@ fn discard_refuses_holes() {
     assert!(is_filled(pages(memory.range(), 0, 16000)));
 }
 
-fn discard_refuses_locked_memory() {
+fn discard_of_locked_memory_is_rejected() {
     let mut memory = large();
     fill(memory.range());
     memory
@@ -297,7 +297,7 @@ fn discard_refuses_locked_memory() {
     assert!(is_filled(memory.range()));
 }
 
-fn nothing_is_nothing() {
+fn release_of_empty_range_is_ok() {
     let nowhere = PageRange::new(page_size(), 0).unwrap();
     unsafe { nowhere.munmap() }.unwrap();
     unsafe { nowhere.discard() }.unwrap();
@@ -307,10 +307,10 @@ fn nothing_is_nothing() {
     assert!(is_filled(memory.range()));
 }
 
-/// Has so much pending; says how much, in bytes.
-fn give_up_half_a_gib() -> Result<usize, Completion> {
-    settle();
-    if let Some(skipped) = too_little_room(512 * MIB) {
+/// Releases half a GiB; returns how many bytes are pending.
+fn release_half_a_gib() -> Result<usize, Completion> {
+    drain_pending();
+    if let Some(skipped) = skip_without_headroom(512 * MIB) {
         return Err(skipped);
     }
     let memory = anonymous(512 * MIB / page_size());
@@ -320,8 +320,8 @@ fn give_up_half_a_gib() -> Result<usize, Completion> {
     Ok(len)
 }
 
-fn drain_tells_what_is_pending() -> Completion {
-    let len = match give_up_half_a_gib() {
+fn drain_timeout_reports_pending_bytes() -> Completion {
+    let len = match release_half_a_gib() {
         Ok(len) => len,
         Err(skipped) => return skipped,
     };
@@ -333,8 +333,8 @@ fn drain_tells_what_is_pending() -> Completion {
     Completion::Completed
 }
 
-fn what_is_pending_is_not_dumped() -> Completion {
-    if let Err(skipped) = give_up_half_a_gib() {
+fn pending_memory_is_not_dumped() -> Completion {
+    if let Err(skipped) = release_half_a_gib() {
         return skipped;
     }
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -342,32 +342,32 @@ fn what_is_pending_is_not_dumped() -> Completion {
     let pending = smaps.split("\nSize:").find(size);
     let flags =
         pending.and_then(|entry| entry.lines().find_map(|line| line.strip_prefix("VmFlags:")));
-    let flags = flags.expect("freed too early for the test to show anything");
+    let flags = flags.expect("memory still pending: it was freed too early to prove anything");
     assert!(flags.contains(" dd ") && flags.contains(" dc "), "{flags}");
-    settle();
+    drain_pending();
     Completion::Completed
 }
 
-fn a_child_does_not_inherit_what_is_pending() -> Completion {
-    if let Err(skipped) = give_up_half_a_gib() {
+fn forked_child_does_not_inherit_pending_memory() -> Completion {
+    if let Err(skipped) = release_half_a_gib() {
         return skipped;
     }
     assert!(
         drain(Some(Duration::ZERO)).is_err(),
-        "freed too early for the test to show anything"
+        "freed too early to prove anything"
     );
     let status = fork(|| {
         assert!(status_kib("VmRSS") < 256 * 1024);
-        // Nothing is pending here, and nobody would free it.
+        // Nothing is pending here, and no worker would free it.
         drain(Some(Duration::ZERO)).unwrap();
         0
     });
     assert_eq!(status, 0);
-    settle();
+    drain_pending();
     Completion::Completed
 }
 
-fn a_child_can_release_too() {
+fn forked_child_releases_memory() {
     drop(large());
     let status = fork(|| {
         let mut memory = large();
@@ -376,15 +376,15 @@ fn a_child_can_release_too() {
         assert!(is_zero(memory.range()));
         let range = memory.range();
         drop(memory);
-        assert!(!is_still_there(range));
+        assert!(!is_still_mapped(range));
         drain(Some(Duration::from_secs(60))).unwrap();
         0
     });
     assert_eq!(status, 0);
 }
 
-fn fork_while_others_release() {
-    settle();
+fn fork_during_release_inherits_no_pending_memory() {
+    drain_pending();
     std::thread::scope(|scope| {
         let releasing = scope.spawn(|| {
             for _ in 0..40 {
@@ -393,24 +393,24 @@ fn fork_while_others_release() {
         });
         while !releasing.is_finished() {
             let status = fork(|| {
-                // One mapping that is still owned at most, nothing in transit.
+                // At most one mapping that is still owned, and nothing pending.
                 let limit_kib = 2 * 65 * 1024;
                 i32::from(status_kib("VmRSS") > limit_kib)
             });
             assert_eq!(status, 0);
         }
     });
-    settle();
+    drain_pending();
 }
 
-fn hugetlb_takes_the_plain_way() -> Completion {
+fn hugetlb_memory_is_unmapped_and_discard_is_rejected() -> Completion {
     let Some(_pool) = HugePool::of(4) else {
         return skip("needs 4 free huge pages of 2 MiB (vm.nr_hugepages), or root to ask for them");
     };
     let mut memory = Mapping::memfd(8 * MIB, MemfdPages::Huge2M).map().unwrap();
     memory.populate(.., Access::Write).unwrap();
     let error = memory.discard(..).unwrap_err();
-    // Before PROCMAP_QUERY a file of huge pages is a file like others.
+    // Before PROCMAP_QUERY a hugetlb file cannot be told from other files.
     let kind = match Features::get().procmap_query {
         Ok(()) => MemoryKind::HugeTlb,
         Err(_) => MemoryKind::Shared,
@@ -428,7 +428,7 @@ fn hugetlb_takes_the_plain_way() -> Completion {
     Completion::Completed
 }
 
-fn discard_of_private_files_reads_as_the_file_again() {
+fn discarded_private_file_reads_as_file_again() {
     let file = file(8 * MIB);
     let mut memory = unsafe { Mapping::file(&file) }
         .private()
@@ -442,9 +442,9 @@ fn discard_of_private_files_reads_as_the_file_again() {
     assert!(memory.as_slice()[page_size()..] == original[page_size()..]);
 }
 
-fn more_than_a_gib_from_anywhere() -> Completion {
-    settle();
-    if let Some(skipped) = too_little_room((1024 + 70) * MIB) {
+fn release_of_over_a_gib_at_any_offset_is_complete() -> Completion {
+    drain_pending();
+    if let Some(skipped) = skip_without_headroom((1024 + 70) * MIB) {
         return skipped;
     }
     let page_count = (1024 + 70) * MIB / page_size();
@@ -464,56 +464,56 @@ fn more_than_a_gib_from_anywhere() -> Completion {
         assert!(is_filled(pages(part, at, 1)));
     }
     unsafe { part.munmap() }.unwrap();
-    assert!(!is_still_there(part) && is_filled(first) && is_filled(last));
-    settle();
+    assert!(!is_still_mapped(part) && is_filled(first) && is_filled(last));
+    drain_pending();
     Completion::Completed
 }
 
-fn large_mappings_lie_on_a_gib() {
-    settle();
+fn gib_mapping_is_gib_aligned_without_excess() {
+    drain_pending();
     let gib = 1024 * MIB;
     let size_kib = status_kib("VmSize");
     let memory = Mapping::anonymous(gib + 3).map().unwrap();
     if page_size() == 4096 {
         assert_eq!(memory.range().start() % gib, 0);
     }
-    // What was reserved around it is given back.
+    // Addresses reserved for the alignment are unmapped.
     let taken_kib = status_kib("VmSize") - size_kib;
     assert_eq!(taken_kib as usize, memory.range().len() / 1024);
 }
 
-fn shared_memory_stays_with_a_child() {
-    settle();
+fn munmapped_shared_memory_stays_in_child() {
+    drain_pending();
     let memory = Mapping::shared_anonymous(64 * MIB).map().unwrap();
     let range = memory.range();
     fill(range);
     let flag = Mapping::shared_anonymous(page_size()).map().unwrap();
-    let gone = unsafe { AtomicU32::from_ptr(flag.as_ptr().cast()) };
+    let phase = unsafe { AtomicU32::from_ptr(flag.as_ptr().cast()) };
     std::thread::scope(|scope| {
         let (forked, fork_done) = std::sync::mpsc::channel();
         let child = scope.spawn(move || {
             let status = fork(|| {
-                gone.store(1, Ordering::SeqCst);
-                while gone.load(Ordering::SeqCst) == 1 {
+                phase.store(1, Ordering::SeqCst);
+                while phase.load(Ordering::SeqCst) == 1 {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 i32::from(!is_filled(range))
             });
             forked.send(status).unwrap();
         });
-        while gone.load(Ordering::SeqCst) == 0 {
+        while phase.load(Ordering::SeqCst) == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
         memory.munmap().unwrap();
-        settle();
-        assert!(!is_still_there(range));
-        gone.store(2, Ordering::SeqCst);
+        drain_pending();
+        assert!(!is_still_mapped(range));
+        phase.store(2, Ordering::SeqCst);
         assert_eq!(fork_done.recv(), Ok(0));
         child.join().unwrap();
     });
 }
 
-fn a_memfd_can_be_sealed_when_munmap_returns() {
+fn memfd_is_sealable_when_munmap_returns() {
     let memfd = rustix::fs::memfd_create("sealed", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&memfd, 64 * MIB as u64).unwrap();
     let file = std::fs::File::from(memfd);
@@ -525,7 +525,7 @@ fn a_memfd_can_be_sealed_when_munmap_returns() {
     seal().unwrap();
 }
 
-fn no_way_of_unmapping_leaves_a_descriptor() {
+fn unmapped_memfd_leaves_no_descriptor() {
     let open_count = || {
         let links = std::fs::read_dir("/proc/self/fd").unwrap();
         let targets = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
@@ -538,45 +538,48 @@ fn no_way_of_unmapping_leaves_a_descriptor() {
     assert_eq!(open_count(), before + 1);
     memory.munmap().unwrap();
     assert_eq!(open_count(), before);
-    map().release_now().unwrap();
+    map().munmap_sync().unwrap();
     assert_eq!(open_count(), before);
     drop(map());
     assert_eq!(open_count(), before);
 }
 
-fn a_registered_range_goes_like_others() -> Completion {
+fn munmapped_volatile_range_is_unregistered() -> Completion {
     if !Features::get().sigbus_on_missing() {
         return skip("no userfaultfd here");
     }
+    // The worker is there before the range goes: its stack must not come to lie in it.
+    drop(large());
+    drain_pending();
     let memory = large();
     let range = memory.range();
     fill(range);
-    tenure::set_hand_over_delay(Duration::ZERO);
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     unsafe { range.mark_volatile() }.unwrap();
     assert!(has_vm_flag(range, "um"), "not registered");
     unsafe { range.munmap() }.unwrap();
-    assert!(!is_still_there(range));
+    assert!(!is_still_mapped(range));
     raw_map_over(range);
-    // Registered still, a missing page would be SIGBUS.
+    // A missing page that was still registered would raise SIGBUS.
     assert!(is_zero(range));
     raw_unmap(range);
-    settle();
+    drain_pending();
     Completion::Completed
 }
 
-fn release_now_leaves_nothing_pending() {
-    settle();
+fn munmap_sync_leaves_nothing_pending() {
+    drain_pending();
     let before_kib = status_kib("VmRSS");
     for memory in [
         large(),
         Mapping::memfd(8 * MIB, MemfdPages::Base).map().unwrap(),
     ] {
         let range = memory.range();
-        mark(range);
+        tag(range);
         fill(range);
-        memory.release_now().unwrap();
+        memory.munmap_sync().unwrap();
         drain(Some(Duration::ZERO)).unwrap();
-        assert!(!is_still_there(range));
+        assert!(!is_still_mapped(range));
     }
     assert!(status_kib("VmRSS") < before_kib + 4096);
 }

@@ -1,5 +1,5 @@
-//! release: what refuses to let memory be moved, made to happen; and the limits
-//! on what is pending.
+//! release: conditions under which memory cannot be moved, and the limits on pending
+//! memory.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -10,51 +10,51 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::neighbour::beside_a_neighbour;
+use common::neighbour::beside_neighbour;
 use common::*;
 use libtest_mimic::Completion;
 use rustix::mm::MprotectFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tenure::{Error, Mapping, PageRange, ReleaseLimits, drain, page_size};
+use tenure::{Error, Mapping, PageRange, drain, page_size, release::ReleaseLimits};
 
 tests!(
-    without_address_space_the_plain_way_serves,
-    without_threads_the_caller_frees,
-    without_mremap_the_plain_way_serves,
-    where_nothing_more_is_promised_the_plain_way_serves,
-    without_room_for_one_more_mapping,
-    a_refusal_takes_nothing_from_others,
-    under_strict_overcommit_the_plain_way_serves,
-    past_the_bound_callers_free_themselves,
-    no_more_workers_than_allowed,
-    workers_hurry_while_somebody_waits;
+    release_without_address_space_frees_in_place,
+    release_without_threads_is_freed_by_caller,
+    release_without_mremap_frees_in_place,
+    release_with_mremap_enomem_frees_in_place,
+    release_at_map_count_limit_frees_or_reports_limit,
+    failed_move_unmaps_no_neighbour,
+    release_under_strict_overcommit_frees_in_place,
+    release_past_pending_limit_is_freed_by_caller,
+    worker_count_stays_within_max_active,
+    workers_leave_batch_policy_while_drain_waits;
     children:
     release_under_address_space_limit,
     release_without_threads,
     release_without_mremap,
-    release_where_nothing_is_promised,
-    release_without_mappings,
-    discard_at_the_data_limit_beside_a_neighbour,
+    release_with_mremap_enomem,
+    release_at_map_count_limit,
+    discard_at_data_limit_beside_neighbour,
     release_under_strict_overcommit,
 );
 
 const MIB: usize = 1 << 20;
 
-/// Discards and unmaps, and checks that the caller has done it all.
-fn release_plainly(mut memory: Mapping) {
+/// Discards and unmaps, and checks that the caller has freed everything.
+fn release_in_place(mut memory: Mapping) {
     let range = memory.range();
-    discard_plainly(&mut memory);
+    discard_in_place(&mut memory);
     fill(range);
     memory.munmap().unwrap();
-    assert!(!is_still_there(range));
-    drain(Some(Duration::ZERO)).expect("moved all the same");
+    assert!(!is_still_mapped(range));
+    drain(Some(Duration::ZERO)).expect("the memory is freed in place");
 }
 
-fn discard_plainly(memory: &mut Mapping) {
+fn discard_in_place(memory: &mut Mapping) {
     fill(memory.range());
     memory.discard(..).unwrap();
     assert!(is_zero(memory.range()));
-    drain(Some(Duration::ZERO)).expect("moved all the same");
+    drain(Some(Duration::ZERO)).expect("the memory is freed in place");
 }
 
 fn release_under_address_space_limit() {
@@ -65,17 +65,17 @@ fn release_under_address_space_limit() {
         ..getrlimit(Resource::As)
     };
     setrlimit(Resource::As, limit).unwrap();
-    release_plainly(memory);
+    release_in_place(memory);
 }
 
-fn without_address_space_the_plain_way_serves() {
+fn release_without_address_space_frees_in_place() {
     in_child_ok("release_under_address_space_limit");
 }
 
 fn release_without_threads() {
     let memory = large();
     let range = memory.range();
-    give_up_privileges();
+    drop_privileges();
     setrlimit(
         Resource::Nproc,
         Rlimit {
@@ -86,39 +86,39 @@ fn release_without_threads() {
     .unwrap();
     assert!(
         std::thread::Builder::new().spawn(|| ()).is_err(),
-        "threads can be had"
+        "threads can still be created"
     );
     memory.munmap().unwrap();
-    assert!(!is_still_there(range));
+    assert!(!is_still_mapped(range));
     drain(Some(Duration::ZERO)).unwrap();
 }
 
-fn without_threads_the_caller_frees() {
+fn release_without_threads_is_freed_by_caller() {
     in_child_ok("release_without_threads");
 }
 
 fn release_without_mremap() {
     let memory = large();
     refuse(libc::SYS_mremap, libc::EPERM);
-    release_plainly(memory);
+    release_in_place(memory);
 }
 
-fn without_mremap_the_plain_way_serves() {
+fn release_without_mremap_frees_in_place() {
     in_child_ok("release_without_mremap");
 }
 
-fn release_where_nothing_is_promised() {
+fn release_with_mremap_enomem() {
     let memory = large();
-    // What the kernel answers under strict overcommit.
+    // The kernel's answer under strict overcommit.
     refuse(libc::SYS_mremap, libc::ENOMEM);
-    release_plainly(memory);
+    release_in_place(memory);
 }
 
-fn where_nothing_more_is_promised_the_plain_way_serves() {
-    in_child_ok("release_where_nothing_is_promised");
+fn release_with_mremap_enomem_frees_in_place() {
+    in_child_ok("release_with_mremap_enomem");
 }
 
-/// Uses up `vm.max_map_count`: pages whose access differs do not merge.
+/// Reaches `vm.max_map_count`: pages with different access do not merge.
 fn fill_up_mappings() -> Vec<PageRange> {
     let mut held = Vec::new();
     loop {
@@ -136,12 +136,12 @@ fn fill_up_mappings() -> Vec<PageRange> {
     }
 }
 
-fn release_without_mappings() {
+fn release_at_map_count_limit() {
     let memory = large();
     let range = memory.range();
     // The worker's stack is a mapping, too.
     drop(large());
-    settle();
+    drain_pending();
     fill(range);
     // Held until the process ends.
     let held = fill_up_mappings();
@@ -149,31 +149,32 @@ fn release_without_mappings() {
     // A hole in the middle of a mapping takes one mapping more.
     let part = pages(range, 5, 16 * MIB / page_size());
     let error = unsafe { part.munmap() }.unwrap_err();
-    assert!(matches!(error, Error::NoRoom { .. }), "{error}");
+    assert!(matches!(error, Error::MappingLimit { .. }), "{error}");
     assert!(error.to_string().contains("vm.max_map_count"), "{error}");
-    assert!(is_filled(range), "refused, and nothing lost");
-    // All of it, and a discard of its middle, take none.
+    assert!(is_filled(range), "a rejected munmap has lost contents");
+    // Unmapping the whole mapping, and discarding its middle, need no mapping more.
     unsafe { part.discard() }.unwrap();
     assert!(is_zero(part));
     let before = tenure::stats().freed_by_caller_bytes;
     memory.munmap().unwrap();
-    assert!(!is_still_there(range));
+    assert!(!is_still_mapped(range));
     let freed_bytes = tenure::stats().freed_by_caller_bytes - before;
     assert_eq!(freed_bytes, range.len() as u64);
 }
 
-fn without_room_for_one_more_mapping() -> Completion {
-    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
-    if most.trim().parse::<usize>().unwrap() > 1 << 20 {
-        return skip("vm.max_map_count is too high to be reached");
+fn release_at_map_count_limit_frees_or_reports_limit() -> Completion {
+    let max_map_count = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    if max_map_count.trim().parse::<usize>().unwrap() > 1 << 20 {
+        return skip("vm.max_map_count is too high to reach");
     }
-    in_child_ok("release_without_mappings");
+    in_child_ok("release_at_map_count_limit");
     Completion::Completed
 }
 
-/// Emptied, the memory would count twice for a moment: the kernel has unmapped what
-/// is at the place when it refuses to move it there.
-fn discard_at_the_data_limit_beside_a_neighbour() {
+/// Checks that a refused discard unmaps nothing of a neighbour. An emptied mapping would be
+/// charged twice for a moment, and the kernel has unmapped the target before it refuses to
+/// move memory there.
+fn discard_at_data_limit_beside_neighbour() {
     let mut memory = large();
     let range = memory.range();
     let limit = Rlimit {
@@ -181,21 +182,21 @@ fn discard_at_the_data_limit_beside_a_neighbour() {
         ..getrlimit(Resource::Data)
     };
     setrlimit(Resource::Data, limit).unwrap();
-    let before = tenure::stats().carried_off.calls;
-    beside_a_neighbour(48 * MIB, || {
+    let before = tenure::stats().deferred_free.calls;
+    beside_neighbour(48 * MIB, || {
         fill(pages(range, 0, 1));
         memory.discard(..).unwrap();
         assert!(is_zero(pages(range, 0, 1)));
     });
-    let moved = tenure::stats().carried_off.calls - before;
-    assert_eq!(moved, 0, "the limit does not hold");
+    let moved = tenure::stats().deferred_free.calls - before;
+    assert_eq!(moved, 0, "the limit has no effect");
 }
 
-fn a_refusal_takes_nothing_from_others() {
-    in_child_ok("discard_at_the_data_limit_beside_a_neighbour");
+fn failed_move_unmaps_no_neighbour() {
+    in_child_ok("discard_at_data_limit_beside_neighbour");
 }
 
-/// A sysctl that has its old value again when this is dropped.
+/// A sysctl whose old value is restored when this is dropped.
 struct Sysctl {
     path: &'static str,
     before: String,
@@ -227,25 +228,25 @@ fn meminfo_bytes(name: &str) -> usize {
 fn release_under_strict_overcommit() {
     let mut memory = large();
     let range = memory.range();
-    // The rest of what may be promised, but for less than the memory has. Others
-    // may give up some meanwhile, or take the little there is left.
+    // Maps the remaining commit limit, except for 32 MiB, less than the memory's size. Other
+    // programs may release some meanwhile, or take the rest.
     let left = meminfo_bytes("CommitLimit").saturating_sub(meminfo_bytes("Committed_AS"));
-    let most = Mapping::anonymous(left.saturating_sub(32 * MIB).max(1)).map();
-    let mut held: Vec<_> = most.into_iter().collect();
+    let rest = Mapping::anonymous(left.saturating_sub(32 * MIB).max(1)).map();
+    let mut held: Vec<_> = rest.into_iter().collect();
     held.extend(std::iter::from_fn(|| {
         Mapping::anonymous(range.len()).map().ok()
     }));
-    discard_plainly(&mut memory);
+    discard_in_place(&mut memory);
     fill(range);
-    // This may be moved: the kernel (6.1) does not count that as a promise more.
+    // munmap may move it: the kernel (6.1) does not charge that again.
     memory.munmap().unwrap();
-    assert!(!is_still_there(range));
-    settle();
+    assert!(!is_still_mapped(range));
+    drain_pending();
     drop(held);
 }
 
-fn under_strict_overcommit_the_plain_way_serves() -> Completion {
-    // For a moment nobody is promised more than the machine has: other programs fail.
+fn release_under_strict_overcommit_frees_in_place() -> Completion {
+    // For a moment the commit limit applies to the whole machine: other programs fail.
     if !machine_is_ours() {
         return skip(
             "changes vm.overcommit_memory for the whole machine: make test-kernels runs it",
@@ -255,30 +256,30 @@ fn under_strict_overcommit_the_plain_way_serves() -> Completion {
     if mode.is_none() {
         return skip("needs root, to set vm.overcommit_memory for a moment");
     }
-    // A backtrace takes memory that may not be had; then a panic waits for ever.
+    // A backtrace needs memory that may be unavailable; the panic would then hang.
     let ended = in_child_with("RUST_BACKTRACE", "0", "release_under_strict_overcommit");
     assert!(ended.status.success(), "{ended:?}");
     Completion::Completed
 }
 
-fn past_the_bound_callers_free_themselves() {
-    settle();
+fn release_past_pending_limit_is_freed_by_caller() {
+    drain_pending();
     ReleaseLimits::default().max_pending_bytes(64 * MIB).set();
     let all: Vec<Mapping> = (0..24).map(|_| large()).collect();
     let len = all[0].range().len();
-    let mut most_pending = 0;
+    let mut max_pending = 0;
     for memory in all {
         memory.munmap().unwrap();
         if let Err(Error::TimedOut { pending_bytes }) = drain(Some(Duration::ZERO)) {
-            most_pending = most_pending.max(pending_bytes);
+            max_pending = max_pending.max(pending_bytes);
         }
     }
     ReleaseLimits::default().set();
-    assert_eq!(most_pending, len, "one at a time is past the bound");
-    settle();
+    assert_eq!(max_pending, len, "more than one mapping was pending");
+    drain_pending();
 }
 
-/// The scheduling policies of the threads of ours.
+/// Returns the scheduling policies of the worker threads.
 fn policies() -> Vec<i32> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let policy = |task: std::io::Result<std::fs::DirEntry>| {
@@ -291,23 +292,26 @@ fn policies() -> Vec<i32> {
     tasks.filter_map(policy).collect()
 }
 
-fn workers_hurry_while_somebody_waits() {
-    settle();
+fn workers_leave_batch_policy_while_drain_waits() {
+    drain_pending();
     drop(large());
-    settle();
+    drain_pending();
     let is_behind = |policies: &[i32]| policies.iter().all(|&policy| policy == libc::SCHED_BATCH);
     let seen = std::thread::scope(|scope| {
         let all: Vec<Mapping> = (0..16).map(|_| large()).collect();
         drop(all);
-        let waiting = scope.spawn(settle);
+        let waiting = scope.spawn(drain_pending);
         let mut seen = Vec::new();
         while !waiting.is_finished() {
             seen.extend(policies());
         }
         seen
     });
-    assert!(seen.contains(&libc::SCHED_OTHER), "nobody hurried");
-    // Without a hurry they step behind others again, with the next work.
+    assert!(
+        seen.contains(&libc::SCHED_OTHER),
+        "no worker left SCHED_BATCH"
+    );
+    // Once nobody waits, workers return to SCHED_BATCH with the next job.
     drop(large());
     let begun = Instant::now();
     while !is_behind(&policies()) {
@@ -319,34 +323,34 @@ fn workers_hurry_while_somebody_waits() {
         std::thread::sleep(Duration::from_millis(10));
         drop(large());
     }
-    settle();
+    drain_pending();
 }
 
-/// The most threads of ours that were there at a time while a GiB was freed.
-fn workers_seen() -> usize {
+/// Returns the maximum number of workers at a time while a GiB was freed.
+fn max_workers_seen() -> usize {
     let all: Vec<Mapping> = (0..16).map(|_| large()).collect();
     drop(all);
-    let (mut most, begun) = (0, Instant::now());
+    let (mut max, begun) = (0, Instant::now());
     while drain(Some(Duration::ZERO)).is_err() {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let is_worker = |task: &std::io::Result<std::fs::DirEntry>| {
             let path = task.as_ref().unwrap().path().join("comm");
             std::fs::read_to_string(path).is_ok_and(|name| name.trim() == "tenure-free")
         };
-        most = most.max(tasks.filter(is_worker).count());
+        max = max.max(tasks.filter(is_worker).count());
         assert!(begun.elapsed() < Duration::from_secs(60));
     }
-    most
+    max
 }
 
-fn no_more_workers_than_allowed() {
-    settle();
+fn worker_count_stays_within_max_active() {
+    drain_pending();
     let cpus = std::thread::available_parallelism().unwrap().get();
-    assert!((1..=cpus.min(4)).contains(&workers_seen()));
+    assert!((1..=cpus.min(4)).contains(&max_workers_seen()));
     ReleaseLimits::default().max_active(1).set();
-    // Those that are too many end with the next work.
+    // Surplus workers end with the next job.
     drop(large());
-    settle();
-    assert_eq!(workers_seen(), 1);
+    drain_pending();
+    assert_eq!(max_workers_seen(), 1);
     ReleaseLimits::default().set();
 }

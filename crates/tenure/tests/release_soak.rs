@@ -1,5 +1,5 @@
-//! release: threads that map, fill, release, fork and check, all at once, for as
-//! long as `TENURE_SOAK_SECONDS` says.
+//! release: threads map, fill, release, fork and check concurrently, for as long as
+//! `TENURE_SOAK_SECONDS` says.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -14,21 +14,21 @@ use common::*;
 use fastrand::Rng;
 use tenure::{Mapping, PageRange, drain, page_size};
 
-tests!(nothing_is_wrong_and_nothing_is_left);
+tests!([thorough] soak_has_no_wrong_byte_and_leaves_no_memory);
 
 const THREADS: u64 = 4;
 const MIB: usize = 1 << 20;
-/// What one thread has mapped at most.
-const MOST_PAGES: usize = 192 * MIB / 4096;
+/// The maximum that one thread has mapped.
+const MAX_PAGES: usize = 192 * MIB / 4096;
 
 fn seconds() -> u64 {
     let given = std::env::var("TENURE_SOAK_SECONDS").ok();
     given.map_or(4, |seconds| seconds.parse().expect("a number of seconds"))
 }
 
-fn nothing_is_wrong_and_nothing_is_left() {
+fn soak_has_no_wrong_byte_and_leaves_no_memory() {
     let until = |seconds| Instant::now() + Duration::from_secs(seconds);
-    // Threads, allocators and workers settle first.
+    // The first soak warms up threads, allocators and workers.
     soak(until(1));
     let before_kib = status_kib("VmRSS");
     let rounds = soak(until(seconds()));
@@ -41,7 +41,7 @@ fn nothing_is_wrong_and_nothing_is_left() {
     );
 }
 
-/// Returns how many mappings have come and gone.
+/// Returns how many mappings were made and released.
 fn soak(end: Instant) -> usize {
     let rounds = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
@@ -59,9 +59,9 @@ fn soak(end: Instant) -> usize {
         .filter_map(|line| line.strip_prefix("VmFlags:"))
     {
         let has = |flag| flags.split_whitespace().any(|other| other == flag);
-        // Neither what the soak maps nor what waits to be freed is dumped; else
-        // there are only the kernel's own pages.
-        assert!(!has("dd") || has("io"), "left over: {flags}");
+        // Neither the soak's mappings nor pending memory is dumped; otherwise only the
+        // kernel's own pages are not.
+        assert!(!has("dd") || has("io"), "pending memory is left: {flags}");
     }
     rounds
 }
@@ -99,7 +99,7 @@ impl Soaker {
         rounds
     }
 
-    /// Maps and fills, with sizes on both sides of what is moved away.
+    /// Maps and fills memory, of sizes below and above the limit for deferred frees.
     fn map(&mut self) {
         let held_pages: usize = self.held.iter().map(|held| held.range().pages()).sum();
         let page_count = 1 + match self.below(3) {
@@ -107,7 +107,7 @@ impl Soaker {
             1 => self.below(8 * MIB / 4096),
             _ => self.below(64 * MIB / 4096),
         };
-        if held_pages + page_count > MOST_PAGES {
+        if held_pages + page_count > MAX_PAGES {
             return;
         }
         let builder = match self.below(4) {
@@ -132,7 +132,7 @@ impl Soaker {
         match self.below(5) {
             0 => memory.munmap().unwrap(),
             1 => drop(memory),
-            2 => memory.release_now().unwrap(),
+            2 => memory.munmap_sync().unwrap(),
             3 => {
                 let (before, middle, after) = self.cut(range);
                 let bounds = middle.start() - range.start()..middle.end() - range.start();
@@ -155,7 +155,7 @@ impl Soaker {
         }
     }
 
-    /// Cuts a range in three, of which each may be empty.
+    /// Cuts a range into three parts, each of which may be empty.
     fn cut(&mut self, range: PageRange) -> (PageRange, PageRange, PageRange) {
         let first = self.below(range.pages() + 1);
         let second = first + self.below(range.pages() - first + 1);
@@ -166,7 +166,8 @@ impl Soaker {
         )
     }
 
-    /// A child has what its parent's thread holds, and releases it by itself.
+    /// Forks. The child has a copy of what its parent's thread holds, and releases it
+    /// itself.
     fn fork(&mut self) {
         let status = fork(|| {
             let all_right = self.held.iter().all(|memory| is_filled(memory.range()));

@@ -1,4 +1,4 @@
-//! residency: figures that are exact, and that leave the memory as it was.
+//! residency: figures that are exact, and measurements that leave the memory unchanged.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -18,36 +18,36 @@ use tenure::{
 };
 
 tests!(
-    each_page_counts_as_what_it_is,
-    a_few_pages_are_lazily_free_at_once,
-    a_part_has_figures_of_its_own,
-    parts_add_up_to_the_whole,
-    a_look_leaves_no_trace,
-    looks_and_forks_at_once_do_not_disturb_each_other,
-    what_must_not_be_dumped_is_not_set_apart,
-    no_room_to_set_a_part_apart_leaves_figures_open,
-    shared_pages_count_by_halves,
-    huge_pages_are_counted_and_not_broken_up,
-    what_is_locked_is_what_is_charged,
-    hugetlb_memory_is_visible,
-    swapped_pages_are_counted,
-    nothing_is_nothing,
-    holes_are_what_has_no_page,
-    holes_are_found_without_pagemap_scan,
-    parts_are_exact_without_pagemap_scan,
-    another_process_is_looked_at,
-    another_users_process_is_explained;
+    residency_counts_each_page_by_its_state,
+    residency_flushes_lazyfree_batch,
+    residency_of_part_is_exact,
+    residency_of_parts_adds_up_to_whole,
+    residency_leaves_mappings_unchanged,
+    concurrent_residency_and_forks_stay_exact,
+    residency_of_no_dump_part_leaves_lazily_free_unknown,
+    residency_at_map_count_limit_leaves_lazily_free_unknown,
+    shared_pages_count_proportionally,
+    residency_of_huge_pages_does_not_split_them,
+    locked_bytes_match_memlock_charge,
+    [exclusive] hugetlb_pages_are_counted_separately,
+    swapped_pages_are_counted_and_are_no_holes,
+    empty_and_unmapped_ranges_have_zero_residency,
+    holes_list_absent_pages,
+    holes_without_pagemap_scan_list_absent_pages,
+    residency_of_part_without_pagemap_scan_is_exact,
+    residency_of_other_process_matches_its_own,
+    residency_of_other_users_process_is_permission_denied;
     children:
-    fill_up_the_map_count,
-    find_holes,
-    look_at_parts,
+    reach_map_count_limit,
+    check_holes,
+    check_parts,
     hold_lazily_free_memory,
-    look_at_another_users,
+    query_other_users_process,
 );
 
 const MIB: usize = 1 << 20;
 
-/// Keeps this thread on one CPU: what another has put off is not counted yet.
+/// Keeps this thread on one CPU, because pages in another CPU's batch are not counted yet.
 fn stay_on_this_cpu() {
     use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
     let mut here = CpuSet::new();
@@ -63,14 +63,14 @@ fn lazily_free(range: PageRange) -> usize {
     range.residency().unwrap().lazily_free_bytes.unwrap()
 }
 
-fn each_page_counts_as_what_it_is() {
+fn residency_counts_each_page_by_its_state() {
     stay_on_this_cpu();
     let memory = anonymous(512);
     let mut expected = memory.residency().unwrap();
     assert_eq!(expected.mapped_bytes, memory.range().len());
     assert_eq!(expected.resident_bytes, 0);
     assert_eq!(expected.resident_without_lazily_free_bytes(), Some(0));
-    // The page of zeros is nobody's.
+    // The zero page belongs to no process.
     memory.populate(.., Access::Read).unwrap();
     assert_eq!(memory.residency().unwrap(), expected);
 
@@ -95,19 +95,23 @@ fn each_page_counts_as_what_it_is() {
     assert_eq!(memory.residency().unwrap(), expected);
 }
 
-fn a_few_pages_are_lazily_free_at_once() {
+fn residency_flushes_lazyfree_batch() {
     stay_on_this_cpu();
     let memory = anonymous(8);
     fill(memory.range());
     let range = memory.range();
-    // Not through tenure, which finishes the kernel's batch.
+    // madvise is called directly, because tenure flushes the kernel's batch.
     let advice = rustix::mm::Advice::LinuxFree;
     unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), advice) }.unwrap();
-    assert_eq!(smaps_bytes(range, "LazyFree"), 0, "a batch of 31");
+    assert_eq!(
+        smaps_bytes(range, "LazyFree"),
+        0,
+        "the batch of 31 was flushed"
+    );
     assert_eq!(lazily_free(range), bytes(8));
 }
 
-fn a_part_has_figures_of_its_own() {
+fn residency_of_part_is_exact() {
     stay_on_this_cpu();
     let memory = anonymous(512);
     let range = memory.range();
@@ -139,7 +143,7 @@ fn a_part_has_figures_of_its_own() {
     }
 }
 
-fn parts_add_up_to_the_whole() {
+fn residency_of_parts_adds_up_to_whole() {
     stay_on_this_cpu();
     let memory = anonymous(4096);
     let range = memory.range();
@@ -160,7 +164,7 @@ fn parts_add_up_to_the_whole() {
     }
 }
 
-/// How many mappings the kernel has for this process, and in the range.
+/// Counts the kernel's mappings of this process, and those in the range.
 fn mappings(range: PageRange) -> (usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let bounds = maps.lines().filter_map(|line| {
@@ -172,7 +176,7 @@ fn mappings(range: PageRange) -> (usize, usize) {
     (maps.lines().count(), bounds.filter(is_in).count())
 }
 
-fn a_look_leaves_no_trace() {
+fn residency_leaves_mappings_unchanged() {
     let memory = anonymous(512);
     fill(memory.range());
     unsafe { pages(memory.range(), 0, 256).lazy_free() }.unwrap();
@@ -185,7 +189,7 @@ fn a_look_leaves_no_trace() {
     assert!(is_filled(pages(memory.range(), 256, 256)));
 }
 
-fn looks_and_forks_at_once_do_not_disturb_each_other() {
+fn concurrent_residency_and_forks_stay_exact() {
     stay_on_this_cpu();
     let memory = anonymous(512);
     let range = memory.range();
@@ -207,20 +211,20 @@ fn looks_and_forks_at_once_do_not_disturb_each_other() {
         let statuses =
             [(); 30].map(|()| fork(|| i32::from(has_vm_flag(pages(range, 130, 1), "dd"))));
         is_over.store(true, Ordering::Relaxed);
-        assert_eq!(statuses, [0; 30], "a child goes on with a part set apart");
+        assert_eq!(statuses, [0; 30], "a child keeps a part split off");
     });
     assert_eq!(lazily_free(pages(range, 128, 256)), free);
     assert!(!has_vm_flag(range, "dd"));
 }
 
-fn what_must_not_be_dumped_is_not_set_apart() {
+fn residency_of_no_dump_part_leaves_lazily_free_unknown() {
     stay_on_this_cpu();
     let memory = Mapping::anonymous(bytes(512))
         .huge_pages(HugePages::Never)
         .no_dump()
         .map()
         .unwrap();
-    mark(memory.range());
+    tag(memory.range());
     fill(memory.range());
     unsafe { pages(memory.range(), 0, 256).lazy_free() }.unwrap();
     let part = pages(memory.range(), 128, 256).residency().unwrap();
@@ -233,15 +237,15 @@ fn what_must_not_be_dumped_is_not_set_apart() {
     assert_eq!(whole.lazily_free_bytes, Some(bytes(256)));
 }
 
-fn no_room_to_set_a_part_apart_leaves_figures_open() {
-    in_child_ok("fill_up_the_map_count");
+fn residency_at_map_count_limit_leaves_lazily_free_unknown() {
+    in_child_ok("reach_map_count_limit");
 }
 
-fn fill_up_the_map_count() {
+fn reach_map_count_limit() {
     stay_on_this_cpu();
     let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
     let limit = limit.trim().parse::<usize>().unwrap();
-    assert!(limit < 1 << 20, "too many mappings for a test");
+    assert!(limit < 1 << 20, "vm.max_map_count is too high for a test");
     let memory = anonymous(512);
     fill(memory.range());
     unsafe { pages(memory.range(), 0, 256).lazy_free() }.unwrap();
@@ -252,7 +256,7 @@ fn fill_up_the_map_count() {
         unsafe { rustix::mm::mprotect(page.as_ptr().cast(), page.len(), flags) }.is_err()
     });
     assert!(refused);
-    // Room for one mapping, where two are needed.
+    // One more mapping is possible, where two are needed.
     let part = pages(memory.range(), 128, 256).residency().unwrap();
     assert_eq!(part.resident_bytes, bytes(256));
     assert_eq!(part.lazily_free_bytes, None);
@@ -262,22 +266,22 @@ fn fill_up_the_map_count() {
     assert_eq!(mappings(memory.range()).1, 1);
 }
 
-fn shared_pages_count_by_halves() {
+fn shared_pages_count_proportionally() {
     stay_on_this_cpu();
     for builder in [
         Mapping::anonymous(bytes(512)).huge_pages(HugePages::Never),
         Mapping::shared_anonymous(bytes(512)),
     ] {
         let memory = builder.map().unwrap();
-        mark(memory.range());
+        tag(memory.range());
         fill(pages(memory.range(), 0, 100));
-        // The child ends when the parent lets go of its end, however it does.
+        // The child ends when the parent closes its end of the pipe, in whatever way.
         let (from_parent, to_child) = std::io::pipe().unwrap();
         let (mut from_child, to_parent) = std::io::pipe().unwrap();
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             drop(to_child);
-            // Shared memory is in nobody's page tables until it is touched.
+            // Shared memory is in no page table until it is touched.
             is_filled(pages(memory.range(), 0, 100));
             drop(to_parent);
             let _ = (&from_parent).read(&mut [0]);
@@ -288,7 +292,7 @@ fn shared_pages_count_by_halves() {
         let whole = memory.residency().unwrap();
         assert_eq!(whole.resident_bytes, bytes(100));
         assert_eq!(whole.proportional_bytes, Some(bytes(50)));
-        // 20 pages that the child has not (in its page tables).
+        // The child does not have these 20 pages in its page tables.
         fill(pages(memory.range(), 100, 20));
         let part = pages(memory.range(), 90, 30).residency().unwrap();
         assert_eq!(part.resident_bytes, bytes(30));
@@ -300,14 +304,14 @@ fn shared_pages_count_by_halves() {
     }
 }
 
-fn huge_pages_are_counted_and_not_broken_up() -> Completion {
+fn residency_of_huge_pages_does_not_split_them() -> Completion {
     stay_on_this_cpu();
     const HUGE: usize = 2 * MIB;
     let memory = Mapping::anonymous(5 * HUGE)
         .huge_pages(HugePages::Always)
         .map()
         .unwrap();
-    mark(memory.range());
+    tag(memory.range());
     let start = memory.range().start().next_multiple_of(HUGE);
     let huge = PageRange::new(start, 4 * HUGE).unwrap();
     memory.populate(.., Access::Write).unwrap();
@@ -320,8 +324,8 @@ fn huge_pages_are_counted_and_not_broken_up() -> Completion {
     unsafe { pages(huge, 0, 2 * per_huge).lazy_free() }.unwrap();
     assert_eq!(lazily_free(huge), 2 * HUGE);
     assert_eq!(lazily_free(pages(huge, per_huge, 2 * per_huge)), HUGE);
-    // What is left outside when a part cuts one in two at either end is all of
-    // one kind here, so that nothing is open,
+    // The part cuts a huge page at either end. Its rest outside is all of one kind
+    // here, so that every figure is known,
     let part = pages(huge, per_huge / 2, 3 * per_huge).residency().unwrap();
     assert_eq!(part.resident_bytes, 3 * HUGE);
     if start == memory.range().start() {
@@ -334,12 +338,16 @@ fn huge_pages_are_counted_and_not_broken_up() -> Completion {
     assert_eq!(part.resident_bytes, HUGE);
     assert_eq!(part.lazily_free_bytes, None);
     let whole = huge.residency().unwrap();
-    assert_eq!(whole.huge_page_bytes, Some(huge.len()), "they are broken");
+    assert_eq!(
+        whole.huge_page_bytes,
+        Some(huge.len()),
+        "huge pages were split"
+    );
     assert_eq!(whole.lazily_free_bytes, Some(2 * HUGE));
     Completion::Completed
 }
 
-fn what_is_locked_is_what_is_charged() {
+fn locked_bytes_match_memlock_charge() {
     let memory = anonymous(64);
     let before = Residency::of_this_process().unwrap().locked_bytes;
     memory
@@ -355,10 +363,10 @@ fn what_is_locked_is_what_is_charged() {
     assert_eq!(after - before, bytes(10));
 }
 
-fn hugetlb_memory_is_visible() -> Completion {
+fn hugetlb_pages_are_counted_separately() -> Completion {
     const HUGE: usize = 2 * MIB;
     let Some(_pool) = HugePool::of(2) else {
-        return skip("no huge pages of 2 MiB to be had");
+        return skip("no huge pages of 2 MiB can be allocated");
     };
     let before = Residency::of_this_process().unwrap();
     let memory = Mapping::memfd(2 * HUGE, MemfdPages::Huge2M).map().unwrap();
@@ -375,7 +383,7 @@ fn hugetlb_memory_is_visible() -> Completion {
     Completion::Completed
 }
 
-/// Swap in a file, switched off when it is dropped.
+/// Swap in a file, switched off when this is dropped.
 struct Swap(std::path::PathBuf);
 
 impl Swap {
@@ -414,7 +422,7 @@ impl Drop for Swap {
     }
 }
 
-fn swapped_pages_are_counted() -> Completion {
+fn swapped_pages_are_counted_and_are_no_holes() -> Completion {
     let has_swap = || {
         std::fs::read_to_string("/proc/swaps")
             .unwrap()
@@ -438,32 +446,32 @@ fn swapped_pages_are_counted() -> Completion {
     assert_eq!(whole.resident_bytes, bytes(128));
     let part = pages(memory.range(), 100, 100).residency().unwrap();
     assert_eq!(part.swapped_bytes, Some(bytes(28)));
-    // What is in swap is no hole.
+    // Swapped pages are no holes.
     assert_eq!(memory.range().holes().unwrap(), []);
     Completion::Completed
 }
 
-fn nothing_is_nothing() {
+fn empty_and_unmapped_ranges_have_zero_residency() {
     let memory = anonymous(8);
     let nothing = pages(memory.range(), 3, 0);
     let residency = nothing.residency().unwrap();
     assert_eq!((residency.mapped_bytes, residency.resident_bytes), (0, 0));
     assert_eq!(nothing.holes().unwrap(), []);
-    // Nor is what is not mapped: the lowest page never is.
+    // Unmapped memory has no residency either: the lowest page is never mapped.
     let unmapped = PageRange::new(page_size(), page_size()).unwrap();
     assert_eq!(unmapped.residency().unwrap(), residency);
     assert_eq!(unmapped.holes().unwrap(), [unmapped]);
 }
 
-fn holes_are_what_has_no_page() {
-    find_holes();
+fn holes_list_absent_pages() {
+    check_holes();
 }
 
-fn holes_are_found_without_pagemap_scan() {
-    in_child_without("pagemap_scan", "find_holes");
+fn holes_without_pagemap_scan_list_absent_pages() {
+    in_child_without("pagemap_scan", "check_holes");
 }
 
-fn find_holes() {
+fn check_holes() {
     let memory = anonymous(512);
     let range = memory.range();
     let hole = |first, count| pages(range, first, count);
@@ -476,7 +484,7 @@ fn find_holes() {
     let holes = [hole(0, 10), hole(30, 10), hole(41, 59), hole(101, 411)];
     assert_eq!(range.holes().unwrap(), holes);
     assert_eq!(pages(range, 5, 10).holes().unwrap(), [hole(5, 5)]);
-    // What the kernel takes of lazily freed memory is a hole then.
+    // Lazily freed pages that the kernel reclaims become holes.
     unsafe { pages(range, 12, 4).lazy_free() }.unwrap();
     assert_eq!(range.holes().unwrap(), holes);
     page_out_all(pages(range, 12, 4));
@@ -486,27 +494,27 @@ fn find_holes() {
     );
     memory.populate(.., Access::Write).unwrap();
     assert_eq!(range.holes().unwrap(), []);
-    // More than is looked at in one call: pieces are no borders.
+    // More than one call of the kernel covers: the pieces are joined.
     let large = Mapping::anonymous(bytes(200_000)).map().unwrap();
     assert_eq!(large.range().holes().unwrap(), [large.range()]);
 }
 
-fn parts_are_exact_without_pagemap_scan() {
-    in_child_without("pagemap_scan", "look_at_parts");
+fn residency_of_part_without_pagemap_scan_is_exact() {
+    in_child_without("pagemap_scan", "check_parts");
 }
 
-fn look_at_parts() {
-    a_part_has_figures_of_its_own();
-    each_page_counts_as_what_it_is();
+fn check_parts() {
+    residency_of_part_is_exact();
+    residency_counts_each_page_by_its_state();
     let memory = anonymous(64);
     memory.populate(..bytes(32), Access::Read).unwrap();
     memory.populate(bytes(32).., Access::Write).unwrap();
-    // The page of zeros does not count here either.
+    // The zero page does not count here either.
     let part = pages(memory.range(), 16, 32).residency().unwrap();
     assert_eq!(part.resident_bytes, bytes(16));
 }
 
-fn another_process_is_looked_at() {
+fn residency_of_other_process_matches_its_own() {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--child", "hold_lazily_free_memory"])
         .stdin(Stdio::piped())
@@ -524,7 +532,7 @@ fn another_process_is_looked_at() {
     assert!((16 * MIB..24 * MIB).contains(&honest), "{seen:?}");
     assert!(seen.mapped_bytes > seen.resident_bytes, "{seen:?}");
 
-    // It ends, and is a zombie until it is waited for.
+    // The process ends, and stays a zombie until it is reaped.
     drop(child.stdin.take());
     let mut rest = Vec::new();
     output.read_to_end(&mut rest).unwrap();
@@ -551,19 +559,19 @@ fn hold_lazily_free_memory() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-fn another_users_process_is_explained() -> Completion {
+fn residency_of_other_users_process_is_permission_denied() -> Completion {
     use std::os::unix::fs::MetadataExt;
     let first = std::fs::metadata("/proc/1").map(|first| first.uid());
     if !is_root() && first.is_ok_and(|uid| uid == rustix::process::geteuid().as_raw()) {
-        return skip("no process of another user's is to be seen");
+        return skip("no process of another user is visible");
     }
-    in_child_ok("look_at_another_users");
+    in_child_ok("query_other_users_process");
     Completion::Completed
 }
 
-fn look_at_another_users() {
+fn query_other_users_process() {
     let was_root = is_root();
-    give_up_privileges();
+    drop_privileges();
     let pid = if was_root {
         std::os::unix::process::parent_id()
     } else {
@@ -571,7 +579,7 @@ fn look_at_another_users() {
     };
     let error = Residency::of_process(pid).unwrap_err();
     assert!(
-        matches!(error, Error::MayNotLook { pid: of, .. } if of == pid),
+        matches!(error, Error::PermissionDenied { pid: of, .. } if of == pid),
         "{error}"
     );
     let text = error.to_string();
@@ -579,6 +587,6 @@ fn look_at_another_users() {
         text.contains(&format!("process {pid} ")) && text.contains("CAP_SYS_PTRACE"),
         "{text}"
     );
-    // Of itself everybody may know.
+    // Every process may read its own residency.
     Residency::of_this_process().unwrap();
 }

@@ -1,4 +1,4 @@
-//! SecretBuffer: what keeps it, that it does not move, and that it is wiped.
+//! SecretBuffer: how its pages are protected, that it does not move, and that it is wiped.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -13,51 +13,51 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::neighbour::beside_a_neighbour;
+use common::neighbour::beside_neighbour;
 use common::*;
 use libtest_mimic::Completion;
 use rustix::process::{Resource, Rlimit, setrlimit};
-use tenure::{Error, Features, LockModes, PageRange, Result, SecretBuffer, page_size};
+use tenure::{Error, Features, PageRange, Result, SecretBuffer, lock::LockFlags, page_size};
 
 tests!(
-    its_pages_are_locked_on_fault_wiped_on_fork_and_not_dumped,
+    secret_pages_are_locked_on_fault_wiped_on_fork_and_not_dumped,
     hidden_pages_are_locked_not_dumped_and_not_inherited,
-    only_used_pages_take_memory,
-    growing_does_not_move_it,
-    past_the_maximum_is_an_error_with_figures,
-    maxima_that_cannot_be,
-    what_is_cut_off_is_wiped_at_once,
-    resizing_fills_and_touches_nothing_for_zeros,
-    dropped_is_unmapped_and_unlocked,
-    a_large_one_is_unmapped_whole,
-    dropped_is_wiped_before_it_is_unmapped,
-    the_registry_of_locks_forgets_it,
-    both_ends_are_guarded,
-    both_ends_are_guarded_when_hidden,
-    a_child_reads_zeros,
-    a_child_has_nothing_hidden,
-    a_child_forked_meanwhile_has_nothing_hidden,
-    over_the_limit_nothing_stays_mapped,
-    hidden_over_the_limit_nothing_stays_mapped,
-    a_refusal_takes_nothing_from_others,
-    hidden_is_closed_to_proc_mem,
-    without_memfd_secret_hidden_is_refused,
-    reading_fills_it_in_place,
-    reading_too_much_or_badly_leaves_it_as_it_was,
-    compares_contents_and_length,
-    debug_shows_nothing,
-    goes_to_another_thread;
+    unused_secret_pages_take_no_memory,
+    growth_does_not_move_buffer,
+    write_past_max_len_is_out_of_bounds,
+    impossible_max_len_is_rejected,
+    truncated_bytes_are_wiped_immediately,
+    resize_with_zeros_touches_no_page,
+    dropped_buffer_is_unmapped_and_uncharged,
+    dropped_large_buffer_is_unmapped_with_guards,
+    dropped_buffer_is_wiped_before_munmap,
+    dropped_buffer_is_forgotten_by_lock_registry,
+    access_outside_buffer_raises_sigsegv,
+    access_outside_hidden_buffer_raises_sigsegv,
+    forked_child_reads_zeros,
+    forked_child_has_no_hidden_memory,
+    fork_during_creation_inherits_no_hidden_memory,
+    buffer_over_memlock_limit_leaves_nothing_mapped,
+    hidden_buffer_over_memlock_limit_leaves_nothing_mapped,
+    failed_hidden_map_unmaps_no_neighbour,
+    hidden_buffer_is_unreadable_through_proc_mem,
+    hidden_buffer_without_memfd_secret_is_unsupported,
+    read_from_fills_buffer_in_place,
+    failed_read_from_leaves_buffer_unchanged,
+    ct_eq_compares_contents_and_length,
+    debug_output_shows_no_contents,
+    buffer_moved_to_another_thread_stays_usable;
     children:
     touch_before,
     touch_behind,
     touch_before_hidden,
     touch_behind_hidden,
-    drop_where_munmap_is_refused,
-    drop_hidden_where_munmap_is_refused,
-    lock_past_the_limit,
-    hide_past_the_limit,
-    hide_past_the_limit_beside_a_neighbour,
-    hide_without_the_feature,
+    drop_with_failing_munmap,
+    drop_hidden_with_failing_munmap,
+    create_over_memlock_limit,
+    create_hidden_over_memlock_limit,
+    create_hidden_over_limit_beside_neighbour,
+    create_hidden_without_memfd_secret,
 );
 
 const SECRET: &[u8] = b"correct horse battery staple";
@@ -66,7 +66,7 @@ type Make = fn(usize) -> Result<SecretBuffer>;
 const ORDINARY: Make = SecretBuffer::with_max_len;
 const HIDDEN: Make = SecretBuffer::hidden_with_max_len;
 
-/// Both kinds where the kernel has both.
+/// Both kinds, where the kernel has both.
 fn kinds() -> Vec<Make> {
     match can_hide() {
         true => vec![ORDINARY, HIDDEN],
@@ -78,8 +78,8 @@ fn can_hide() -> bool {
     Features::get().memfd_secret.is_ok()
 }
 
-/// Whether the kernel locks such memory, and counts that. Linux 6.12.117 does neither:
-/// its pages cannot be swapped or reclaimed all the same.
+/// Whether the kernel locks memory of memfd_secret, and counts that. Linux 6.12.117 does
+/// neither, though its pages can be neither swapped nor reclaimed.
 fn locks_hidden() -> bool {
     use rustix::mm::{MapFlags, ProtFlags};
     let (len, before) = (16 * page_size(), status_kib("VmLck"));
@@ -102,12 +102,12 @@ fn kinds_and_locks() -> Vec<(Make, bool)> {
     kinds().into_iter().zip(locks).collect()
 }
 
-/// For a test of the limit.
+/// Skips a test of the limit where hidden memory is not locked.
 fn skip_unlocked() -> Option<Completion> {
     match (can_hide(), can_hide() && locks_hidden()) {
         (false, _) => Some(skip_hidden()),
         (true, true) => None,
-        (true, false) => Some(skip("this kernel does not lock what memfd_secret gives")),
+        (true, false) => Some(skip("this kernel does not lock memory of memfd_secret")),
     }
 }
 
@@ -115,7 +115,7 @@ fn skip_hidden() -> Completion {
     skip("needs memfd_secret: Linux 5.14, before 6.5 with secretmem.enable=1")
 }
 
-/// An empty buffer whose maximum is whole pages, and these pages.
+/// Creates an empty buffer whose maximum is whole pages, and returns these pages.
 fn buffer(make: Make, page_count: usize) -> (SecretBuffer, PageRange) {
     let buffer = make(page_count * page_size()).unwrap();
     let range = pages_of(&buffer);
@@ -127,13 +127,13 @@ fn pages_of(buffer: &SecretBuffer) -> PageRange {
     PageRange::covering(start, buffer.max_len()).unwrap()
 }
 
-/// The pages with their guards.
+/// Returns the pages with their guards.
 fn with_guards(range: PageRange) -> PageRange {
     PageRange::new(range.start() - page_size(), range.len() + 2 * page_size()).unwrap()
 }
 
-/// The bytes of the pages, whatever the buffer says of its length.
-fn behind_its_back(range: PageRange) -> &'static [u8] {
+/// Reads the bytes of the pages, whatever the buffer's length.
+fn raw_bytes(range: PageRange) -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(range.as_ptr(), range.len()) }
 }
 
@@ -148,7 +148,7 @@ fn has_flags(range: PageRange, flags: &[&str]) {
     }
 }
 
-fn its_pages_are_locked_on_fault_wiped_on_fork_and_not_dumped() {
+fn secret_pages_are_locked_on_fault_wiped_on_fork_and_not_dumped() {
     let (_buffer, range) = buffer(ORDINARY, 16);
     for page in [0, 15] {
         has_flags(pages(range, page, 1), &["rd", "wr", "lo", "dd", "wf"]);
@@ -181,7 +181,7 @@ fn hidden_pages_are_locked_not_dumped_and_not_inherited() -> Completion {
     Completion::Completed
 }
 
-fn only_used_pages_take_memory() {
+fn unused_secret_pages_take_no_memory() {
     for (make, locks) in kinds_and_locks() {
         let (mut buffer, range) = buffer(make, 64);
         assert_eq!(count_present(range), 0);
@@ -195,7 +195,7 @@ fn only_used_pages_take_memory() {
     }
 }
 
-fn growing_does_not_move_it() {
+fn growth_does_not_move_buffer() {
     for make in kinds() {
         let (mut buffer, range) = buffer(make, 16);
         for _ in 0..16 {
@@ -207,7 +207,7 @@ fn growing_does_not_move_it() {
     }
 }
 
-fn past_the_maximum_is_an_error_with_figures() {
+fn write_past_max_len_is_out_of_bounds() {
     for make in kinds() {
         let mut buffer = make(100).unwrap();
         buffer.extend_from_slice(&[1; 90]).unwrap();
@@ -224,7 +224,7 @@ fn past_the_maximum_is_an_error_with_figures() {
     }
 }
 
-fn maxima_that_cannot_be() {
+fn impossible_max_len_is_rejected() {
     for make in kinds() {
         assert_eq!(make(0).unwrap_err(), Error::EmptyMapping);
         for max in [usize::MAX, isize::MAX as usize, usize::MAX - page_size()] {
@@ -234,25 +234,25 @@ fn maxima_that_cannot_be() {
     }
 }
 
-fn what_is_cut_off_is_wiped_at_once() {
+fn truncated_bytes_are_wiped_immediately() {
     for make in kinds() {
         let (mut buffer, range) = buffer(make, 4);
         buffer.resize(3 * page_size(), 0xee).unwrap();
         buffer.truncate(page_size() + 1);
         assert_eq!(buffer.as_slice(), vec![0xee; page_size() + 1]);
-        let (kept, cut) = behind_its_back(range).split_at(page_size() + 1);
+        let (kept, cut) = raw_bytes(range).split_at(page_size() + 1);
         assert!(kept.iter().all(|&byte| byte == 0xee));
         assert!(cut.iter().all(|&byte| byte == 0));
         buffer.truncate(2 * page_size());
         assert_eq!(buffer.len(), page_size() + 1);
         buffer.resize(1, 0xff).unwrap();
-        assert_eq!(behind_its_back(range)[..2], [0xee, 0]);
+        assert_eq!(raw_bytes(range)[..2], [0xee, 0]);
         buffer.clear();
         assert!(buffer.is_empty() && is_zero(range));
     }
 }
 
-fn resizing_fills_and_touches_nothing_for_zeros() {
+fn resize_with_zeros_touches_no_page() {
     for make in kinds() {
         let (mut buffer, range) = buffer(make, 8);
         buffer.resize(8 * page_size(), 0).unwrap();
@@ -266,7 +266,7 @@ fn resizing_fills_and_touches_nothing_for_zeros() {
     }
 }
 
-fn dropped_is_unmapped_and_unlocked() {
+fn dropped_buffer_is_unmapped_and_uncharged() {
     for (make, locks) in kinds_and_locks() {
         let before = status_kib("VmLck");
         let (mut buffer, range) = buffer(make, 8);
@@ -280,8 +280,8 @@ fn dropped_is_unmapped_and_unlocked() {
     }
 }
 
-/// From 4 MiB on releasing has another way.
-fn a_large_one_is_unmapped_whole() {
+/// From 4 MiB on, release takes another path.
+fn dropped_large_buffer_is_unmapped_with_guards() {
     for make in kinds() {
         let (mut buffer, range) = buffer(make, (5 << 20) / page_size());
         buffer.extend_from_slice(SECRET).unwrap();
@@ -291,58 +291,58 @@ fn a_large_one_is_unmapped_whole() {
     }
 }
 
-fn dropped_is_wiped_before_it_is_unmapped() {
-    in_child_ok("drop_where_munmap_is_refused");
+fn dropped_buffer_is_wiped_before_munmap() {
+    in_child_ok("drop_with_failing_munmap");
     if can_hide() {
-        in_child_ok("drop_hidden_where_munmap_is_refused");
+        in_child_ok("drop_hidden_with_failing_munmap");
     }
 }
 
-fn drop_where_munmap_is_refused() {
-    drop_and_look(ORDINARY);
+fn drop_with_failing_munmap() {
+    drop_and_inspect(ORDINARY);
 }
 
-fn drop_hidden_where_munmap_is_refused() {
-    drop_and_look(HIDDEN);
+fn drop_hidden_with_failing_munmap() {
+    drop_and_inspect(HIDDEN);
 }
 
-fn drop_and_look(make: Make) {
+fn drop_and_inspect(make: Make) {
     let (mut buffer, range) = buffer(make, 8);
     buffer.resize(3 * page_size(), 0xee).unwrap();
-    // What is dropped then stays mapped, and can be looked at.
+    // The dropped buffer stays mapped, and can be inspected.
     refuse(libc::SYS_munmap, libc::ENOMEM);
-    assert_eq!(behind_its_back(range)[3 * page_size() - 1], 0xee);
+    assert_eq!(raw_bytes(range)[3 * page_size() - 1], 0xee);
     drop(buffer);
     assert!(is_mapped(range));
     assert!(is_zero(range));
 }
 
-fn the_registry_of_locks_forgets_it() {
+fn dropped_buffer_is_forgotten_by_lock_registry() {
     let (buffer, range) = buffer(ORDINARY, 4);
     drop(buffer);
     raw_map_over(range);
     unsafe { rustix::mm::mlock(range.as_ptr().cast(), range.len()) }.unwrap();
     // The lock of the new mapping is not tenure's.
-    unsafe { range.unlock(LockModes::ON_FAULT) }.unwrap();
+    unsafe { range.unlock(LockFlags::ON_FAULT) }.unwrap();
     assert!(has_vm_flag(range, "lo"));
     raw_unmap(range);
 }
 
-fn both_ends_are_guarded() {
-    ends_by_sigsegv("touch_before");
-    ends_by_sigsegv("touch_behind");
+fn access_outside_buffer_raises_sigsegv() {
+    assert_raises_sigsegv("touch_before");
+    assert_raises_sigsegv("touch_behind");
 }
 
-fn both_ends_are_guarded_when_hidden() -> Completion {
+fn access_outside_hidden_buffer_raises_sigsegv() -> Completion {
     if !can_hide() {
         return skip_hidden();
     }
-    ends_by_sigsegv("touch_before_hidden");
-    ends_by_sigsegv("touch_behind_hidden");
+    assert_raises_sigsegv("touch_before_hidden");
+    assert_raises_sigsegv("touch_behind_hidden");
     Completion::Completed
 }
 
-fn ends_by_sigsegv(child: &str) {
+fn assert_raises_sigsegv(child: &str) {
     let output = in_child(child);
     assert_eq!(output.stdout, b"the ends are there\n", "{child}");
     assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{child}");
@@ -366,13 +366,13 @@ fn touch_behind_hidden() {
 
 fn touch(make: Make, outside: fn(PageRange) -> *mut u8) {
     let (_buffer, range) = buffer(make, 4);
-    let bytes = behind_its_back(range);
+    let bytes = raw_bytes(range);
     assert_eq!((bytes[0], bytes[range.len() - 1]), (0, 0));
     println!("the ends are there");
     unsafe { outside(range).read_volatile() };
 }
 
-fn a_child_reads_zeros() {
+fn forked_child_reads_zeros() {
     let (buffer, range) = buffer(ORDINARY, 8);
     let mut buffer = ManuallyDrop::new(buffer);
     buffer.resize(2 * page_size(), 0xee).unwrap();
@@ -395,7 +395,7 @@ fn a_child_reads_zeros() {
     unsafe { ManuallyDrop::drop(&mut buffer) };
 }
 
-fn a_child_has_nothing_hidden() -> Completion {
+fn forked_child_has_no_hidden_memory() -> Completion {
     if !can_hide() {
         return skip_hidden();
     }
@@ -409,7 +409,7 @@ fn a_child_has_nothing_hidden() -> Completion {
     assert_eq!(status, -libc::SIGSEGV);
     let status = fork(|| {
         assert!(!is_mapped(with_guards(range)));
-        // Something of the child's own comes to be there.
+        // The child maps memory of its own there.
         raw_map_over(with_guards(range));
         fill(with_guards(range));
         assert_eq!((buffer.len(), buffer.max_len()), (0, 0));
@@ -418,7 +418,7 @@ fn a_child_has_nothing_hidden() -> Completion {
         buffer.clear();
         buffer.resize(0, 1).unwrap();
         assert!(buffer.extend_from_slice(&[1]).is_err());
-        // Nor in a child's child, for which its parent's pages are ordinary.
+        // Nor is there any in a child's child, for which its parent's pages are ordinary.
         let status = fork(|| {
             assert_eq!(buffer.len(), 0);
             unsafe { ManuallyDrop::drop(&mut buffer) };
@@ -434,9 +434,9 @@ fn a_child_has_nothing_hidden() -> Completion {
     Completion::Completed
 }
 
-/// Forks while another thread makes hidden buffers: neither the memory nor the
-/// descriptor that it is made of may get into a child.
-fn a_child_forked_meanwhile_has_nothing_hidden() -> Completion {
+/// Forks while another thread makes hidden buffers: no child may inherit the memory or its
+/// descriptor.
+fn fork_during_creation_inherits_no_hidden_memory() -> Completion {
     if !can_hide() {
         return skip_hidden();
     }
@@ -454,7 +454,7 @@ fn a_child_forked_meanwhile_has_nothing_hidden() -> Completion {
     Completion::Completed
 }
 
-/// Whether any is mapped or open.
+/// Whether secret memory is mapped or open.
 fn has_secret_memory() -> bool {
     let name = "/secretmem";
     let is_mapped = std::fs::read_to_string("/proc/self/maps")
@@ -468,49 +468,49 @@ fn has_secret_memory() -> bool {
         })
 }
 
-fn over_the_limit_nothing_stays_mapped() {
-    in_child_ok("lock_past_the_limit");
+fn buffer_over_memlock_limit_leaves_nothing_mapped() {
+    in_child_ok("create_over_memlock_limit");
 }
 
-fn lock_past_the_limit() {
-    refused_past_the_limit(ORDINARY);
+fn create_over_memlock_limit() {
+    check_rejected_over_limit(ORDINARY);
 }
 
-fn hidden_over_the_limit_nothing_stays_mapped() -> Completion {
+fn hidden_buffer_over_memlock_limit_leaves_nothing_mapped() -> Completion {
     if let Some(skipped) = skip_unlocked() {
         return skipped;
     }
-    in_child_ok("hide_past_the_limit");
+    in_child_ok("create_hidden_over_memlock_limit");
     Completion::Completed
 }
 
-fn hide_past_the_limit() {
-    refused_past_the_limit(HIDDEN);
+fn create_hidden_over_memlock_limit() {
+    check_rejected_over_limit(HIDDEN);
 }
 
-fn hide_past_the_limit_beside_a_neighbour() {
+fn create_hidden_over_limit_beside_neighbour() {
     limit_memlock(6 * page_size() as u64);
-    beside_a_neighbour(3 << 20, || assert!(HIDDEN(3 << 20).is_err()));
+    beside_neighbour(3 << 20, || assert!(HIDDEN(3 << 20).is_err()));
 }
 
-/// The kernel unmaps what is at the place before it refuses to map anything there.
-fn a_refusal_takes_nothing_from_others() -> Completion {
+/// The kernel unmaps the target before it refuses to map anything there.
+fn failed_hidden_map_unmaps_no_neighbour() -> Completion {
     if let Some(skipped) = skip_unlocked() {
         return skipped;
     }
-    in_child_ok("hide_past_the_limit_beside_a_neighbour");
+    in_child_ok("create_hidden_over_limit_beside_neighbour");
     Completion::Completed
 }
 
-/// In a process for which the limit holds.
-fn refused_past_the_limit(make: Make) {
+/// Runs in a process for which the limit holds.
+fn check_rejected_over_limit(make: Make) {
     let limit = Some(6 * page_size() as u64);
     let limit = Rlimit {
         current: limit,
         maximum: limit,
     };
     setrlimit(Resource::Memlock, limit).unwrap();
-    give_up_privileges();
+    drop_privileges();
     let (_first, _) = buffer(make, 4);
     let before = status_kib("VmSize");
     // Large enough to stand out from what the process itself maps.
@@ -534,12 +534,12 @@ fn refused_past_the_limit(make: Make) {
     assert!(status_kib("VmSize") < before + (1 << 10));
     assert!(!is_mapped(pages(range, 0, 1)));
     assert!(make(3 * page_size()).is_err());
-    // Up to the limit there is room.
+    // Memory up to the limit can be locked.
     let mut second = make(2 * page_size()).unwrap();
     second.extend_from_slice(SECRET).unwrap();
 }
 
-fn hidden_is_closed_to_proc_mem() -> Completion {
+fn hidden_buffer_is_unreadable_through_proc_mem() -> Completion {
     use std::os::unix::fs::FileExt;
     if !can_hide() {
         return skip_hidden();
@@ -555,11 +555,11 @@ fn hidden_is_closed_to_proc_mem() -> Completion {
     Completion::Completed
 }
 
-fn without_memfd_secret_hidden_is_refused() {
-    in_child_without("memfd_secret", "hide_without_the_feature");
+fn hidden_buffer_without_memfd_secret_is_unsupported() {
+    in_child_without("memfd_secret", "create_hidden_without_memfd_secret");
 }
 
-fn hide_without_the_feature() {
+fn create_hidden_without_memfd_secret() {
     let error = SecretBuffer::hidden_with_max_len(1).unwrap_err();
     assert!(
         matches!(
@@ -576,8 +576,8 @@ fn hide_without_the_feature() {
     SecretBuffer::with_max_len(1).unwrap();
 }
 
-/// Gives at most `step` bytes at a time, is interrupted in between, and writes
-/// to more of what it is lent than it says.
+/// A reader that gives at most `step` bytes at a time, is interrupted in between, and
+/// writes to more of the lent slice than it reports.
 struct Careless<'a> {
     bytes: &'a [u8],
     step: usize,
@@ -606,7 +606,7 @@ impl Read for Careless<'_> {
     }
 }
 
-fn reading_fills_it_in_place() {
+fn read_from_fills_buffer_in_place() {
     let bytes: Vec<u8> = (0..3 * page_size() + 5)
         .map(|index| (index % 251) as u8)
         .collect();
@@ -617,7 +617,7 @@ fn reading_fills_it_in_place() {
             let read = buffer.read_from(Careless::new(&bytes, step)).unwrap();
             assert_eq!(read, bytes.len());
             assert_eq!(buffer.as_slice(), [b"key: ", &bytes[..]].concat());
-            let behind = &behind_its_back(range)[buffer.len()..];
+            let behind = &raw_bytes(range)[buffer.len()..];
             assert!(behind.iter().all(|&byte| byte == 0));
         }
         let (mut buffer, range) = buffer(make, 8);
@@ -627,14 +627,14 @@ fn reading_fills_it_in_place() {
         assert_eq!(buffer.as_slice(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert_eq!(count_present(range), 1);
     }
-    // To the last byte that there is room for.
+    // Reads up to the last byte that fits.
     let mut exact = SecretBuffer::with_max_len(bytes.len()).unwrap();
     exact.read_from(Careless::new(&bytes, 1000)).unwrap();
     assert_eq!(exact.as_slice(), bytes);
     assert_eq!(exact.read_from(io::empty()).unwrap(), 0);
 }
 
-fn reading_too_much_or_badly_leaves_it_as_it_was() {
+fn failed_read_from_leaves_buffer_unchanged() {
     struct Breaks;
     impl Read for Breaks {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
@@ -645,7 +645,7 @@ fn reading_too_much_or_badly_leaves_it_as_it_was() {
     impl Read for Panics {
         fn read(&mut self, lent: &mut [u8]) -> io::Result<usize> {
             lent.fill(0xff);
-            // Not `panic!`, which would print.
+            // Unlike `panic!`, this prints nothing.
             std::panic::resume_unwind(Box::new(()));
         }
     }
@@ -654,7 +654,7 @@ fn reading_too_much_or_badly_leaves_it_as_it_was() {
     let range = pages_of(&buffer);
     let unchanged = |buffer: &SecretBuffer| {
         assert_eq!(buffer.as_slice(), SECRET);
-        let behind = &behind_its_back(range)[SECRET.len()..];
+        let behind = &raw_bytes(range)[SECRET.len()..];
         assert!(behind.iter().all(|&byte| byte == 0));
     };
     buffer.extend_from_slice(SECRET).unwrap();
@@ -676,7 +676,7 @@ fn reading_too_much_or_badly_leaves_it_as_it_was() {
     unchanged(&buffer);
 }
 
-fn compares_contents_and_length() {
+fn ct_eq_compares_contents_and_length() {
     for make in kinds() {
         let mut buffer = make(100).unwrap();
         assert!(buffer.ct_eq(b""));
@@ -695,7 +695,7 @@ fn compares_contents_and_length() {
     }
 }
 
-fn debug_shows_nothing() {
+fn debug_output_shows_no_contents() {
     for make in kinds() {
         let mut buffer = make(100).unwrap();
         let empty = (format!("{buffer:?}"), format!("{buffer:#?}"));
@@ -705,7 +705,7 @@ fn debug_shows_nothing() {
     }
 }
 
-fn goes_to_another_thread() {
+fn buffer_moved_to_another_thread_stays_usable() {
     fn is_shared<T: Send + Sync>(_: &T) {}
     for make in kinds() {
         let mut buffer = make(100).unwrap();

@@ -1,5 +1,5 @@
-//! What SECURITY.md promises: another user gets at nothing, no program that is
-//! started inherits anything, and no dump has a secret.
+//! The promises of SECURITY.md: another user has no access, a program that is executed
+//! inherits nothing, and no dump contains a secret.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -18,19 +18,19 @@ use libtest_mimic::Completion;
 use tenure::{Mapping, SecretBuffer, Stats, VolatileBuffer, pressure, teardown};
 
 tests!(
-    another_user_gets_at_nothing,
-    a_program_that_is_started_inherits_nothing,
-    a_dump_has_no_secret;
+    other_user_cannot_access_process,
+    executed_program_inherits_no_descriptor,
+    core_dump_contains_no_secret;
     children:
     use_everything_and_wait,
-    look_from_another_user,
-    use_everything_and_start,
-    keep_a_secret_and_abort,
+    probe_as_other_user,
+    use_everything_and_exec,
+    keep_secret_and_abort,
 );
 
 const OTHER_USER: u32 = 65533;
 
-/// Bytes that are nowhere but where they were made: constants are in the program.
+/// Bytes that exist only where they were made: constants would be in the program.
 const SECRET: u8 = 37;
 const NO_SECRET: u8 = 91;
 const LEN: usize = 64;
@@ -46,7 +46,7 @@ fn is(of: u8, bytes: &[u8]) -> bool {
     (0..LEN).all(|index| bytes[index] == byte(of, index))
 }
 
-/// What has descriptors, threads, helpers and pages of its own.
+/// Everything that has descriptors, threads, helpers or pages of its own.
 struct Everything {
     plain: Mapping,
     secret: SecretBuffer,
@@ -59,7 +59,7 @@ impl Everything {
         let mut plain = anonymous(64);
         fill(plain.range());
         plain.discard(pages_bytes(0, 8)).unwrap();
-        mark(pages(plain.range(), 8, 8));
+        tag(pages(plain.range(), 8, 8));
         let mut secret = SecretBuffer::with_max_len(1 << 12).unwrap();
         secret.resize(LEN, 0).unwrap();
         for index in 0..LEN {
@@ -69,7 +69,7 @@ impl Everything {
         volatile.as_mut_slice().unwrap().fill(7);
         volatile.mark_volatile();
         drop(large());
-        // Refused where there is no way to watch; then there is no descriptor.
+        // Subscribing fails where pressure cannot be watched; then there is no descriptor.
         let subscription = pressure::subscribe(|_| ()).ok();
         teardown::enable().unwrap();
         Self {
@@ -80,7 +80,7 @@ impl Everything {
         }
     }
 
-    fn is_whole(&self) -> bool {
+    fn is_intact(&self) -> bool {
         is_filled(pages(self.plain.range(), 16, 48)) && is(SECRET, self.secret.as_slice())
     }
 }
@@ -89,20 +89,20 @@ fn pages_bytes(first: usize, end: usize) -> std::ops::Range<usize> {
     first * tenure::page_size()..end * tenure::page_size()
 }
 
-/// Prints its own number and its helpers', and checks its memory when its input ends.
+/// Prints its own pid and its helpers', and checks its memory when its input ends.
 fn use_everything_and_wait() {
-    give_up_privileges();
+    drop_privileges();
     let everything = Everything::new();
     let own = std::process::id();
     let helpers = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
     println!("{own} {helpers}");
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
-    assert!(everything.is_whole());
+    assert!(everything.is_intact());
     assert!(teardown::is_enabled());
 }
 
-/// Tries whatever gives hold of another process.
-fn look_from_another_user() {
+/// Tries every way to access another process.
+fn probe_as_other_user() {
     let pids = std::env::var("TENURE_TEST_PIDS").unwrap();
     assert_eq!(unsafe { libc::setuid(OTHER_USER) }, 0);
     for pid in pids.split_whitespace() {
@@ -166,7 +166,7 @@ fn look_from_another_user() {
     }
 }
 
-fn another_user_gets_at_nothing() -> Completion {
+fn other_user_cannot_access_process() -> Completion {
     if !is_root() {
         return skip("needs root, to be two other users");
     }
@@ -180,40 +180,40 @@ fn another_user_gets_at_nothing() -> Completion {
     let mut output = BufReader::new(owner.stdout.take().unwrap());
     output.read_line(&mut pids).unwrap();
     assert!(pids.split_whitespace().count() >= 2, "no helper: {pids}");
-    let looked = in_child_with("TENURE_TEST_PIDS", &pids, "look_from_another_user");
-    // Its input ends.
+    let probe = in_child_with("TENURE_TEST_PIDS", &pids, "probe_as_other_user");
+    // The owner's input ends.
     drop(owner.stdin.take());
     assert!(owner.wait().unwrap().success());
-    assert_ended_well("look_from_another_user", &looked);
+    assert_ended_well("probe_as_other_user", &probe);
     Completion::Completed
 }
 
-/// What a program that is started here has open, without the folder it looks at.
-fn open_in_a_program() -> usize {
+/// Counts the descriptors that an executed program has open, except the folder it reads.
+fn open_in_program() -> usize {
     let script = "set -- /proc/self/fd/*; echo $#";
     let output = Command::new("sh").args(["-c", script]).output().unwrap();
     let count = String::from_utf8(output.stdout).unwrap();
     count.trim().parse().unwrap()
 }
 
-fn use_everything_and_start() {
-    let before = open_in_a_program();
+fn use_everything_and_exec() {
+    let before = open_in_program();
     let everything = Everything::new();
     let mine = fs::read_dir("/proc/self/fd").unwrap().count();
-    assert!(mine > before, "{mine} descriptors: nothing to inherit");
-    assert_eq!(open_in_a_program(), before);
-    assert!(everything.is_whole());
+    assert!(mine > before, "{mine} descriptors: none could be inherited");
+    assert_eq!(open_in_program(), before);
+    assert!(everything.is_intact());
 }
 
-fn a_program_that_is_started_inherits_nothing() {
-    in_child_ok("use_everything_and_start");
+fn executed_program_inherits_no_descriptor() {
+    in_child_ok("use_everything_and_exec");
 }
 
-fn keep_a_secret_and_abort() {
+fn keep_secret_and_abort() {
     let everything = Everything::new();
     let ordinary: Vec<u8> = (0..LEN).map(|index| byte(NO_SECRET, index)).collect();
     std::hint::black_box(&ordinary);
-    assert!(everything.is_whole());
+    assert!(everything.is_intact());
     std::process::abort();
 }
 
@@ -221,7 +221,7 @@ fn has(dump: &[u8], of: u8) -> bool {
     dump.windows(LEN).any(|window| is(of, window))
 }
 
-fn a_dump_has_no_secret() -> Completion {
+fn core_dump_contains_no_secret() -> Completion {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     if pattern.trim() != "core" {
         return skip("kernel.core_pattern is not `core`: the dump goes elsewhere");
@@ -229,7 +229,7 @@ fn a_dump_has_no_secret() -> Completion {
     let folder = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap());
     child
-        .args(["--child", "keep_a_secret_and_abort"])
+        .args(["--child", "keep_secret_and_abort"])
         .current_dir(folder.path())
         .stderr(Stdio::null());
     let unlimited = || {
@@ -252,7 +252,10 @@ fn a_dump_has_no_secret() -> Completion {
         is_dump.then(|| fs::read(entry.path()).unwrap())
     });
     let dump = dump.expect("a dump");
-    assert!(has(&dump, NO_SECRET), "not all of the memory is dumped");
+    assert!(
+        has(&dump, NO_SECRET),
+        "the dump does not contain ordinary memory"
+    );
     assert!(!has(&dump, SECRET));
     Completion::Completed
 }

@@ -1,4 +1,4 @@
-//! stats: each figure moves by what was done, and others can read it.
+//! stats: each figure changes by what was done, and other processes can read it.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -14,64 +14,68 @@ use std::time::{Duration, Instant};
 use common::*;
 use libtest_mimic::Completion;
 use tenure::{
-    Access, CancelToken, Count, Error, Features, FreePolicy, LockAll, LockMode, LockModes, Mapping,
-    MemfdPages, Outcome, PopulateOptions, Stats, VolatileBuffer, page_size, stats,
+    Access, Count, Error, Features, LockMode, Mapping, MemfdPages, Outcome, Stats, VolatileBuffer,
+    lazy_free::FreePolicy,
+    lock::{LockFlags, LockScope},
+    page_size,
+    populate::{CancelToken, PopulateOptions},
+    stats,
 };
 
 tests!(
-    populate_counts,
-    lock_and_unlock_count,
-    locking_all_counts,
-    lazy_free_counts,
-    freeing_by_policy_counts_as_what_it_does,
-    volatile_counts,
-    handles_count_and_others_see_it,
-    purged_pages_have_their_cause,
-    lost_protection_is_a_cause_of_its_own,
-    what_cannot_be_offered_is_told,
-    munmap_counts,
-    discard_and_punch_count,
-    failures_do_not_count,
-    threads_lose_no_count,
-    pending_bytes_are_what_a_drain_waits_for,
-    a_child_counts_from_zero,
-    a_child_knows_what_is_volatile_in_it,
-    without_room_for_a_page_they_count_all_the_same,
-    another_process_can_be_read,
-    several_pages_are_added_up,
-    a_process_without_tenure_has_none,
-    an_unknown_layout_is_refused,
-    who_may_not_look_is_told_so;
+    populate_counts_calls_and_bytes,
+    lock_and_unlock_count_calls_and_bytes,
+    lock_all_and_unlock_all_count_calls,
+    lazy_free_and_reuse_count_calls_and_bytes,
+    free_counts_by_effective_policy,
+    volatile_marks_count_calls_and_current_bytes,
+    buffer_local_counts_reach_other_processes,
+    purged_pages_count_by_cause,
+    lost_protection_counts_as_unprotected,
+    unofferable_memory_is_counted,
+    munmap_counts_calls_and_bytes,
+    discard_and_punch_count_calls_and_bytes,
+    failed_calls_are_not_counted,
+    concurrent_calls_are_all_counted,
+    pending_bytes_match_drain,
+    forked_child_counts_from_zero,
+    forked_child_counts_inherited_volatile_bytes,
+    counters_without_mappable_page_still_count,
+    stats_of_other_process_are_read,
+    several_counter_pages_are_summed,
+    process_without_tenure_has_no_stats,
+    unknown_counter_layout_is_incompatible,
+    stats_of_foreign_process_are_permission_denied;
     children:
-    locking_all,
-    counting_without_a_page,
-    losing_protection,
-    keeping_from_the_kernel,
-    marking_first_of_all,
-    counting_handles,
-    serving,
-    two_pages,
-    unknown_layout,
-    looking_at_a_stranger,
+    count_lock_all,
+    count_without_counter_page,
+    lose_protection,
+    mark_unofferable_memory,
+    mark_before_any_other_call,
+    count_buffer_marks,
+    serve_counters,
+    serve_several_counter_pages,
+    serve_unknown_layout,
+    read_stats_of_foreign_process,
 );
 
 const MIB: usize = 1 << 20;
 
-/// What has been counted since.
+/// Counters since a moment.
 struct Since(Stats);
 
 impl Since {
     fn now() -> Self {
-        settle();
+        drain_pending();
         Self(stats())
     }
 
-    /// How much these figures have grown; all others must be as they were.
+    /// Asserts how much these figures have grown; all others must be unchanged.
     fn assert(&self, expected: &[(&str, usize)]) {
-        settle();
+        drain_pending();
         let (before, after) = (figures(&self.0), figures(&stats()));
         for ((name, before), (_, after)) in before.into_iter().zip(after) {
-            // Whether a worker of an earlier release is still there is chance.
+            // A worker of an earlier release may still be running.
             if name == "workers_started" {
                 continue;
             }
@@ -100,9 +104,9 @@ fn figures(stats: &Stats) -> Vec<(String, u64)> {
         ("munmap", stats.munmap),
         ("discard", stats.discard),
         ("punch", stats.punch),
-        ("carried_off", stats.carried_off),
+        ("deferred_free", stats.deferred_free),
         ("eager_free", stats.eager_free),
-        ("given_back", stats.given_back),
+        ("freed_under_pressure", stats.freed_under_pressure),
     ] {
         figures.extend(count(name, verb));
     }
@@ -113,7 +117,7 @@ fn figures(stats: &Stats) -> Vec<(String, u64)> {
         ("purged_on_request_bytes", stats.purged_on_request_bytes),
         ("unprotected_bytes", stats.unprotected_bytes),
         ("volatile_bytes", stats.volatile_bytes),
-        ("kept_from_kernel_bytes", stats.kept_from_kernel_bytes),
+        ("unofferable_bytes", stats.unofferable_bytes),
         ("freed_by_caller_bytes", stats.freed_by_caller_bytes),
         ("workers_started", stats.workers_started),
         ("pending_release_bytes", stats.pending_release_bytes),
@@ -123,7 +127,7 @@ fn figures(stats: &Stats) -> Vec<(String, u64)> {
     figures
 }
 
-fn populate_counts() {
+fn populate_counts_calls_and_bytes() {
     let memory = anonymous(64);
     let since = Since::now();
     memory.populate(.., Access::Write).unwrap();
@@ -132,15 +136,15 @@ fn populate_counts() {
     since.assert(&[("populate.calls", 2), ("populate.bytes", 65 * page_size())]);
 }
 
-fn lock_and_unlock_count() {
+fn lock_and_unlock_count_calls_and_bytes() {
     let page = page_size();
     let memory = anonymous(8);
     let since = Since::now();
     memory.lock(.., LockMode::OnFault).unwrap();
     memory.lock(2 * page..4 * page, LockMode::Now).unwrap();
-    // Of the named mode there are two pages only.
-    memory.unlock(.., LockModes::NOW).unwrap();
-    memory.unlock(.., LockModes::ALL).unwrap();
+    // Two pages only have the named mode.
+    memory.unlock(.., LockFlags::NOW).unwrap();
+    memory.unlock(.., LockFlags::ALL).unwrap();
     since.assert(&[
         ("lock.calls", 2),
         ("lock.bytes", 10 * page),
@@ -149,24 +153,24 @@ fn lock_and_unlock_count() {
     ]);
 }
 
-fn locking_all_counts() -> Completion {
-    without_limit_in_child("locking_all")
+fn lock_all_and_unlock_all_count_calls() -> Completion {
+    in_child_if_unlimited("count_lock_all")
 }
 
-fn locking_all() {
+fn count_lock_all() {
     let since = Since::now();
-    tenure::lock_all(LockAll::CurrentAndFuture, LockMode::OnFault).unwrap();
-    tenure::unlock_all(LockModes::NOW).unwrap();
-    tenure::unlock_all(LockModes::ALL).unwrap();
+    tenure::lock::lock_all(LockScope::CurrentAndFuture, LockMode::OnFault).unwrap();
+    tenure::lock::unlock_all(LockFlags::NOW).unwrap();
+    tenure::lock::unlock_all(LockFlags::ALL).unwrap();
     since.assert(&[("lock_all_calls", 1), ("unlock_all_calls", 2)]);
 }
 
-fn lazy_free_counts() {
+fn lazy_free_and_reuse_count_calls_and_bytes() {
     let memory = anonymous(64);
     fill(memory.range());
     let since = Since::now();
     let idle = memory.lazy_free().unwrap();
-    let _memory = idle.take_back().unwrap();
+    let _memory = idle.reuse().unwrap();
     let bytes = 64 * page_size();
     since.assert(&[
         ("lazy_free.calls", 1),
@@ -176,7 +180,7 @@ fn lazy_free_counts() {
     ]);
 }
 
-fn freeing_by_policy_counts_as_what_it_does() {
+fn free_counts_by_effective_policy() {
     let memory = anonymous(64);
     let bytes = 64 * page_size();
     let since = Since::now();
@@ -185,7 +189,7 @@ fn freeing_by_policy_counts_as_what_it_does() {
     let since = Since::now();
     unsafe { memory.range().free(FreePolicy::Lazy) }.unwrap();
     since.assert(&[("lazy_free.calls", 1), ("lazy_free.bytes", bytes)]);
-    // The second time it is not looked at again.
+    // The second time the range is known.
     for _ in 0..2 {
         let before = stats();
         unsafe { memory.range().free(FreePolicy::Adaptive) }.unwrap();
@@ -195,7 +199,7 @@ fn freeing_by_policy_counts_as_what_it_does() {
     }
 }
 
-fn volatile_counts() -> Completion {
+fn volatile_marks_count_calls_and_current_bytes() -> Completion {
     if !Features::get().sigbus_on_missing() {
         return skip("no userfaultfd");
     }
@@ -218,7 +222,7 @@ fn volatile_counts() -> Completion {
         ("mark_nonvolatile.bytes", 64 * page),
     ];
     since.assert(&[marked[0], marked[1], unmarked[0], unmarked[1]]);
-    // What is unmapped is not volatile any more.
+    // Unmapped memory is no longer counted as volatile.
     unsafe { all.mark_volatile() }.unwrap();
     assert_eq!(
         stats().volatile_bytes - since.0.volatile_bytes,
@@ -229,7 +233,7 @@ fn volatile_counts() -> Completion {
     Completion::Completed
 }
 
-fn purged_pages_have_their_cause() -> Completion {
+fn purged_pages_count_by_cause() -> Completion {
     if !Features::get().sigbus_on_missing() {
         return skip("no userfaultfd");
     }
@@ -238,13 +242,13 @@ fn purged_pages_have_their_cause() -> Completion {
     fill(memory.range());
     let range = memory.range();
     let since = Since::now();
-    tenure::set_hand_over_delay(Duration::ZERO);
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     unsafe { range.mark_volatile() }.unwrap();
-    tenure::set_hand_over_delay(Duration::from_millis(100));
+    tenure::volatile::set_offer_delay(Duration::from_millis(100));
     unsafe { pages(range, 0, 10).purge() }.unwrap();
     unsafe { pages(range, 5, 10).purge() }.unwrap();
     page_out_all(pages(range, 100, 200));
-    // It is told once, and counted once, whoever asks first.
+    // A purge is reported once, and counted once, whichever call reports it.
     let outcome = unsafe { pages(range, 0, 256).mark_nonvolatile() }.unwrap();
     assert_eq!(
         outcome,
@@ -263,21 +267,21 @@ fn purged_pages_have_their_cause() -> Completion {
     Completion::Completed
 }
 
-fn lost_protection_is_a_cause_of_its_own() -> Completion {
+fn lost_protection_counts_as_unprotected() -> Completion {
     if !Features::get().sigbus_on_missing() {
         return skip("no userfaultfd");
     }
-    in_child_ok("losing_protection");
+    in_child_ok("lose_protection");
     Completion::Completed
 }
 
-fn what_cannot_be_offered_is_told() {
+fn unofferable_memory_is_counted() {
     for features in ["userfaultfd", "madv_populate"] {
-        in_child_without(features, "keeping_from_the_kernel");
+        in_child_without(features, "mark_unofferable_memory");
     }
 }
 
-fn keeping_from_the_kernel() {
+fn mark_unofferable_memory() {
     let memory = anonymous(16);
     let mut buffer = VolatileBuffer::new(8 * page_size()).unwrap();
     let since = Since::now();
@@ -287,20 +291,20 @@ fn keeping_from_the_kernel() {
         ("mark_volatile.calls", 2),
         ("mark_volatile.bytes", 24 * page_size()),
         ("volatile_bytes", 24 * page_size()),
-        ("kept_from_kernel_bytes", 24 * page_size()),
+        ("unofferable_bytes", 24 * page_size()),
     ]);
-    assert_eq!(fork(|| i32::from(stats().kept_from_kernel_bytes == 0)), 0);
+    assert_eq!(fork(|| i32::from(stats().unofferable_bytes == 0)), 0);
     drop(buffer);
     assert_eq!(
         unsafe { memory.range().mark_nonvolatile() }.unwrap(),
         Outcome::Intact
     );
-    assert_eq!(stats().kept_from_kernel_bytes, 0);
+    assert_eq!(stats().unofferable_bytes, 0);
 }
 
-fn losing_protection() {
-    // What is not offered needs no protection.
-    tenure::set_hand_over_delay(Duration::ZERO);
+fn lose_protection() {
+    // Memory that is not offered needs no protection.
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     let memory = anonymous(64);
     fill(memory.range());
     let since = Since::now();
@@ -316,7 +320,7 @@ fn losing_protection() {
         ("mark_nonvolatile.bytes", bytes),
         ("unprotected_bytes", bytes),
     ]);
-    // Marking again finds out as well.
+    // Marking again discovers the lost protection as well.
     let since = Since::now();
     unsafe { memory.range().mark_volatile() }.unwrap();
     close_userfaultfd();
@@ -327,26 +331,45 @@ fn losing_protection() {
         ("unprotected_bytes", bytes),
         ("volatile_bytes", bytes),
     ]);
+    // A buffer that has lost its protection is not intact, although every page can be read.
+    let mut buffer = VolatileBuffer::new(bytes).unwrap();
+    buffer.as_mut_slice().unwrap().fill(7);
+    buffer.mark_volatile();
+    close_userfaultfd();
+    assert!(!buffer.is_intact().unwrap());
+    // Memory that is locked after it was validated cannot be offered.
+    let locked = anonymous(4);
+    fill(locked.range());
+    unsafe { locked.range().mark_volatile() }.unwrap();
+    let outcome = unsafe { locked.range().mark_nonvolatile() }.unwrap();
+    assert_eq!(outcome, Outcome::Intact);
+    locked.lock(.., LockMode::Now).unwrap();
+    let before_bytes = stats().offer_failed_bytes;
+    unsafe { locked.range().mark_volatile() }.unwrap();
+    assert_eq!(
+        stats().offer_failed_bytes - before_bytes,
+        locked.range().len() as u64
+    );
 }
 
-fn munmap_counts() {
+fn munmap_counts_calls_and_bytes() {
     let (small, moved, plain) = (anonymous(16), large(), large());
     let lens = [&small, &moved, &plain].map(|memory| memory.range().len());
     let since = Since::now();
     drop(small);
     moved.munmap().unwrap();
-    plain.release_now().unwrap();
+    plain.munmap_sync().unwrap();
     since.assert(&[
         ("munmap.calls", 3),
         ("munmap.bytes", lens.iter().sum()),
-        ("carried_off.calls", 1),
-        ("carried_off.bytes", lens[1]),
+        ("deferred_free.calls", 1),
+        ("deferred_free.bytes", lens[1]),
         ("freed_by_caller_bytes", lens[0] + lens[2]),
     ]);
     assert!(stats().workers_started > 0);
 }
 
-fn discard_and_punch_count() {
+fn discard_and_punch_count_calls_and_bytes() {
     let (mut small, mut moved) = (anonymous(16), large());
     let mut shared = Mapping::memfd(MIB, MemfdPages::Base).map().unwrap();
     let (small_len, moved_len) = (small.len(), moved.len());
@@ -359,15 +382,15 @@ fn discard_and_punch_count() {
     since.assert(&[
         ("discard.calls", 2),
         ("discard.bytes", small_len + moved_len),
-        ("carried_off.calls", usize::from(is_moved)),
-        ("carried_off.bytes", moved_len - plain_len),
+        ("deferred_free.calls", usize::from(is_moved)),
+        ("deferred_free.bytes", moved_len - plain_len),
         ("freed_by_caller_bytes", small_len + plain_len),
         ("punch.calls", 1),
         ("punch.bytes", MIB - page_size()),
     ]);
 }
 
-fn failures_do_not_count() {
+fn failed_calls_are_not_counted() {
     let memory = anonymous(64);
     let hole = pages(memory.range(), 30, 1);
     raw_unmap(hole);
@@ -380,7 +403,7 @@ fn failures_do_not_count() {
     unsafe {
         range.populate(Access::Write).unwrap_err();
         range.lock(LockMode::OnFault).unwrap_err();
-        range.unlock(LockModes::ALL).unwrap_err();
+        range.unlock(LockFlags::ALL).unwrap_err();
         range.lazy_free().unwrap_err();
         range.mark_volatile().unwrap_err();
         range.mark_nonvolatile().unwrap_err();
@@ -395,7 +418,7 @@ fn failures_do_not_count() {
     since.assert(&[]);
 }
 
-fn threads_lose_no_count() {
+fn concurrent_calls_are_all_counted() {
     const CALLS: usize = 1000;
     let since = Since::now();
     std::thread::scope(|scope| {
@@ -414,20 +437,20 @@ fn threads_lose_no_count() {
     ]);
 }
 
-/// A page that is mapped for good.
+/// Returns a page that stays mapped.
 fn page_of_static() -> tenure::PageRange {
     static BYTE: u8 = 0;
     let at = (&raw const BYTE).expose_provenance() / page_size() * page_size();
     tenure::PageRange::covering(at, 1).unwrap()
 }
 
-fn pending_bytes_are_what_a_drain_waits_for() {
-    settle();
+fn pending_bytes_match_drain() {
+    drain_pending();
     assert_eq!(stats().pending_release_bytes, 0);
     let memory = anonymous(512 * MIB / page_size());
     memory.populate(.., Access::Write).unwrap();
     memory.munmap().unwrap();
-    // It may be free already, but never is there more than was released.
+    // It may be freed already, but never more is pending than was released.
     let pending_bytes = stats().pending_release_bytes;
     match tenure::drain(Some(std::time::Duration::ZERO)) {
         Ok(()) => {}
@@ -439,11 +462,11 @@ fn pending_bytes_are_what_a_drain_waits_for() {
         }
         Err(error) => panic!("{error}"),
     }
-    settle();
+    drain_pending();
     assert_eq!(stats().pending_release_bytes, 0);
 }
 
-fn a_child_counts_from_zero() {
+fn forked_child_counts_from_zero() {
     let released = large();
     let inherited = anonymous(64);
     fill(inherited.range());
@@ -456,7 +479,7 @@ fn a_child_counts_from_zero() {
     let status = fork(|| {
         let mut expected = Stats::default();
         if is_volatile {
-            // It is in the child, too.
+            // The volatile memory is in the child, too.
             expected.volatile_bytes = 64 * page_size() as u64;
         }
         assert_eq!(stats(), expected);
@@ -466,22 +489,26 @@ fn a_child_counts_from_zero() {
         0
     });
     assert_eq!(status, 0);
-    settle();
-    assert_eq!(stats().populate, before.populate, "the parent's");
+    drain_pending();
+    assert_eq!(
+        stats().populate,
+        before.populate,
+        "the child's calls were counted"
+    );
     assert_eq!(stats().munmap.calls, before.munmap.calls + 1);
 }
 
-fn a_child_knows_what_is_volatile_in_it() -> Completion {
+fn forked_child_counts_inherited_volatile_bytes() -> Completion {
     if !Features::get().sigbus_on_missing() {
         return skip("no userfaultfd");
     }
-    in_child_ok("marking_first_of_all");
+    in_child_ok("mark_before_any_other_call");
     Completion::Completed
 }
 
-/// The first that this process does with tenure: handlers of forks are called in
-/// the order in which they were registered.
-fn marking_first_of_all() {
+/// Marks memory in the first call of tenure in this process: fork handlers run in the order
+/// of their registration.
+fn mark_before_any_other_call() {
     let memory = anonymous(64);
     unsafe { memory.range().mark_volatile() }.unwrap();
     let bytes = 64 * page_size() as u64;
@@ -489,14 +516,14 @@ fn marking_first_of_all() {
     assert_eq!(status, 0);
 }
 
-fn without_room_for_a_page_they_count_all_the_same() {
-    in_child_ok("counting_without_a_page");
+fn counters_without_mappable_page_still_count() {
+    in_child_ok("count_without_counter_page");
 }
 
-fn counting_without_a_page() {
+fn count_without_counter_page() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let range = page_of_static();
-    // Asks all that is asked once, without counting anything.
+    // Probes all features beforehand, which counts nothing.
     Features::get();
     let before = getrlimit(Resource::As);
     let none = Rlimit {
@@ -510,10 +537,10 @@ fn counting_without_a_page() {
     assert_eq!(stats().lock.bytes, page_size() as u64);
     assert_eq!(Stats::of_process(std::process::id()), Ok(None));
     let status = fork(|| i32::from(stats() != Stats::default()));
-    assert_eq!(status, 0, "a child counts from zero");
+    assert_eq!(status, 0, "a child does not count from zero");
 }
 
-/// A child that says when it is ready and ends when it is told to.
+/// A child that reports when it is ready and ends when its input ends.
 struct Server(Child);
 
 impl Server {
@@ -548,11 +575,11 @@ fn serve() {
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// Handles count beside the figures: they have to come together.
-fn counting_handles() {
+/// Checks that local counts of buffers reach the counters.
+fn count_buffer_marks() {
     let page = page_size() as u64;
-    // So that nothing is offered meanwhile.
-    tenure::set_hand_over_delay(Duration::from_secs(3600));
+    // Nothing is offered in the meantime.
+    tenure::volatile::set_offer_delay(Duration::from_secs(3600));
     let mut buffer = VolatileBuffer::new(4 * page_size()).unwrap();
     for _ in 0..3 {
         buffer.mark_volatile();
@@ -574,25 +601,25 @@ fn counting_handles() {
         assert_eq!(
             stats(),
             expected,
-            "what the parent has done is not the child's"
+            "the parent's calls are counted in the child"
         );
         0
     });
     assert_eq!(status, 0);
     let _ = buffer.mark_nonvolatile().unwrap();
     serve();
-    // What is gone has counted.
+    // A dropped buffer has been counted.
     drop(buffer);
     assert_eq!(stats().mark_volatile.calls, 6);
 }
 
-fn handles_count_and_others_see_it() -> Completion {
+fn buffer_local_counts_reach_other_processes() -> Completion {
     if !Features::get().sigbus_on_missing() {
         return skip("no userfaultfd");
     }
-    let server = Server::start("counting_handles");
+    let server = Server::start("count_buffer_marks");
     let theirs = || Stats::of_process(server.pid()).unwrap().unwrap();
-    // Within a second, if the other process gets to run.
+    // The counts are flushed within a second, if the other process gets to run.
     let start = Instant::now();
     while (theirs().mark_nonvolatile.calls, theirs().volatile_bytes) != (4, 0) {
         assert!(start.elapsed() < Duration::from_secs(60), "{:?}", theirs());
@@ -603,29 +630,29 @@ fn handles_count_and_others_see_it() -> Completion {
     Completion::Completed
 }
 
-fn serving() {
+fn serve_counters() {
     let memory = anonymous(64);
     memory.populate(.., Access::Write).unwrap();
     memory.populate(.., Access::Read).unwrap();
     serve();
 }
 
-fn another_process_can_be_read() {
+fn stats_of_other_process_are_read() {
     let own = Stats::of_process(std::process::id()).unwrap();
     assert_eq!(own, Some(stats()));
-    let server = Server::start("serving");
+    let server = Server::start("serve_counters");
     let theirs = Stats::of_process(server.pid()).unwrap().unwrap();
     let mut expected = Stats::default();
     expected.populate.calls = 2;
     expected.populate.bytes = 128 * page_size() as u64;
     assert_eq!(theirs, expected);
     let pid = server.end();
-    let gone = Stats::of_process(pid).unwrap_err();
-    assert_eq!(gone, Error::NoProcess { pid });
-    assert_eq!(gone.errno(), libc::ESRCH);
+    let error = Stats::of_process(pid).unwrap_err();
+    assert_eq!(error, Error::NoProcess { pid });
+    assert_eq!(error.errno(), libc::ESRCH);
 }
 
-/// Makes a page like those that tenure counts in.
+/// Maps a page like those of tenure's counters.
 fn named_page(name: &std::ffi::CStr, first: u64) {
     let memfd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&memfd, page_size() as u64).unwrap();
@@ -636,7 +663,7 @@ fn named_page(name: &std::ffi::CStr, first: u64) {
     std::mem::forget(page);
 }
 
-fn two_pages() {
+fn serve_several_counter_pages() {
     let memory = anonymous(1);
     memory.populate(.., Access::Write).unwrap();
     named_page(c"tenure-stats-1", 40);
@@ -644,14 +671,14 @@ fn two_pages() {
     serve();
 }
 
-fn several_pages_are_added_up() {
-    let server = Server::start("two_pages");
+fn several_counter_pages_are_summed() {
+    let server = Server::start("serve_several_counter_pages");
     let theirs = Stats::of_process(server.pid()).unwrap().unwrap();
     assert_eq!(theirs.populate.calls, 541);
     server.end();
 }
 
-fn a_process_without_tenure_has_none() {
+fn process_without_tenure_has_no_stats() {
     let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
     let answer = Stats::of_process(sleeper.id());
     sleeper.kill().unwrap();
@@ -659,37 +686,37 @@ fn a_process_without_tenure_has_none() {
     assert_eq!(answer, Ok(None));
 }
 
-fn unknown_layout() {
+fn serve_unknown_layout() {
     named_page(c"tenure-stats-99", 1);
     serve();
 }
 
-fn an_unknown_layout_is_refused() {
-    let server = Server::start("unknown_layout");
+fn unknown_counter_layout_is_incompatible() {
+    let server = Server::start("serve_unknown_layout");
     let pid = server.pid();
     let refused = Stats::of_process(pid).unwrap_err();
     assert!(
-        matches!(&refused, Error::OtherLayout { layout, .. } if layout.contains("stats-99")),
+        matches!(&refused, Error::IncompatibleLayout { layout, .. } if layout.contains("stats-99")),
         "{refused}"
     );
     server.end();
 }
 
-fn who_may_not_look_is_told_so() -> Completion {
+fn stats_of_foreign_process_are_permission_denied() -> Completion {
     use std::os::unix::fs::MetadataExt;
     let owner = std::fs::metadata("/proc/1").unwrap().uid();
     if !is_root() && owner == rustix::process::geteuid().as_raw() {
         return skip("process 1 is our own");
     }
-    in_child_ok("looking_at_a_stranger");
+    in_child_ok("read_stats_of_foreign_process");
     Completion::Completed
 }
 
-fn looking_at_a_stranger() {
-    give_up_privileges();
+fn read_stats_of_foreign_process() {
+    drop_privileges();
     let refused = Stats::of_process(1).unwrap_err();
     assert!(
-        matches!(refused, Error::MayNotLook { pid: 1, .. }),
+        matches!(refused, Error::PermissionDenied { pid: 1, .. }),
         "{refused}"
     );
     assert!(refused.to_string().contains("ptrace"), "{refused}");

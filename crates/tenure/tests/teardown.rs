@@ -1,5 +1,5 @@
-//! teardown: what a parent, other processes and the program itself see of the
-//! helper. A stopped helper shows what does not have to wait for it.
+//! teardown: what a parent, other processes and the program itself see of the helper. A
+//! stopped helper shows what does not wait for it.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -22,31 +22,31 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use tenure::{Access, Error, Mapping, page_size, teardown};
 
 tests! {
-    a_parent_need_not_wait_for_memory,
-    a_dump_of_memory_is_written,
-    several_tasks_free,
-    descriptors_are_closed_at_once,
-    a_robust_mutex_is_handed_on_at_once,
-    the_helper_is_confined,
-    plain_wait_does_not_see_the_helper,
-    exec_ends_the_helper,
-    exec_after_closing_everything_ends_the_helper,
-    closing_everything_does_no_harm,
-    a_child_before_exec_keeps_its_memory,
-    a_child_by_bare_clone_does_not_hold_the_helper,
-    the_enabling_thread_may_end,
-    enabled_once_by_many,
-    disable_leaves_nothing,
-    the_next_descriptor_is_what_it_would_have_been,
-    a_child_has_no_helper,
-    a_child_can_have_its_own,
-    a_killed_helper_can_be_replaced,
-    where_unshare_is_refused_one_task_frees,
-    without_room_for_a_process_nothing_changes,
-    pid_namespaces;
+    parent_reaps_victim_before_memory_is_freed,
+    core_dump_of_victim_with_helper_is_written,
+    helper_frees_with_several_tasks,
+    descriptors_close_before_memory_is_freed,
+    robust_mutex_is_released_before_memory_is_freed,
+    helper_is_confined,
+    plain_wait_ignores_helper,
+    exec_ends_helper,
+    exec_after_close_range_ends_helper,
+    close_range_keeps_helper_and_memory,
+    vfork_child_before_exec_keeps_memory,
+    bare_clone_child_does_not_delay_helper,
+    helper_survives_end_of_enabling_thread,
+    concurrent_enable_starts_one_helper,
+    disable_leaves_no_mapping_or_descriptor,
+    enable_does_not_shift_next_descriptor,
+    forked_child_has_no_helper,
+    forked_child_enables_its_own_helper,
+    killed_helper_is_replaced_by_enable,
+    helper_without_unshare_frees_with_one_task,
+    failed_enable_leaves_nothing,
+    enable_in_pid_namespace_works_from_its_init;
     children:
-    large_victim, enabled_by_a_thread, dumping_victim, exec_cat, close_all_and_exec_cat,
-    listening_victim, child_before_exec, bare_clone, without_unshare, refused_a_process
+    large_victim, victim_enabled_by_thread, dumping_victim, exec_cat, close_all_and_exec_cat,
+    listening_victim, child_before_exec, bare_clone, without_unshare, enable_at_process_limit
 }
 
 const MIB: usize = 1 << 20;
@@ -55,12 +55,12 @@ const VICTIM_MIB: usize = 512;
 /// A function of this file in a process of its own, which has a helper.
 struct Victim {
     process: Child,
-    said: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
     helper: i32,
 }
 
 impl Victim {
-    /// Waits until it has said that it is ready, and finds its helper.
+    /// Starts the victim, waits until it is ready, and finds its helper.
     fn new(name: &str) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--child", name])
@@ -68,27 +68,27 @@ impl Victim {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(process.stdout.take().unwrap());
+        let mut output = BufReader::new(process.stdout.take().unwrap());
         let mut line = String::new();
-        said.read_line(&mut line).unwrap();
+        output.read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
         let helper = helper_of(process.id() as i32).expect("a helper");
         Self {
             process,
-            said,
+            output,
             helper,
         }
     }
 
-    /// The same, with the helper stopped: it cannot do a thing.
+    /// Starts a victim and stops its helper, which then cannot do anything.
     fn with_helper_stopped(name: &str) -> Self {
         let victim = Self::new(name);
         send(victim.helper, libc::SIGSTOP);
-        until("the helper stops", || state(victim.helper) == Some('T'));
+        wait_until("the helper stops", || state(victim.helper) == Some('T'));
         victim
     }
 
-    fn tell(&mut self, word: &str) {
+    fn send_command(&mut self, word: &str) {
         let mut input = self.process.stdin.as_ref().unwrap();
         writeln!(input, "{word}").unwrap();
     }
@@ -97,15 +97,15 @@ impl Victim {
         rss_kib(self.helper)
     }
 
-    fn assert_helper_goes(&self) {
-        // It may have been stopped, and may have gone.
+    fn assert_helper_ends(&self) {
+        // The helper may have been stopped, and may have ended.
         unsafe { libc::kill(self.helper, libc::SIGCONT) };
-        until_gone(self.helper);
+        wait_until_gone(self.helper);
     }
 }
 
-/// A test that fails leaves nobody behind, stopped or not, who would hold the
-/// runner's output open.
+/// A test that fails leaves no process behind, stopped or not, that would hold the runner's
+/// output open.
 impl Drop for Victim {
     fn drop(&mut self) {
         let _ = self.process.kill();
@@ -116,12 +116,13 @@ impl Drop for Victim {
     }
 }
 
-/// What a victim says, and what it is told.
+/// Reports to the test that the victim is ready.
 fn ready() {
     println!("ready");
 }
 
-fn told() -> String {
+/// Reads a command of the test.
+fn read_command() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim().to_owned()
@@ -131,7 +132,7 @@ fn send(pid: i32, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
-/// The fields of `/proc/PID/stat` behind the name: state, parent, group,
+/// Returns the name and the fields of `/proc/PID/stat` behind it: state, parent, group,
 /// session, ...
 fn stat(pid: i32) -> Option<(String, Vec<String>)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -181,11 +182,11 @@ fn rss_kib(pid: i32) -> u64 {
 }
 
 #[track_caller]
-fn until(what: &str, is_so: impl FnMut() -> bool) {
-    assert!(becomes_so(is_so), "{what}: not yet");
+fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    assert!(holds_within_a_minute(is_so), "{what}: not within a minute");
 }
 
-fn becomes_so(mut is_so: impl FnMut() -> bool) -> bool {
+fn holds_within_a_minute(mut is_so: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     while !is_so() {
         if begin.elapsed() > Duration::from_secs(60) {
@@ -197,13 +198,13 @@ fn becomes_so(mut is_so: impl FnMut() -> bool) -> bool {
 }
 
 #[track_caller]
-fn until_gone(pid: i32) {
-    assert!(goes(pid), "the helper goes: not yet");
+fn wait_until_gone(pid: i32) {
+    assert!(ends(pid), "the helper does not end within a minute");
 }
 
-/// A zombie has no memory any more; reaping it is up to init.
-fn goes(pid: i32) -> bool {
-    becomes_so(|| matches!(state(pid), None | Some('Z' | 'X')))
+/// Whether the process ends. A zombie has no memory any more; init reaps it.
+fn ends(pid: i32) -> bool {
+    holds_within_a_minute(|| matches!(state(pid), None | Some('Z' | 'X')))
 }
 
 fn assert_no_child_left() {
@@ -218,8 +219,8 @@ fn populated(mib: usize) -> Mapping {
     memory
 }
 
-fn end_as_told() {
-    match told().as_str() {
+fn end_as_commanded() {
+    match read_command().as_str() {
         "exit" => std::process::exit(7),
         "abort" => std::process::abort(),
         other => panic!("{other}"),
@@ -231,7 +232,7 @@ fn large_victim() {
     no_core();
     teardown::enable().unwrap();
     ready();
-    end_as_told();
+    end_as_commanded();
 }
 
 fn no_core() {
@@ -242,12 +243,12 @@ fn no_core() {
     setrlimit(Resource::Core, none).unwrap();
 }
 
-fn a_parent_need_not_wait_for_memory() {
+fn parent_reaps_victim_before_memory_is_freed() {
     for end in ["kill", "exit", "abort"] {
         let mut victim = Victim::with_helper_stopped("large_victim");
         match end {
             "kill" => victim.process.kill().unwrap(),
-            _ => victim.tell(end),
+            _ => victim.send_command(end),
         }
         let status = victim.process.wait().unwrap();
         match end {
@@ -259,12 +260,12 @@ fn a_parent_need_not_wait_for_memory() {
             victim.helper_rss_kib() >= (VICTIM_MIB * 1024) as u64,
             "{end}"
         );
-        victim.assert_helper_goes();
+        victim.assert_helper_ends();
     }
 }
 
 fn dumping_victim() {
-    let directory = told();
+    let directory = read_command();
     std::env::set_current_dir(directory).unwrap();
     let no_limit = Rlimit {
         current: None,
@@ -273,10 +274,10 @@ fn dumping_victim() {
     setrlimit(Resource::Core, no_limit).unwrap();
     teardown::enable().unwrap();
     ready();
-    end_as_told();
+    end_as_commanded();
 }
 
-fn a_dump_of_memory_is_written() -> Completion {
+fn core_dump_of_victim_with_helper_is_written() -> Completion {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.trim() != "core" || rustix::process::getrlimit(Resource::Core).maximum.is_some() {
         return skip("needs the core_pattern \"core\" and no hard limit on dumps");
@@ -300,24 +301,24 @@ fn a_dump_of_memory_is_written() -> Completion {
     assert_eq!(status.signal(), Some(libc::SIGABRT));
     assert!(status.core_dumped());
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
-    until_gone(helper);
+    wait_until_gone(helper);
     Completion::Completed
 }
 
-fn several_tasks_free() -> Completion {
+fn helper_frees_with_several_tasks() -> Completion {
     if std::thread::available_parallelism().unwrap().get() < 2 {
         return skip("needs two CPUs");
     }
-    // A look may come too late.
+    // A look at the threads may come too late.
     let seen = (0..10).any(|_| {
         let mut victim = Victim::new("large_victim");
         victim.process.kill().unwrap();
-        let mut most = 0;
+        let mut max_tasks = 0;
         while !matches!(state(victim.helper), None | Some('Z' | 'X')) {
-            most = most.max(status_of(victim.helper, "Threads").parse().unwrap_or(0));
+            max_tasks = max_tasks.max(status_of(victim.helper, "Threads").parse().unwrap_or(0));
         }
         victim.process.wait().unwrap();
-        most > 1
+        max_tasks > 1
     });
     assert!(seen);
     Completion::Completed
@@ -331,10 +332,10 @@ fn listening_victim() {
     let _listener = UnixListener::bind_addr(&address(std::process::id())).unwrap();
     teardown::enable().unwrap();
     ready();
-    end_as_told();
+    end_as_commanded();
 }
 
-fn descriptors_are_closed_at_once() {
+fn descriptors_close_before_memory_is_freed() {
     let mut victim = Victim::with_helper_stopped("listening_victim");
     let address = address(victim.process.id());
     drop(UnixStream::connect_addr(&address).unwrap());
@@ -344,11 +345,11 @@ fn descriptors_are_closed_at_once() {
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     // Its standard output was a pipe.
     let mut rest = Vec::new();
-    assert_eq!(victim.said.read_to_end(&mut rest).unwrap(), 0);
-    victim.assert_helper_goes();
+    assert_eq!(victim.output.read_to_end(&mut rest).unwrap(), 0);
+    victim.assert_helper_ends();
 }
 
-fn a_robust_mutex_is_handed_on_at_once() {
+fn robust_mutex_is_released_before_memory_is_freed() {
     let shared = Mapping::shared_anonymous(page_size()).map().unwrap();
     let mutex = shared.range().as_ptr().cast::<libc::pthread_mutex_t>();
     unsafe {
@@ -372,21 +373,21 @@ fn a_robust_mutex_is_handed_on_at_once() {
     (&reader).read_exact(&mut [0]).unwrap();
     let helper = helper_of(pid).unwrap();
     send(helper, libc::SIGSTOP);
-    until("the helper stops", || state(helper) == Some('T'));
+    wait_until("the helper stops", || state(helper) == Some('T'));
     assert_eq!(unsafe { libc::pthread_mutex_trylock(mutex) }, libc::EBUSY);
     send(pid, libc::SIGKILL);
     assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
     assert_eq!(unsafe { libc::pthread_mutex_lock(mutex) }, libc::EOWNERDEAD);
     send(helper, libc::SIGCONT);
-    until_gone(helper);
+    wait_until_gone(helper);
 }
 
-fn the_helper_is_confined() {
+fn helper_is_confined() {
     teardown::enable().unwrap();
     let helper = my_helpers()[0];
     assert_eq!(status_of(helper, "Seccomp"), "2");
     assert_eq!(status_of(helper, "NoNewPrivs"), "1");
-    // All but SIGKILL and SIGSTOP.
+    // All signals except SIGKILL and SIGSTOP.
     assert_eq!(status_of(helper, "SigBlk"), "fffffffffffbfeff");
     let (_, fields) = stat(helper).unwrap();
     assert_eq!(fields[2..4], [helper.to_string(), helper.to_string()]);
@@ -397,7 +398,7 @@ fn the_helper_is_confined() {
     teardown::disable();
 }
 
-fn plain_wait_does_not_see_the_helper() {
+fn plain_wait_ignores_helper() {
     let status = fork(|| {
         teardown::enable().unwrap();
         let helper = my_helpers()[0];
@@ -411,9 +412,9 @@ fn plain_wait_does_not_see_the_helper() {
         };
         assert_eq!(wait().0, child);
         assert_eq!(wait(), (-1, Some(libc::ECHILD)));
-        // Nor does it see one that is dead.
+        // A dead helper is ignored as well.
         send(helper, libc::SIGKILL);
-        until_gone(helper);
+        wait_until_gone(helper);
         assert_eq!(wait(), (-1, Some(libc::ECHILD)));
         teardown::disable();
         assert_no_child_left();
@@ -426,19 +427,19 @@ fn exec_cat() {
     let _memory = populated(VICTIM_MIB);
     teardown::enable().unwrap();
     ready();
-    told();
+    read_command();
     panic!("{}", Command::new("cat").exec());
 }
 
-fn exec_ends_the_helper() {
+fn exec_ends_helper() {
     let mut victim = Victim::with_helper_stopped("exec_cat");
-    victim.tell("now");
+    victim.send_command("now");
     let pid = victim.process.id() as i32;
-    until("the other program runs", || {
+    wait_until("the other program runs", || {
         stat(pid).is_some_and(|(name, _)| name == "cat")
     });
     assert!(victim.helper_rss_kib() >= (VICTIM_MIB * 1024) as u64);
-    victim.assert_helper_goes();
+    victim.assert_helper_ends();
     victim.process.kill().unwrap();
     victim.process.wait().unwrap();
 }
@@ -446,7 +447,7 @@ fn exec_ends_the_helper() {
 fn close_all_and_exec_cat() {
     teardown::enable().unwrap();
     ready();
-    told();
+    read_command();
     close_from_3();
     panic!("{}", Command::new("cat").exec());
 }
@@ -458,28 +459,28 @@ fn close_from_3() {
     );
 }
 
-fn exec_after_closing_everything_ends_the_helper() {
+fn exec_after_close_range_ends_helper() {
     let mut victim = Victim::new("close_all_and_exec_cat");
-    victim.tell("now");
-    until_gone(victim.helper);
+    victim.send_command("now");
+    wait_until_gone(victim.helper);
     assert!(victim.process.try_wait().unwrap().is_none());
     victim.process.kill().unwrap();
     victim.process.wait().unwrap();
 }
 
-fn closing_everything_does_no_harm() {
+fn close_range_keeps_helper_and_memory() {
     let status = fork(|| {
         let memory = anonymous(64 * MIB / page_size());
         fill(memory.range());
         teardown::enable().unwrap();
         let helper = my_helpers()[0];
         close_from_3();
-        // The helper looks once more than once meanwhile.
+        // The helper checks more than once meanwhile.
         std::thread::sleep(Duration::from_millis(2500));
         assert!(is_filled(memory.range()));
         assert!(teardown::is_enabled());
         assert_eq!(my_helpers(), [helper]);
-        // The lifeline's number may be somebody's by now.
+        // Another file may have the lifeline's number by now.
         let file = std::fs::File::open("/dev/null").unwrap();
         let others: Vec<_> = (0..16).map(|_| file.try_clone().unwrap()).collect();
         teardown::disable();
@@ -491,7 +492,7 @@ fn closing_everything_does_no_harm() {
     assert_eq!(status, 0);
 }
 
-/// Like `posix_spawn`, but the child takes its time before exec.
+/// Works like `posix_spawn`, but the child takes its time before exec.
 fn child_before_exec() {
     struct Shared {
         memory: tenure::PageRange,
@@ -507,7 +508,7 @@ fn child_before_exec() {
         }
         let word: &[u8] = match is_filled(shared.memory) {
             true => b"intact\n",
-            false => b"lost\n",
+            false => b"changed\n",
         };
         unsafe { libc::write(1, word.as_ptr().cast(), word.len()) };
         0
@@ -531,20 +532,20 @@ fn child_before_exec() {
     }
 }
 
-fn a_child_before_exec_keeps_its_memory() {
+fn vfork_child_before_exec_keeps_memory() {
     let mut victim = Victim::new("child_before_exec");
     let pid = victim.process.id() as i32;
     let has_child = || {
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         children.unwrap().split_whitespace().count() == 2
     };
-    until("the child is there", has_child);
+    wait_until("the child is there", has_child);
     victim.process.kill().unwrap();
     victim.process.wait().unwrap();
     let mut line = String::new();
-    victim.said.read_line(&mut line).unwrap();
+    victim.output.read_line(&mut line).unwrap();
     assert_eq!(line, "intact\n");
-    victim.assert_helper_goes();
+    victim.assert_helper_ends();
 }
 
 fn bare_clone() {
@@ -557,53 +558,53 @@ fn bare_clone() {
     }
     println!("ready");
     println!("{child}");
-    end_as_told();
+    end_as_commanded();
 }
 
-fn a_child_by_bare_clone_does_not_hold_the_helper() {
+fn bare_clone_child_does_not_delay_helper() {
     let mut victim = Victim::new("bare_clone");
     let mut line = String::new();
-    victim.said.read_line(&mut line).unwrap();
+    victim.output.read_line(&mut line).unwrap();
     let child = line.trim().parse().unwrap();
     victim.process.kill().unwrap();
     victim.process.wait().unwrap();
-    let has_gone = goes(victim.helper);
-    // It has the helper's descriptor, and lives.
-    let lives = becomes_so(|| state(child) == Some('S'));
+    let has_gone = ends(victim.helper);
+    // The child has the helper's descriptor, and lives.
+    let lives = holds_within_a_minute(|| state(child) == Some('S'));
     send(child, libc::SIGKILL);
     assert!(lives);
     assert!(has_gone);
 }
 
-fn enabled_by_a_thread() {
+fn victim_enabled_by_thread() {
     let _memory = populated(VICTIM_MIB);
     std::thread::spawn(|| teardown::enable().unwrap())
         .join()
         .unwrap();
-    // Its stack and its thread-local storage go too, if a helper does not keep
-    // them: glibc does, for threads to come.
+    // The thread's stack and thread-local storage are unmapped, or cached by glibc for later
+    // threads, unless the helper keeps its own.
     for _ in 0..100 {
         std::thread::spawn(|| ()).join().unwrap();
     }
     assert!(teardown::is_enabled());
     ready();
-    end_as_told();
+    end_as_commanded();
 }
 
-fn the_enabling_thread_may_end() {
-    let mut victim = Victim::with_helper_stopped("enabled_by_a_thread");
+fn helper_survives_end_of_enabling_thread() {
+    let mut victim = Victim::with_helper_stopped("victim_enabled_by_thread");
     send(victim.helper, libc::SIGCONT);
     std::thread::sleep(Duration::from_millis(100));
-    until("the helper waits", || state(victim.helper) == Some('S'));
+    wait_until("the helper waits", || state(victim.helper) == Some('S'));
     send(victim.helper, libc::SIGSTOP);
-    until("the helper stops", || state(victim.helper) == Some('T'));
+    wait_until("the helper stops", || state(victim.helper) == Some('T'));
     victim.process.kill().unwrap();
     victim.process.wait().unwrap();
     assert!(victim.helper_rss_kib() >= (VICTIM_MIB * 1024) as u64);
-    victim.assert_helper_goes();
+    victim.assert_helper_ends();
 }
 
-fn enabled_once_by_many() {
+fn concurrent_enable_starts_one_helper() {
     for _ in 0..10 {
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -634,7 +635,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-fn disable_leaves_nothing() {
+fn disable_leaves_no_mapping_or_descriptor() {
     let status = fork(|| {
         teardown::disable();
         teardown::enable().unwrap();
@@ -653,7 +654,7 @@ fn disable_leaves_nothing() {
     assert_eq!(status, 0);
 }
 
-fn the_next_descriptor_is_what_it_would_have_been() {
+fn enable_does_not_shift_next_descriptor() {
     let next = || {
         let file = std::fs::File::open("/dev/null").unwrap();
         file.as_raw_fd()
@@ -663,7 +664,7 @@ fn the_next_descriptor_is_what_it_would_have_been() {
         teardown::enable().unwrap();
         assert_eq!(next(), without);
         teardown::disable();
-        // Where there are no such high numbers.
+        // No such high descriptor numbers are allowed.
         setrlimit(
             Resource::Nofile,
             Rlimit {
@@ -679,7 +680,7 @@ fn the_next_descriptor_is_what_it_would_have_been() {
     assert_eq!(status, 0);
 }
 
-fn a_child_has_no_helper() {
+fn forked_child_has_no_helper() {
     let without = descriptors();
     teardown::enable().unwrap();
     let helper = my_helpers()[0];
@@ -696,7 +697,7 @@ fn a_child_has_no_helper() {
     teardown::disable();
 }
 
-fn a_child_can_have_its_own() {
+fn forked_child_enables_its_own_helper() {
     teardown::enable().unwrap();
     let status = fork(|| {
         teardown::enable().unwrap();
@@ -711,14 +712,14 @@ fn a_child_can_have_its_own() {
     teardown::disable();
 }
 
-fn a_killed_helper_can_be_replaced() {
+fn killed_helper_is_replaced_by_enable() {
     let status = fork(|| {
         let memory = anonymous(64 * MIB / page_size());
         fill(memory.range());
         teardown::enable().unwrap();
         let helper = my_helpers()[0];
         send(helper, libc::SIGKILL);
-        until("its end is known", || !teardown::is_enabled());
+        wait_until("its end is known", || !teardown::is_enabled());
         assert!(is_filled(memory.range()));
         teardown::enable().unwrap();
         assert!(teardown::is_enabled());
@@ -731,7 +732,7 @@ fn a_killed_helper_can_be_replaced() {
     assert_eq!(status, 0);
 }
 
-/// As in a container with the usual seccomp profile.
+/// Runs as in a container with the usual seccomp profile.
 fn without_unshare() {
     let step = |code: u32, jt, k| libc::sock_filter {
         code: code as u16,
@@ -766,21 +767,21 @@ fn without_unshare() {
     large_victim();
 }
 
-fn where_unshare_is_refused_one_task_frees() {
+fn helper_without_unshare_frees_with_one_task() {
     let mut victim = Victim::with_helper_stopped("without_unshare");
     victim.process.kill().unwrap();
     victim.process.wait().unwrap();
     assert!(victim.helper_rss_kib() >= (VICTIM_MIB * 1024) as u64);
-    victim.assert_helper_goes();
+    victim.assert_helper_ends();
 }
 
-fn refused_a_process() {
-    give_up_privileges();
+fn enable_at_process_limit() {
+    drop_privileges();
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
-    // Registers what is registered once.
+    // The first call registers what is registered once.
     teardown::enable().unwrap();
     teardown::disable();
     let before = (mappings(), descriptors());
@@ -792,24 +793,24 @@ fn refused_a_process() {
     assert_eq!((mappings(), descriptors()), before);
 }
 
-fn without_room_for_a_process_nothing_changes() {
-    in_child_ok("refused_a_process");
+fn failed_enable_leaves_nothing() {
+    in_child_ok("enable_at_process_limit");
 }
 
-fn pid_namespaces() -> Completion {
+fn enable_in_pid_namespace_works_from_its_init() -> Completion {
     const REFUSED: i32 = 77;
     let status = fork(|| {
         let user = if is_root() { 0 } else { libc::CLONE_NEWUSER };
         if unsafe { libc::unshare(user | libc::CLONE_NEWPID) } != 0 {
             return REFUSED;
         }
-        // The helper would be the first of the new namespace.
+        // The helper would become the init of the new namespace.
         let error = teardown::enable().unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-        // The first child is it instead. (common::fork waits for it.)
+        // The first child becomes its init instead. (common::fork waits for it.)
         fork(|| {
             assert_eq!(std::process::id(), 1);
-            // A process of the namespace that is not its first.
+            // A process of the namespace that is not its init.
             let inner = unsafe { libc::fork() };
             if inner == 0 {
                 let _memory = populated(64);
@@ -819,11 +820,11 @@ fn pid_namespaces() -> Completion {
             let mut status = 0;
             assert_eq!(unsafe { libc::waitpid(inner, &mut status, 0) }, inner);
             assert_eq!(status, 0);
-            // Its helper is this one's to reap now.
+            // Its helper is now this process's child to reap.
             assert!(unsafe { libc::wait(&mut status) } > inner);
             assert_eq!(status, 0);
             assert_no_child_left();
-            // The first process itself: all end with it.
+            // The init itself: all processes end with it.
             let _memory = populated(64);
             teardown::enable().unwrap();
             5

@@ -1,4 +1,5 @@
-//! volatile: what is visible, what is lost, and what is told of it.
+//! volatile: contents that stay visible, pages that are purged, and what is reported of
+//! them.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -10,80 +11,81 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::volatile::{Watch, can_offer, is_as_told, minor_faults, read_through};
+use common::volatile::{PurgeWatch, can_offer, matches_outcome, minor_faults, read_by_syscall};
 use common::*;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
 use tenure::{
     Error, Features, HugePages, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange,
-    Priority, VolatileBuffer, page_size,
+    VolatileBuffer, page_size, volatile::VolatileOptions,
 };
 
-/// Why nothing can be offered to the kernel here. What can is offered at once.
+/// Returns the reason why nothing can be offered to the kernel here, and makes marking
+/// offer immediately.
 fn missing() -> Option<&'static str> {
-    tenure::set_hand_over_delay(Duration::ZERO);
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     (!can_offer()).then_some("needs userfaultfd (Linux 5.11) and MADV_POPULATE_WRITE (5.14)")
 }
 
 tests!(
     unless: missing;
-    a_purged_page_is_sigbus_with_its_address,
-    a_purged_page_is_efault_to_a_system_call,
-    lost_pages_are_reported_and_read_as_zeros,
-    intact_means_every_byte,
-    contents_stay_visible_until_purged,
-    a_write_keeps_its_page,
-    untouched_pages_are_not_lost,
-    untouched_pages_take_no_memory,
-    marking_twice_is_harmless,
-    marking_again_offers_what_was_written,
-    marking_now_offers_whatever_the_delay,
-    unmarking_ordinary_memory_is_harmless,
-    a_part_can_be_unmarked,
-    overlapping_ranges_are_one,
-    purge_takes_contents_at_once,
-    purge_leaves_ordinary_memory_alone,
+    purged_page_touched_raises_sigbus_at_its_address,
+    purged_page_in_syscall_is_efault,
+    purged_pages_are_reported_and_read_as_zeros,
+    intact_outcome_keeps_every_byte,
+    volatile_contents_stay_readable_until_purged,
+    written_page_is_not_purged,
+    untouched_pages_are_not_reported_purged,
+    untouched_pages_stay_unallocated,
+    marking_twice_keeps_purges_reported,
+    marking_again_offers_rewritten_pages,
+    offer_now_ignores_offer_delay,
+    unmarking_unmarked_memory_is_intact,
+    unmarked_part_of_range_is_kept,
+    overlapping_marks_merge,
+    purge_drops_contents_immediately,
+    purge_keeps_nonvolatile_pages,
     munmap_ends_volatility,
     discard_ends_volatility,
-    nothing_is_nothing,
-    other_kinds_of_memory_are_refused,
-    a_hole_is_refused,
-    locked_memory_is_refused,
-    missing_access_is_refused,
-    another_userfaultfd_is_busy,
-    what_was_barred_can_be_offered_later,
-    after_fork_both_processes_are_told,
-    untouched_pages_are_not_lost_in_a_child,
-    a_child_without_userfaultfd_cannot_read_zeros,
-    a_closed_descriptor_is_a_loss,
-    memory_mapped_over_is_a_loss_and_left_alone,
-    several_threads_mark_and_unmark,
-    nothing_reported_intact_is_ever_lost,
-    what_is_just_being_moved_is_taken_back;
+    marking_empty_range_is_ok,
+    marking_unsupported_memory_kind_is_rejected,
+    marking_range_with_hole_is_rejected,
+    marking_locked_memory_is_rejected,
+    marking_read_only_memory_is_rejected,
+    marking_range_of_foreign_userfaultfd_is_busy,
+    guarded_range_marked_again_is_offered,
+    fork_parent_and_child_both_report_purges,
+    untouched_pages_in_child_are_not_reported_purged,
+    child_without_userfaultfd_faults_instead_of_reading_zeros,
+    closed_userfaultfd_reports_whole_range_purged,
+    range_mapped_over_is_reported_purged_and_untouched,
+    concurrent_marks_report_exact_purges,
+    intact_pages_under_concurrent_reclaim_keep_every_byte,
+    pages_of_splitting_huge_page_are_repopulated;
     everywhere:
-    a_barred_page_is_sigsegv_with_its_address,
-    the_meaning_is_the_same_with_bars;
+    guarded_page_touched_raises_sigsegv_at_its_address,
+    volatile_contract_holds_with_guards;
     children:
-    touch_a_purged_page,
-    with_bars,
+    touch_purged_page,
+    check_contract_with_guards,
     fork_without_descriptors,
-    close_the_descriptor,
+    replace_and_close_userfaultfd,
 );
 
-/// Pages of memory that is filled.
+/// Maps memory and fills it.
 fn filled(page_count: usize) -> Mapping {
     let memory = anonymous(page_count);
     fill(memory.range());
     memory
 }
 
-/// A volatile buffer of memory that is filled.
+/// Creates a volatile buffer of filled memory.
 fn cached(page_count: usize) -> VolatileBuffer {
     let mut buffer = VolatileBuffer::from_mapping(filled(page_count)).unwrap();
     buffer.mark_volatile();
     buffer
 }
 
-/// Tells whether a system call can read a byte at the address.
+/// Whether a system call can read a byte at the address; otherwise its errno.
 fn readable(at: usize) -> Result<(), i32> {
     let (_read, write) = std::io::pipe().unwrap();
     use std::os::fd::AsRawFd;
@@ -93,9 +95,8 @@ fn readable(at: usize) -> Result<(), i32> {
     }
 }
 
-/// Has every page taken: by the kernel, or where it can be offered nothing, by
-/// tenure.
-fn take(range: PageRange) {
+/// Purges every page: the kernel does, or tenure itself where nothing can be offered.
+fn purge_pages(range: PageRange) {
     match can_offer() {
         true => page_out_all(range),
         false => unsafe { range.purge() }.unwrap(),
@@ -122,14 +123,14 @@ fn install_report() {
     }
 }
 
-/// Prints the address that it is about to touch, as the handler prints the
-/// signal, its code and its address.
-fn touch_a_purged_page() {
-    tenure::set_hand_over_delay(Duration::ZERO);
+/// Prints the address that it is about to touch; the handler prints the signal, its code
+/// and its address.
+fn touch_purged_page() {
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
-    take(pages(range, 10, 20));
+    purge_pages(pages(range, 10, 20));
     install_report();
     let victim = range.start() + 25 * page_size() + 123;
     unsafe {
@@ -139,9 +140,9 @@ fn touch_a_purged_page() {
     panic!("the purged page was readable");
 }
 
-/// Returns the signal that touching a purged page brings, and its code.
-fn signal_of_a_purged_page(without: &str) -> (i32, i32) {
-    let output = in_child_with("TENURE_WITHOUT", without, "touch_a_purged_page");
+/// Returns the signal that touching a purged page raises, and its code.
+fn signal_of_purged_page(without: &str) -> (i32, i32) {
+    let output = in_child_with("TENURE_WITHOUT", without, "touch_purged_page");
     let words: Vec<usize> = output
         .stdout
         .chunks(size_of::<usize>())
@@ -154,59 +155,60 @@ fn signal_of_a_purged_page(without: &str) -> (i32, i32) {
     (signal as i32, code as i32)
 }
 
-fn a_purged_page_is_sigbus_with_its_address() {
+fn purged_page_touched_raises_sigbus_at_its_address() {
     let expected = (libc::SIGBUS, libc::BUS_ADRERR);
-    assert_eq!(signal_of_a_purged_page(""), expected);
+    assert_eq!(signal_of_purged_page(""), expected);
 }
 
-fn a_barred_page_is_sigsegv_with_its_address() {
-    for without in WITH_BARS {
-        assert_eq!(signal_of_a_purged_page(without).0, libc::SIGSEGV);
+fn guarded_page_touched_raises_sigsegv_at_its_address() {
+    for without in GUARD_FALLBACKS {
+        assert_eq!(signal_of_purged_page(without).0, libc::SIGSEGV);
     }
 }
 
-/// What keeps tenure from offering anything: guard regions, and PROT_NONE.
-const WITH_BARS: [&str; 2] = ["userfaultfd", "userfaultfd,madv_guard"];
+/// Features without which tenure cannot offer, and purges with guard regions or with
+/// PROT_NONE.
+const GUARD_FALLBACKS: [&str; 2] = ["userfaultfd", "userfaultfd,madv_guard"];
 
-fn with_bars() {
+fn check_contract_with_guards() {
     assert!(missing().is_some());
-    a_purged_page_is_efault_to_a_system_call();
-    lost_pages_are_reported_and_read_as_zeros();
-    intact_means_every_byte();
-    contents_stay_visible_until_purged();
-    untouched_pages_are_not_lost();
-    untouched_pages_take_no_memory();
-    marking_twice_is_harmless();
-    marking_again_offers_what_was_written();
-    unmarking_ordinary_memory_is_harmless();
-    a_part_can_be_unmarked();
-    overlapping_ranges_are_one();
-    purge_takes_contents_at_once();
-    purge_leaves_ordinary_memory_alone();
+    purged_page_in_syscall_is_efault();
+    purged_pages_are_reported_and_read_as_zeros();
+    intact_outcome_keeps_every_byte();
+    volatile_contents_stay_readable_until_purged();
+    untouched_pages_are_not_reported_purged();
+    untouched_pages_stay_unallocated();
+    marking_twice_keeps_purges_reported();
+    marking_again_offers_rewritten_pages();
+    unmarking_unmarked_memory_is_intact();
+    unmarked_part_of_range_is_kept();
+    overlapping_marks_merge();
+    purge_drops_contents_immediately();
+    purge_keeps_nonvolatile_pages();
     munmap_ends_volatility();
     discard_ends_volatility();
-    nothing_is_nothing();
-    other_kinds_of_memory_are_refused();
-    a_hole_is_refused();
-    locked_memory_is_refused();
-    missing_access_is_refused();
-    after_fork_both_processes_are_told();
-    untouched_pages_are_not_lost_in_a_child();
-    several_threads_mark_and_unmark();
+    marking_empty_range_is_ok();
+    marking_unsupported_memory_kind_is_rejected();
+    marking_range_with_hole_is_rejected();
+    marking_locked_memory_is_rejected();
+    marking_read_only_memory_is_rejected();
+    fork_parent_and_child_both_report_purges();
+    untouched_pages_in_child_are_not_reported_purged();
+    concurrent_marks_report_exact_purges();
 }
 
-fn the_meaning_is_the_same_with_bars() {
-    for without in WITH_BARS {
-        in_child_without(without, "with_bars");
+fn volatile_contract_holds_with_guards() {
+    for without in GUARD_FALLBACKS {
+        in_child_without(without, "check_contract_with_guards");
     }
 }
 
-fn a_purged_page_is_efault_to_a_system_call() {
+fn purged_page_in_syscall_is_efault() {
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
-    take(pages(range, 10, 20));
-    // write() reads from it, read() writes to it.
+    purge_pages(pages(range, 10, 20));
+    // write() reads the page, read() writes it.
     assert_eq!(readable(pages(range, 15, 1).start()), Err(libc::EFAULT));
     let zeros = std::fs::File::open("/dev/zero").unwrap();
     use std::os::fd::AsRawFd;
@@ -223,63 +225,63 @@ fn a_purged_page_is_efault_to_a_system_call() {
     assert_eq!(readable(pages(range, 15, 1).start()), Ok(()));
 }
 
-fn lost_pages_are_reported_and_read_as_zeros() {
-    let watch = Watch::now();
+fn purged_pages_are_reported_and_read_as_zeros() {
+    let watch = PurgeWatch::now();
     let memory = filled(512);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
-    take(pages(range, 10, 20));
-    take(pages(range, 100, 1));
-    take(pages(range, 500, 12));
+    purge_pages(pages(range, 10, 20));
+    purge_pages(pages(range, 100, 1));
+    purge_pages(pages(range, 500, 12));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
-    let lost = [
+    let purged = [
         pages(range, 10, 20),
         pages(range, 100, 1),
         pages(range, 500, 12),
     ];
-    watch.assert_lost(range, &outcome, &lost);
-    // Ordinary again: nothing can be taken, everything can be written.
+    watch.assert_purged(range, &outcome, &purged);
+    // The range is nonvolatile again: nothing can be purged, and every page can be written.
     page_out(range);
     fill(range);
     assert!(is_filled(range));
     assert!(!has_vm_flag(range, "um"), "still registered");
 }
 
-fn intact_means_every_byte() {
-    let watch = Watch::now();
+fn intact_outcome_keeps_every_byte() {
+    let watch = PurgeWatch::now();
     let mut cached = cached(512);
     let outcome = cached.mark_nonvolatile().unwrap();
-    watch.assert_lost(cached.range(), &outcome, &[]);
+    watch.assert_purged(cached.range(), &outcome, &[]);
     page_out(cached.range());
-    assert!(is_as_told(cached.range(), &outcome));
+    assert!(matches_outcome(cached.range(), &outcome));
 }
 
-fn contents_stay_visible_until_purged() {
-    let watch = Watch::now();
+fn volatile_contents_stay_readable_until_purged() {
+    let watch = PurgeWatch::now();
     let memory = filled(512);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
     assert_eq!(has_vm_flag(range, "um"), can_offer());
-    // Once before it counts, for what reading needs itself.
-    let _ = read_through(pages(range, 0, 1));
+    // One read beforehand, for the faults that the read itself needs.
+    let _ = read_by_syscall(pages(range, 0, 1));
     let before = minor_faults();
-    let mut gone = 0;
+    let mut purged = 0;
     for page in 0..range.pages() {
         let page = pages(range, page, 1);
-        match read_through(page) {
+        match read_by_syscall(page) {
             Some(bytes) => assert!(bytes == pattern(page)),
-            None => gone += 1,
+            None => purged += 1,
         }
     }
     let faults = minor_faults() - before;
     assert!(faults < 64, "{faults} faults for {} pages", range.pages());
-    assert!(gone == 0 || watch.explains(gone));
+    assert!(purged == 0 || watch.explains(purged));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
-    watch.assert_lost(range, &outcome, &[]);
+    watch.assert_purged(range, &outcome, &[]);
 }
 
-fn a_write_keeps_its_page() {
-    let watch = Watch::now();
+fn written_page_is_not_purged() {
+    let watch = PurgeWatch::now();
     let memory = filled(512);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
@@ -290,16 +292,16 @@ fn a_write_keeps_its_page() {
     page_out(written);
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     let others = [pages(range, 0, 200), pages(range, 202, 310)];
-    watch.assert_lost(range, &outcome, &others);
+    watch.assert_purged(range, &outcome, &others);
     assert!(is_filled(written));
 }
 
-fn untouched_pages_are_not_lost() {
+fn untouched_pages_are_not_reported_purged() {
     let memory = anonymous(512);
     let range = memory.range();
     fill(pages(range, 100, 100));
     unsafe { range.mark_volatile() }.unwrap();
-    take(pages(range, 100, 100));
+    purge_pages(pages(range, 100, 100));
     for part in [pages(range, 0, 100), pages(range, 200, 312)] {
         page_out(part);
         assert!(is_zero(part));
@@ -309,8 +311,8 @@ fn untouched_pages_are_not_lost() {
     assert!(is_zero(range));
 }
 
-fn untouched_pages_take_no_memory() {
-    let watch = Watch::now();
+fn untouched_pages_stay_unallocated() {
+    let watch = PurgeWatch::now();
     let memory = anonymous(4096);
     let range = memory.range();
     fill(pages(range, 0, 1));
@@ -320,8 +322,8 @@ fn untouched_pages_take_no_memory() {
         assert!(watch.explains(1), "{outcome:?}");
         return;
     }
-    // Where PAGEMAP_SCAN does not tell the page of zeros from others, what has been
-    // offered is taken back with it.
+    // Where PAGEMAP_SCAN cannot identify zero pages, unmarking repopulates every offered
+    // page.
     let expected = match can_offer() && Features::get().pagemap_scan.is_err() {
         true => range.len(),
         false => page_size(),
@@ -329,23 +331,23 @@ fn untouched_pages_take_no_memory() {
     assert_eq!(smaps_bytes(range, "Rss"), expected as u64);
 }
 
-fn marking_twice_is_harmless() {
-    let watch = Watch::now();
+fn marking_twice_keeps_purges_reported() {
+    let watch = PurgeWatch::now();
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
-    take(pages(range, 3, 2));
+    purge_pages(pages(range, 3, 2));
     unsafe { range.mark_volatile() }.unwrap();
     assert_eq!(readable(pages(range, 3, 1).start()), Err(libc::EFAULT));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
-    watch.assert_lost(range, &outcome, &[pages(range, 3, 2)]);
+    watch.assert_purged(range, &outcome, &[pages(range, 3, 2)]);
     assert_eq!(
         unsafe { range.mark_nonvolatile() }.unwrap(),
         Outcome::Intact
     );
 }
 
-fn marking_again_offers_what_was_written() {
+fn marking_again_offers_rewritten_pages() {
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
@@ -353,26 +355,26 @@ fn marking_again_offers_what_was_written() {
     page_out(range);
     assert!(is_filled(range));
     unsafe { range.mark_volatile() }.unwrap();
-    take(range);
+    purge_pages(range);
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert_eq!(outcome, Outcome::Purged(vec![range]));
 }
 
-fn marking_now_offers_whatever_the_delay() {
+fn offer_now_ignores_offer_delay() {
     let memory = filled(64);
     let range = memory.range();
-    tenure::set_hand_over_delay(Duration::from_secs(3600));
+    tenure::volatile::set_offer_delay(Duration::from_secs(3600));
     let offered_bytes = || tenure::stats().offered_bytes;
     let before_bytes = offered_bytes();
-    unsafe { range.mark_volatile_with(Priority::Normal) }.unwrap();
+    unsafe { range.mark_volatile_with(VolatileOptions::new()) }.unwrap();
     assert_eq!(offered_bytes(), before_bytes);
-    unsafe { range.mark_volatile_now(Priority::Normal) }.unwrap();
+    unsafe { range.mark_volatile_with(VolatileOptions::new().offer_now()) }.unwrap();
     assert_eq!(offered_bytes(), before_bytes + range.len() as u64);
-    tenure::set_hand_over_delay(Duration::ZERO);
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     let _ = unsafe { range.mark_nonvolatile() }.unwrap();
 }
 
-fn unmarking_ordinary_memory_is_harmless() {
+fn unmarking_unmarked_memory_is_intact() {
     let memory = filled(64);
     assert_eq!(
         unsafe { memory.range().mark_nonvolatile() }.unwrap(),
@@ -381,39 +383,39 @@ fn unmarking_ordinary_memory_is_harmless() {
     assert!(is_filled(memory.range()));
 }
 
-fn a_part_can_be_unmarked() {
-    let watch = Watch::now();
+fn unmarked_part_of_range_is_kept() {
+    let watch = PurgeWatch::now();
     let memory = filled(512);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
     let part = pages(range, 100, 100);
-    let told = unsafe { part.mark_nonvolatile() }.unwrap();
-    watch.assert_lost(part, &told, &[]);
-    take(pages(range, 0, 100));
+    let part_outcome = unsafe { part.mark_nonvolatile() }.unwrap();
+    watch.assert_purged(part, &part_outcome, &[]);
+    purge_pages(pages(range, 0, 100));
     page_out(part);
-    take(pages(range, 200, 312));
+    purge_pages(pages(range, 200, 312));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert_eq!(
         outcome,
         Outcome::Purged(vec![pages(range, 0, 100), pages(range, 200, 312)])
     );
-    assert!(is_as_told(part, &told));
+    assert!(matches_outcome(part, &part_outcome));
 }
 
-fn overlapping_ranges_are_one() {
-    let watch = Watch::now();
+fn overlapping_marks_merge() {
+    let watch = PurgeWatch::now();
     let memory = filled(512);
     let range = memory.range();
     unsafe { pages(range, 0, 300).mark_volatile() }.unwrap();
     unsafe { pages(range, 200, 312).mark_volatile() }.unwrap();
-    take(pages(range, 190, 30));
+    purge_pages(pages(range, 190, 30));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
-    watch.assert_lost(range, &outcome, &[pages(range, 190, 30)]);
+    watch.assert_purged(range, &outcome, &[pages(range, 190, 30)]);
     page_out(range);
-    assert!(is_as_told(range, &outcome));
+    assert!(matches_outcome(range, &outcome));
 }
 
-fn purge_takes_contents_at_once() {
+fn purge_drops_contents_immediately() {
     let memory = anonymous(512);
     fill(pages(memory.range(), 50, 100));
     let mut cached = VolatileBuffer::from_mapping(memory).unwrap();
@@ -428,7 +430,7 @@ fn purge_takes_contents_at_once() {
     assert!(is_zero(range));
 }
 
-fn purge_leaves_ordinary_memory_alone() {
+fn purge_keeps_nonvolatile_pages() {
     let memory = filled(64);
     let range = memory.range();
     unsafe { pages(range, 0, 32).mark_volatile() }.unwrap();
@@ -443,9 +445,9 @@ fn munmap_ends_volatility() {
         let memory = filled(page_count);
         let range = memory.range();
         unsafe { range.mark_volatile() }.unwrap();
-        take(pages(range, 0, 10));
+        purge_pages(pages(range, 0, 10));
         memory.munmap().unwrap();
-        // Whoever gets the addresses next has ordinary memory.
+        // The next mapping at these addresses is nonvolatile.
         raw_map_over(range);
         assert!(is_zero(range));
         assert_eq!(
@@ -461,7 +463,7 @@ fn discard_ends_volatility() {
         let mut memory = filled(page_count);
         let range = memory.range();
         unsafe { range.mark_volatile() }.unwrap();
-        take(pages(range, 0, 10));
+        purge_pages(pages(range, 0, 10));
         memory.discard(..).unwrap();
         assert!(is_zero(range));
         fill(range);
@@ -474,7 +476,7 @@ fn discard_ends_volatility() {
     }
 }
 
-fn nothing_is_nothing() {
+fn marking_empty_range_is_ok() {
     let nothing = PageRange::new(page_size(), 0).unwrap();
     unsafe { nothing.mark_volatile() }.unwrap();
     unsafe { nothing.purge() }.unwrap();
@@ -484,7 +486,7 @@ fn nothing_is_nothing() {
     );
 }
 
-fn other_kinds_of_memory_are_refused() {
+fn marking_unsupported_memory_kind_is_rejected() {
     let len = 64 * page_size();
     let file = file(len);
     for (builder, kind) in [
@@ -506,8 +508,8 @@ fn other_kinds_of_memory_are_refused() {
     }
 }
 
-fn a_hole_is_refused() {
-    let watch = Watch::now();
+fn marking_range_with_hole_is_rejected() {
+    let watch = PurgeWatch::now();
     let memory = filled(64);
     let range = memory.range();
     let hole = pages(range, 40, 1);
@@ -521,7 +523,7 @@ fn a_hole_is_refused() {
     assert!(is_filled(pages(range, 0, 40)));
     assert!(is_filled(pages(range, 41, 23)));
 
-    // Nor is a range with a hole unmarked or purged by halves.
+    // Unmarking and purging a range with a hole fail before they change anything.
     unsafe { pages(range, 0, 40).mark_volatile() }.unwrap();
     assert!(matches!(unsafe { range.purge() }, Err(Error::Hole { .. })));
     assert!(matches!(
@@ -530,10 +532,10 @@ fn a_hole_is_refused() {
     ));
     assert_eq!(has_vm_flag(range, "um"), can_offer());
     let outcome = unsafe { pages(range, 0, 40).mark_nonvolatile() }.unwrap();
-    watch.assert_lost(pages(range, 0, 40), &outcome, &[]);
+    watch.assert_purged(pages(range, 0, 40), &outcome, &[]);
 }
 
-fn locked_memory_is_refused() {
+fn marking_locked_memory_is_rejected() {
     let memory = filled(64);
     memory
         .lock(40 * page_size()..41 * page_size(), LockMode::OnFault)
@@ -545,7 +547,7 @@ fn locked_memory_is_refused() {
     assert!(is_filled(range));
 }
 
-fn missing_access_is_refused() {
+fn marking_read_only_memory_is_rejected() {
     let memory = filled(64);
     raw_protect(pages(memory.range(), 60, 4), MprotectFlags::READ);
     let refused = VolatileBuffer::from_mapping(memory).unwrap_err();
@@ -562,10 +564,10 @@ fn missing_access_is_refused() {
     assert!(is_filled(refused.value.range()));
 }
 
-fn another_userfaultfd_is_busy() {
-    let watch = Watch::now();
+fn marking_range_of_foreign_userfaultfd_is_busy() {
+    let watch = PurgeWatch::now();
     let memory = filled(64);
-    let other = register_elsewhere(pages(memory.range(), 32, 32));
+    let other = register_with_foreign_userfaultfd(pages(memory.range(), 32, 32));
     let refused = VolatileBuffer::from_mapping(memory).unwrap_err();
     assert!(matches!(refused.error, Error::Busy { .. }), "{refused}");
     assert_eq!(refused.error.errno(), libc::EBUSY);
@@ -576,52 +578,52 @@ fn another_userfaultfd_is_busy() {
     let mut cached = VolatileBuffer::from_mapping(refused.value).unwrap();
     cached.mark_volatile();
     let outcome = cached.mark_nonvolatile().unwrap();
-    watch.assert_lost(range, &outcome, &[]);
+    watch.assert_purged(range, &outcome, &[]);
 }
 
-fn what_was_barred_can_be_offered_later() {
+fn guarded_range_marked_again_is_offered() {
     let memory = anonymous(64);
     let range = memory.range();
     let (filled, rest) = (pages(range, 8, 32), pages(range, 40, 24));
     fill(filled);
-    tenure::set_hand_over_delay(Duration::from_secs(3600));
+    tenure::volatile::set_offer_delay(Duration::from_secs(3600));
     unsafe { range.mark_volatile() }.unwrap();
-    let other = register_elsewhere(filled);
+    let other = register_with_foreign_userfaultfd(filled);
     unsafe { range.purge() }.unwrap();
     drop(other);
     fill(rest);
-    tenure::set_hand_over_delay(Duration::ZERO);
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     unsafe { range.mark_volatile() }.unwrap();
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert_eq!(outcome, Outcome::Purged(vec![filled]));
     assert!(is_zero(filled) && is_filled(rest));
 }
 
-fn after_fork_both_processes_are_told() {
-    let watch = Watch::now();
+fn fork_parent_and_child_both_report_purges() {
+    let watch = PurgeWatch::now();
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
-    take(pages(range, 0, 10));
+    purge_pages(pages(range, 0, 10));
     let status = fork(|| {
-        // What was gone at the fork, and what goes afterwards.
+        // Pages purged before the fork, and pages purged after it.
         assert_eq!(readable(pages(range, 5, 1).start()), Err(libc::EFAULT));
         unsafe { pages(range, 20, 4).purge() }.unwrap();
         assert_eq!(readable(pages(range, 20, 1).start()), Err(libc::EFAULT));
         let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
-        let lost = [pages(range, 0, 10), pages(range, 20, 4)];
-        watch.assert_lost(range, &outcome, &lost);
+        let purged = [pages(range, 0, 10), pages(range, 20, 4)];
+        watch.assert_purged(range, &outcome, &purged);
         0
     });
     assert_eq!(status, 0);
-    // The parent's copy is its own.
+    // The parent's copy is separate.
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
-    watch.assert_lost(range, &outcome, &[pages(range, 0, 10)]);
+    watch.assert_purged(range, &outcome, &[pages(range, 0, 10)]);
 }
 
-fn untouched_pages_are_not_lost_in_a_child() {
-    // Fork leaves mappings out in which nothing was ever written. Within one
-    // that cannot be accessed, the kernel has nothing to join it with.
+fn untouched_pages_in_child_are_not_reported_purged() {
+    // Fork omits mappings in which nothing was ever written. The mapping around this one is
+    // inaccessible, so the kernel cannot merge the range with a neighbour.
     let len = 66 * page_size();
     let (access, flags) = (ProtFlags::empty(), MapFlags::PRIVATE);
     let at = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, flags) }.unwrap();
@@ -630,7 +632,8 @@ fn untouched_pages_are_not_lost_in_a_child() {
     raw_protect(range, MprotectFlags::READ | MprotectFlags::WRITE);
     unsafe { range.mark_volatile() }.unwrap();
     let _ = unsafe { range.mark_nonvolatile() }.unwrap();
-    // Known by now, and not looked at again, which has side effects.
+    // The range is validated by now, and not looked up again, which would have side
+    // effects.
     raw_map_over(range);
     unsafe { pages(range, 0, 32).mark_volatile() }.unwrap();
     let status = fork(|| {
@@ -646,8 +649,8 @@ fn untouched_pages_are_not_lost_in_a_child() {
 }
 
 fn fork_without_descriptors() {
-    let watch = Watch::now();
-    tenure::set_hand_over_delay(Duration::ZERO);
+    let watch = PurgeWatch::now();
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
@@ -671,7 +674,7 @@ fn fork_without_descriptors() {
     assert_eq!(touched, -libc::SIGSEGV);
     let unmarked = fork(|| {
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
-        // What cannot be told for certain counts as lost, and is usable again.
+        // Pages in an unknown state are reported purged, and are usable again.
         let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
         assert_eq!(outcome, Outcome::Purged(vec![range]));
         fill(range);
@@ -681,39 +684,39 @@ fn fork_without_descriptors() {
     assert_eq!(unmarked, 0);
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
-    watch.assert_lost(range, &outcome, &[pages(range, 0, 10)]);
+    watch.assert_purged(range, &outcome, &[pages(range, 0, 10)]);
 }
 
-fn a_child_without_userfaultfd_cannot_read_zeros() {
+fn child_without_userfaultfd_faults_instead_of_reading_zeros() {
     in_child_ok("fork_without_descriptors");
 }
 
-fn close_the_descriptor() {
-    let watch = Watch::now();
-    tenure::set_hand_over_delay(Duration::ZERO);
+fn replace_and_close_userfaultfd() {
+    let watch = PurgeWatch::now();
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
-    // Another file under the number that the userfaultfd had.
+    // Another file gets the number of the userfaultfd.
     let other = std::fs::File::open("/proc/self/status").unwrap();
     let other = replace_userfaultfd(other);
     page_out_all(pages(range, 0, 10));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert_eq!(outcome, Outcome::Purged(vec![range]));
 
-    // Marking works again, with a descriptor of its own.
+    // Marking works again, with a userfaultfd of its own.
     fill(range);
     unsafe { range.mark_volatile() }.unwrap();
     page_out_all(pages(range, 0, 10));
     assert_eq!(readable(range.start()), Err(libc::EFAULT));
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
-    watch.assert_lost(range, &outcome, &[pages(range, 0, 10)]);
+    watch.assert_purged(range, &outcome, &[pages(range, 0, 10)]);
     assert!(
         std::io::read_to_string(other).unwrap().contains("VmRSS"),
-        "the other file is still open"
+        "the other file was closed"
     );
 
-    // Marked again while the protection was gone: the loss is not forgotten.
+    // Marking again without protection keeps the purge reported.
     fill(range);
     unsafe { range.mark_volatile() }.unwrap();
     close_userfaultfd();
@@ -724,11 +727,11 @@ fn close_the_descriptor() {
     assert_eq!(outcome, Outcome::Purged(vec![range]));
 }
 
-fn a_closed_descriptor_is_a_loss() {
-    in_child_ok("close_the_descriptor");
+fn closed_userfaultfd_reports_whole_range_purged() {
+    in_child_ok("replace_and_close_userfaultfd");
 }
 
-fn memory_mapped_over_is_a_loss_and_left_alone() {
+fn range_mapped_over_is_reported_purged_and_untouched() {
     let memory = filled(64);
     let range = memory.range();
     unsafe { range.mark_volatile() }.unwrap();
@@ -739,12 +742,12 @@ fn memory_mapped_over_is_a_loss_and_left_alone() {
     assert_eq!(outcome, Outcome::Purged(vec![over]));
     assert!(
         is_filled(range),
-        "what somebody else put there has been changed"
+        "memory that another mapping put there was changed"
     );
 }
 
-fn several_threads_mark_and_unmark() {
-    let watch = Watch::now();
+fn concurrent_marks_report_exact_purges() {
+    let watch = PurgeWatch::now();
     let memory = filled(4 * 256);
     let range = memory.range();
     let watch = &watch;
@@ -757,7 +760,7 @@ fn several_threads_mark_and_unmark() {
                     let victim = pages(mine, round, 3);
                     unsafe { victim.purge() }.unwrap();
                     let outcome = unsafe { mine.mark_nonvolatile() }.unwrap();
-                    watch.assert_lost(mine, &outcome, &[victim]);
+                    watch.assert_purged(mine, &outcome, &[victim]);
                     fill(mine);
                 }
             });
@@ -773,8 +776,8 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Marks and unmarks while other threads have the kernel purge all the time.
-fn nothing_reported_intact_is_ever_lost() {
+/// Marks and unmarks while other threads make the kernel reclaim all the time.
+fn intact_pages_under_concurrent_reclaim_keep_every_byte() {
     let memory = anonymous(512);
     let range = memory.range();
     let stop = AtomicBool::new(false);
@@ -792,7 +795,7 @@ fn nothing_reported_intact_is_ever_lost() {
         for _ in 0..300 {
             fill(range);
             unsafe { range.mark_volatile() }.unwrap();
-            let lost = match unsafe { range.mark_nonvolatile() }.unwrap() {
+            let runs = match unsafe { range.mark_nonvolatile() }.unwrap() {
                 Outcome::Intact => {
                     intact.fetch_add(1, Ordering::Relaxed);
                     Vec::new()
@@ -803,7 +806,7 @@ fn nothing_reported_intact_is_ever_lost() {
                 }
             };
             let mut at = range.start();
-            for run in lost {
+            for run in runs {
                 assert!(is_filled(PageRange::new(at, run.start() - at).unwrap()));
                 assert!(is_zero(run));
                 at = run.end();
@@ -813,13 +816,13 @@ fn nothing_reported_intact_is_ever_lost() {
     });
     assert!(
         purged.into_inner() > 0,
-        "nothing was ever purged: the test shows nothing"
+        "nothing was ever purged: the test proves nothing"
     );
 }
 
-/// A huge page that is taken in part is split: for a moment each of its pages is
-/// neither there nor gone.
-fn what_is_just_being_moved_is_taken_back() {
+/// Reclaiming part of a huge page splits it: for a moment each of its pages is neither
+/// present nor purged.
+fn pages_of_splitting_huge_page_are_repopulated() {
     const HUGE: usize = 2 << 20;
     let builder = Mapping::anonymous(2 * HUGE).huge_pages(HugePages::Always);
     let mut memory = VolatileBuffer::from_mapping(builder.map().unwrap()).unwrap();
@@ -836,14 +839,14 @@ fn what_is_just_being_moved_is_taken_back() {
             });
         }
         for _ in 0..100 {
-            // Huge pages again.
+            // Discarding makes them huge pages again.
             unsafe { range.discard() }.unwrap();
             fill(range);
             memory.mark_volatile();
             std::thread::sleep(Duration::from_micros(fastrand::u64(..200)));
             let outcome = memory.mark_nonvolatile().unwrap();
             page_out(range);
-            assert!(is_as_told(range, &outcome));
+            assert!(matches_outcome(range, &outcome));
         }
     });
 }

@@ -1,5 +1,5 @@
-//! Volatile buffers, alone and in an arena: what may be borrowed and read, and
-//! what they cost the kernel.
+//! Volatile buffers, alone and in an arena: what may be borrowed and read, and how many
+//! mappings they need.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -10,35 +10,35 @@ mod common;
 
 use std::time::Duration;
 
-use common::volatile::{Watch, is_as_told, memory_was_short, watch_pressure};
+use common::volatile::{PurgeWatch, matches_outcome, was_under_pressure, watch_pressure};
 use common::*;
 use libtest_mimic::Completion;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
 use tenure::{Error, Outcome, PageRange, VolatileArena, VolatileBuffer, page_size};
 
 tests!(
-    bytes_are_lent_only_while_nonvolatile,
-    within_the_delay_the_kernel_does_not_know,
-    a_transition_makes_no_system_call,
-    reading_without_unmarking,
-    what_is_purged_cannot_be_read,
-    all_that_is_volatile_is_purged_at_once,
-    a_new_buffer_is_zeros_and_whole_pages,
-    dropping_a_marked_buffer,
-    buffers_of_an_arena_are_apart,
-    an_arena_gives_places_again_as_zeros,
-    a_full_arena_says_so,
-    buffers_keep_their_arena_alive,
-    a_hundred_thousand_objects_in_few_mappings,
-    an_arena_after_fork,
-    an_arena_whose_descriptor_was_closed,
-    a_purge_that_stops_half_way_forgets_no_loss,
-    everything_without_userfaultfd;
+    slices_of_volatile_buffer_are_rejected,
+    mark_within_offer_delay_is_not_offered,
+    transitions_within_offer_delay_make_no_syscall,
+    read_volatile_into_keeps_buffer_volatile,
+    read_of_purged_buffer_is_purged_error,
+    purge_all_purges_every_volatile_object,
+    new_buffer_is_zeroed_and_page_rounded,
+    dropped_volatile_buffer_is_never_offered,
+    arena_buffers_are_purged_independently,
+    reused_arena_slot_reads_as_zeros,
+    full_arena_reports_longest_free_run,
+    arena_dropped_before_its_buffer_stays_mapped,
+    arena_of_100k_objects_needs_few_mappings,
+    forked_arena_is_protected_and_separate,
+    arena_with_closed_userfaultfd_is_registered_again,
+    failed_purge_still_reports_purged_pages,
+    buffer_contract_holds_without_userfaultfd;
     children:
     make_transitions,
-    without_userfaultfd,
-    close_the_descriptor_of_an_arena,
-    purge_with_no_room_for_bars,
+    check_contract_without_userfaultfd,
+    close_userfaultfd_of_arena,
+    purge_without_mappings_for_guards,
 );
 
 const NONE: Duration = Duration::ZERO;
@@ -50,10 +50,10 @@ fn buffer(page_count: usize) -> VolatileBuffer {
     buffer
 }
 
-fn bytes_are_lent_only_while_nonvolatile() {
-    let watch = Watch::now();
+fn slices_of_volatile_buffer_are_rejected() {
+    let watch = PurgeWatch::now();
     for delay in [NONE, LONG] {
-        tenure::set_hand_over_delay(delay);
+        tenure::volatile::set_offer_delay(delay);
         let mut buffer = buffer(8);
         assert!(!buffer.is_volatile() && buffer.as_slice().is_ok());
         buffer.mark_volatile();
@@ -67,14 +67,14 @@ fn bytes_are_lent_only_while_nonvolatile() {
         }
         buffer.mark_volatile();
         let outcome = buffer.mark_nonvolatile().unwrap();
-        watch.assert_lost(buffer.range(), &outcome, &[]);
+        watch.assert_purged(buffer.range(), &outcome, &[]);
         assert_eq!(buffer.mark_nonvolatile().unwrap(), Outcome::Intact);
         buffer.as_mut_slice().unwrap()[0] = 1;
     }
 }
 
-fn within_the_delay_the_kernel_does_not_know() {
-    tenure::set_hand_over_delay(LONG);
+fn mark_within_offer_delay_is_not_offered() {
+    tenure::volatile::set_offer_delay(LONG);
     let mut buffer = buffer(64);
     for _ in 0..1000 {
         buffer.mark_volatile();
@@ -86,21 +86,21 @@ fn within_the_delay_the_kernel_does_not_know() {
 }
 
 fn make_transitions() {
-    tenure::set_hand_over_delay(LONG);
+    tenure::volatile::set_offer_delay(LONG);
     let (mut alone, mut kept) = (buffer(4), buffer(4));
     let arena = VolatileArena::new(8 * page_size()).unwrap();
     let mut in_arena = arena.buffer(4 * page_size()).unwrap();
     let memory = anonymous(4);
     let plain = memory.range();
-    // From here on the keeper is there, with something to wait for, and the plain
-    // range is known.
+    // From here on the offer thread runs, with memory to wait for, and the plain range is
+    // validated.
     kept.mark_volatile();
     unsafe { plain.mark_volatile() }.unwrap();
     let _ = unsafe { plain.mark_nonvolatile() }.unwrap();
-    // Where the clock is not to be read without the kernel it is asked.
+    // The process may read the clock by system call, where it cannot be read without.
     let always = [libc::SYS_clock_gettime, libc::SYS_exit_group];
     let install = [libc::SYS_prctl, libc::SYS_seccomp];
-    // The engine may be in the keeper's hands.
+    // The offer thread may hold the engine's lock.
     allow_only(&[&always[..], &install, &[libc::SYS_futex]].concat());
     let mut all_intact = true;
     for _ in 0..10_000 {
@@ -117,12 +117,12 @@ fn make_transitions() {
     unsafe { libc::_exit(i32::from(!all_intact)) };
 }
 
-fn a_transition_makes_no_system_call() -> Completion {
+fn transitions_within_offer_delay_make_no_syscall() -> Completion {
     watch_pressure();
     for _ in 0..3 {
         let output = in_child_with("TENURE_WITHOUT", "", "make_transitions");
-        // When memory is short all is offered at once.
-        if output.status.success() || !memory_was_short() {
+        // Under memory pressure everything is offered immediately.
+        if output.status.success() || !was_under_pressure() {
             assert_ended_well("make_transitions", &output);
             return Completion::Completed;
         }
@@ -130,9 +130,9 @@ fn a_transition_makes_no_system_call() -> Completion {
     skip("memory is short")
 }
 
-fn reading_without_unmarking() {
+fn read_volatile_into_keeps_buffer_volatile() {
     for delay in [NONE, LONG] {
-        tenure::set_hand_over_delay(delay);
+        tenure::volatile::set_offer_delay(delay);
         let mut buffer = buffer(8);
         let contents = buffer.as_slice().unwrap().to_vec();
         let from = page_size() - 5;
@@ -153,12 +153,12 @@ fn reading_without_unmarking() {
     }
 }
 
-fn what_is_purged_cannot_be_read() {
+fn read_of_purged_buffer_is_purged_error() {
     for delay in [NONE, LONG] {
-        tenure::set_hand_over_delay(delay);
+        tenure::volatile::set_offer_delay(delay);
         let mut buffer = buffer(8);
         buffer.purge().unwrap();
-        assert!(is_filled(buffer.range()), "it was not volatile");
+        assert!(is_filled(buffer.range()), "a nonvolatile buffer was purged");
         buffer.mark_volatile();
         buffer.purge().unwrap();
         let error = buffer.read_volatile_into(0, &mut [0; 1]).unwrap_err();
@@ -171,9 +171,9 @@ fn what_is_purged_cannot_be_read() {
     }
 }
 
-fn all_that_is_volatile_is_purged_at_once() {
+fn purge_all_purges_every_volatile_object() {
     for delay in [NONE, LONG] {
-        tenure::set_hand_over_delay(delay);
+        tenure::volatile::set_offer_delay(delay);
         let arena = VolatileArena::new(8 * page_size()).unwrap();
         let mut buffers = [buffer(8), buffer(8), arena.buffer(4 * page_size()).unwrap()];
         fill(buffers[2].range());
@@ -183,28 +183,34 @@ fn all_that_is_volatile_is_purged_at_once() {
         buffers[2].mark_volatile();
         unsafe { pages(plain.range(), 4, 4).mark_volatile() }.unwrap();
         unsafe { pages(plain.range(), 10, 4).mark_volatile() }.unwrap();
-        // What has lost a part loses the rest.
+        // Purging a part leaves the rest to purge_all.
         unsafe { pages(plain.range(), 4, 1).purge() }.unwrap();
-        let asked_bytes = || tenure::stats().purged_on_request_bytes;
-        let before = asked_bytes();
-        tenure::purge_all().unwrap();
-        // (But for what the kernel has taken, which it may at any time.)
-        let (asked, most) = (asked_bytes() - before, (19 * page_size()) as u64);
-        assert!(asked <= most && asked > most / 2, "{asked} of {most}");
-        assert!(is_filled(buffers[0].range()), "it was not volatile");
+        let requested_bytes = || tenure::stats().purged_on_request_bytes;
+        let before = requested_bytes();
+        tenure::volatile::purge_all().unwrap();
+        // (Except for what the kernel has purged, which it may at any time.)
+        let (requested, max) = (requested_bytes() - before, (19 * page_size()) as u64);
+        assert!(
+            requested <= max && requested > max / 2,
+            "{requested} of {max}"
+        );
+        assert!(
+            is_filled(buffers[0].range()),
+            "a nonvolatile buffer was purged"
+        );
         for buffer in &mut buffers[1..] {
             assert!(buffer.read_volatile_into(0, &mut [0]).is_err());
             let outcome = buffer.mark_nonvolatile().unwrap();
             assert_eq!(outcome, Outcome::Purged(vec![buffer.range()]));
         }
-        let lost = [pages(plain.range(), 4, 4), pages(plain.range(), 10, 4)];
+        let purged = [pages(plain.range(), 4, 4), pages(plain.range(), 10, 4)];
         let outcome = unsafe { plain.range().mark_nonvolatile() }.unwrap();
-        assert_eq!(outcome, Outcome::Purged(lost.to_vec()));
-        assert!(is_as_told(plain.range(), &outcome));
+        assert_eq!(outcome, Outcome::Purged(purged.to_vec()));
+        assert!(matches_outcome(plain.range(), &outcome));
     }
 }
 
-fn a_new_buffer_is_zeros_and_whole_pages() {
+fn new_buffer_is_zeroed_and_page_rounded() {
     let buffer = VolatileBuffer::new(page_size() + 1).unwrap();
     assert_eq!((buffer.len(), buffer.range().pages()), (page_size() + 1, 2));
     assert!(buffer.as_slice().unwrap().iter().all(|&byte| byte == 0));
@@ -221,16 +227,16 @@ fn a_new_buffer_is_zeros_and_whole_pages() {
     ));
 }
 
-/// Maps memory there, unless another thread has mapped something meanwhile.
+/// Maps memory there, unless another thread has mapped something concurrently.
 fn map_if_free(range: PageRange) -> bool {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
     let access = ProtFlags::READ | ProtFlags::WRITE;
     unsafe { mmap_anonymous(range.as_ptr().cast(), range.len(), access, flags) }.is_ok()
 }
 
-fn dropping_a_marked_buffer() {
-    tenure::set_hand_over_delay(Duration::from_millis(1));
-    // Many are on their way to the kernel when they are dropped.
+fn dropped_volatile_buffer_is_never_offered() {
+    tenure::volatile::set_offer_delay(Duration::from_millis(1));
+    // Many are due to be offered when they are dropped.
     for _ in 0..2000 {
         let mut buffer = buffer(2);
         let range = buffer.range();
@@ -242,15 +248,15 @@ fn dropping_a_marked_buffer() {
         fill(range);
         std::thread::sleep(Duration::from_micros(50));
         page_out(range);
-        assert!(is_filled(range), "offered what is somebody else's by now");
+        assert!(is_filled(range), "memory of another mapping was offered");
         raw_unmap(range);
     }
 }
 
-fn buffers_of_an_arena_are_apart() {
-    let watch = Watch::now();
+fn arena_buffers_are_purged_independently() {
+    let watch = PurgeWatch::now();
     for delay in [NONE, LONG] {
-        tenure::set_hand_over_delay(delay);
+        tenure::volatile::set_offer_delay(delay);
         let arena = VolatileArena::new(64 * page_size()).unwrap();
         let mut all: Vec<_> = (0..16)
             .map(|_| arena.buffer(4 * page_size()).unwrap())
@@ -268,14 +274,14 @@ fn buffers_of_an_arena_are_apart() {
             assert_eq!(buffer.is_volatile(), index % 2 == 0);
             let outcome = buffer.mark_nonvolatile().unwrap();
             let range = buffer.range();
-            let lost = if index % 4 == 0 { &[range][..] } else { &[] };
-            watch.assert_lost(range, &outcome, lost);
+            let purged = if index % 4 == 0 { &[range][..] } else { &[] };
+            watch.assert_purged(range, &outcome, purged);
         }
     }
 }
 
-fn an_arena_gives_places_again_as_zeros() {
-    tenure::set_hand_over_delay(NONE);
+fn reused_arena_slot_reads_as_zeros() {
+    tenure::volatile::set_offer_delay(NONE);
     let arena = VolatileArena::new(8 * page_size()).unwrap();
     for round in 0..20 {
         let mut buffer = arena.buffer(arena.range().len()).unwrap();
@@ -290,7 +296,7 @@ fn an_arena_gives_places_again_as_zeros() {
     }
 }
 
-fn a_full_arena_says_so() {
+fn full_arena_reports_longest_free_run() {
     let arena = VolatileArena::new(8 * page_size()).unwrap();
     let first = arena.buffer(3 * page_size()).unwrap();
     let second = arena.buffer(3 * page_size()).unwrap();
@@ -306,7 +312,7 @@ fn a_full_arena_says_so() {
     arena.buffer(8 * page_size()).unwrap();
 }
 
-fn buffers_keep_their_arena_alive() {
+fn arena_dropped_before_its_buffer_stays_mapped() {
     let arena = VolatileArena::new(1 << 20).unwrap();
     let whole = arena.range();
     let mut buffer = arena.buffer(page_size()).unwrap();
@@ -323,17 +329,17 @@ fn mapping_count() -> usize {
         .count()
 }
 
-fn a_hundred_thousand_objects_in_few_mappings() {
-    let watch = Watch::now();
-    tenure::set_hand_over_delay(NONE);
+fn arena_of_100k_objects_needs_few_mappings() {
+    let watch = PurgeWatch::now();
+    tenure::volatile::set_offer_delay(NONE);
     const OBJECTS: usize = 100_000;
     let before = mapping_count();
     let arena = VolatileArena::new(OBJECTS * page_size()).unwrap();
     let mut objects: Vec<_> = (0..OBJECTS)
         .map(|_| arena.buffer(page_size()).unwrap())
         .collect();
-    // None is all zeros: some kernels do not tell that from the page of zeros, and
-    // what reads as before is not lost.
+    // No object is all zeros: some kernels cannot tell such a page from the zero page, and
+    // a page that reads as before is not purged.
     let number = |index: usize| (index + 1).to_ne_bytes();
     for (index, object) in objects.iter_mut().enumerate() {
         object.as_mut_slice().unwrap()[..8].copy_from_slice(&number(index));
@@ -345,24 +351,24 @@ fn a_hundred_thousand_objects_in_few_mappings() {
         object.purge().unwrap();
     }
     let added = || mapping_count() - before;
-    assert!(added() < 1000, "{} mappings more", added());
-    let mut lost = 0;
+    assert!(added() < 1000, "{} additional mappings", added());
+    let mut purged = 0;
     for (index, object) in objects.iter_mut().enumerate() {
-        let is_lost = object.mark_nonvolatile().unwrap() != Outcome::Intact;
-        assert!(is_lost || index % 20 != 0, "{index}");
-        assert!(!is_lost || index % 2 == 0, "{index}");
-        lost += usize::from(is_lost);
-        let expected = if is_lost { [0; 8] } else { number(index) };
+        let is_purged = object.mark_nonvolatile().unwrap() != Outcome::Intact;
+        assert!(is_purged || index % 20 != 0, "{index}");
+        assert!(!is_purged || index % 2 == 0, "{index}");
+        purged += usize::from(is_purged);
+        let expected = if is_purged { [0; 8] } else { number(index) };
         assert_eq!(object.as_slice().unwrap()[..8], expected, "{index}");
     }
-    // Also when half of them have been in the kernel's hands.
-    assert!(added() < 1000, "{} mappings more", added());
-    assert!(lost == OBJECTS / 20 || watch.explains(lost), "{lost}");
+    // Also after half of them have been offered.
+    assert!(added() < 1000, "{} additional mappings", added());
+    assert!(purged == OBJECTS / 20 || watch.explains(purged), "{purged}");
 }
 
-fn an_arena_after_fork() {
-    let watch = Watch::now();
-    tenure::set_hand_over_delay(NONE);
+fn forked_arena_is_protected_and_separate() {
+    let watch = PurgeWatch::now();
+    tenure::volatile::set_offer_delay(NONE);
     let arena = VolatileArena::new(64 * page_size()).unwrap();
     let mut used = arena.buffer(4 * page_size()).unwrap();
     let mut cached = arena.buffer(4 * page_size()).unwrap();
@@ -375,14 +381,14 @@ fn an_arena_after_fork() {
         assert!(cached.read_volatile_into(0, &mut [0]).is_err());
         let outcome = cached.mark_nonvolatile().unwrap();
         assert_eq!(outcome, Outcome::Purged(vec![cached.range()]));
-        // New places are zeros, and watched.
+        // New buffers in the child read as zeros and are protected.
         let mut new = arena.buffer(4 * page_size()).unwrap();
         assert!(is_zero(new.range()));
         fill(new.range());
         new.mark_volatile();
         new.purge().unwrap();
         assert!(new.mark_nonvolatile().unwrap() != Outcome::Intact);
-        // As a whole.
+        // The child registers the arena as a whole.
         let before = mapping_count();
         let mut more = [(); 40].map(|()| arena.buffer(page_size()).unwrap());
         for buffer in more.iter_mut().step_by(2) {
@@ -395,38 +401,38 @@ fn an_arena_after_fork() {
     });
     assert_eq!(status, 0);
     let outcome = cached.mark_nonvolatile().unwrap();
-    watch.assert_lost(cached.range(), &outcome, &[]);
+    watch.assert_purged(cached.range(), &outcome, &[]);
     assert!(is_filled(used.range()));
     used.mark_volatile();
 }
 
-fn close_the_descriptor_of_an_arena() {
-    tenure::set_hand_over_delay(NONE);
+fn close_userfaultfd_of_arena() {
+    tenure::volatile::set_offer_delay(NONE);
     let arena = VolatileArena::new(64 * page_size()).unwrap();
     let mut pair = [0, 1].map(|_| arena.buffer(4 * page_size()).unwrap());
     assert_eq!(pair[0].range().end(), pair[1].range().start());
     close_userfaultfd();
-    // Nothing has been offered: nothing is lost.
+    // Nothing has been offered, so nothing is purged.
     for buffer in &mut pair {
         fill(buffer.range());
         buffer.mark_volatile();
         let outcome = buffer.mark_nonvolatile().unwrap();
-        assert!(is_as_told(buffer.range(), &outcome));
+        assert!(matches_outcome(buffer.range(), &outcome));
     }
-    // Both at once, of which only the first has been watched again.
+    // Both are offered together, and only the first has been registered again.
     pair[0].mark_volatile();
-    tenure::set_hand_over_delay(LONG);
+    tenure::volatile::set_offer_delay(LONG);
     pair.iter_mut().for_each(VolatileBuffer::mark_volatile);
-    tenure::set_hand_over_delay(NONE);
+    tenure::volatile::set_offer_delay(NONE);
     for buffer in &mut pair {
         fill(buffer.range());
         buffer.mark_volatile();
         page_out(buffer.range());
-        assert!(has_vm_flag(buffer.range(), "um"), "not watched");
+        assert!(has_vm_flag(buffer.range(), "um"), "not registered");
         assert_eq!(tenure::stats().unprotected_bytes, 0);
         let _ = buffer.mark_nonvolatile().unwrap();
     }
-    // A child watches only what is whole.
+    // A child registers its copy of the arena, too.
     let mut new = arena.buffer(4 * page_size()).unwrap();
     let status = fork(|| {
         assert!(is_zero(new.range()));
@@ -439,23 +445,23 @@ fn close_the_descriptor_of_an_arena() {
     assert_eq!(status, 0);
 }
 
-fn an_arena_whose_descriptor_was_closed() {
-    in_child_ok("close_the_descriptor_of_an_arena");
+fn arena_with_closed_userfaultfd_is_registered_again() {
+    in_child_ok("close_userfaultfd_of_arena");
 }
 
-/// The same tests, where nothing can be offered: purging puts up bars.
-fn without_userfaultfd() {
-    bytes_are_lent_only_while_nonvolatile();
-    within_the_delay_the_kernel_does_not_know();
-    reading_without_unmarking();
-    what_is_purged_cannot_be_read();
-    all_that_is_volatile_is_purged_at_once();
-    a_new_buffer_is_zeros_and_whole_pages();
-    buffers_of_an_arena_are_apart();
-    an_arena_gives_places_again_as_zeros();
-    a_full_arena_says_so();
-    buffers_keep_their_arena_alive();
-    an_arena_after_fork();
+/// Repeats the tests where nothing can be offered, and purging installs guards.
+fn check_contract_without_userfaultfd() {
+    slices_of_volatile_buffer_are_rejected();
+    mark_within_offer_delay_is_not_offered();
+    read_volatile_into_keeps_buffer_volatile();
+    read_of_purged_buffer_is_purged_error();
+    purge_all_purges_every_volatile_object();
+    new_buffer_is_zeroed_and_page_rounded();
+    arena_buffers_are_purged_independently();
+    reused_arena_slot_reads_as_zeros();
+    full_arena_reports_longest_free_run();
+    arena_dropped_before_its_buffer_stays_mapped();
+    forked_arena_is_protected_and_separate();
     let mut buffer = buffer(4);
     buffer.mark_volatile();
     assert!(!has_vm_flag(buffer.range(), "um"));
@@ -463,27 +469,27 @@ fn without_userfaultfd() {
     assert_eq!(
         buffer.mark_nonvolatile().unwrap(),
         Outcome::Intact,
-        "never offered"
+        "purged without having been offered"
     );
 }
 
-/// Without guard regions, each bar is a mapping of its own, of which there are
-/// only so many.
-fn purge_with_no_room_for_bars() {
-    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
-    let most: usize = most.trim().parse().unwrap();
+/// Without guard regions each guard is a mapping of its own, and the number of mappings is
+/// limited.
+fn purge_without_mappings_for_guards() {
+    let max = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    let max: usize = max.trim().parse().unwrap();
     let memory = anonymous(256);
     let range = memory.range();
     for page in (0..256).step_by(2) {
         fill(pages(range, page, 1));
     }
-    tenure::set_hand_over_delay(LONG);
+    tenure::volatile::set_offer_delay(LONG);
     unsafe { range.mark_volatile() }.unwrap();
-    // Room for some of the bars.
-    let others = anonymous(most + 1000);
+    // Mappings remain for some of the guards.
+    let others = anonymous(max + 1000);
     let mut page = 0;
-    while mapping_count() < most - 100 {
-        for _ in 0..(most - 100 - mapping_count()).div_ceil(2) {
+    while mapping_count() < max - 100 {
+        for _ in 0..(max - 100 - mapping_count()).div_ceil(2) {
             raw_protect(pages(others.range(), page, 1), MprotectFlags::READ);
             page += 2;
         }
@@ -493,32 +499,35 @@ fn purge_with_no_room_for_bars() {
     drop(others);
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     let Outcome::Purged(runs) = outcome else {
-        panic!("a loss without a word")
+        panic!("a purge without a report")
     };
     for page in 0..256 {
         let page = pages(range, page, 1);
-        let is_lost = runs.iter().any(|run| run.contains(page));
-        assert!(is_zero(page) || !is_lost && is_filled(page));
+        let is_purged = runs.iter().any(|run| run.contains(page));
+        assert!(is_zero(page) || !is_purged && is_filled(page));
         let was_filled = ((page.start() - range.start()) / page_size()).is_multiple_of(2);
         assert!(
-            is_lost || is_filled(page) == was_filled,
-            "a loss without a word"
+            is_purged || is_filled(page) == was_filled,
+            "a purge without a report"
         );
     }
 }
 
-fn a_purge_that_stops_half_way_forgets_no_loss() {
-    in_child_without("userfaultfd,madv_guard", "purge_with_no_room_for_bars");
+fn failed_purge_still_reports_purged_pages() {
+    in_child_without(
+        "userfaultfd,madv_guard",
+        "purge_without_mappings_for_guards",
+    );
 }
 
-fn everything_without_userfaultfd() {
+fn buffer_contract_holds_without_userfaultfd() {
     for features in [
         "userfaultfd",
         "userfaultfd,madv_guard",
         "userfaultfd,pagemap_scan",
-        // What cannot be taken back is not offered.
+        // Memory that cannot be repopulated is not offered.
         "madv_populate",
     ] {
-        in_child_without(features, "without_userfaultfd");
+        in_child_without(features, "check_contract_without_userfaultfd");
     }
 }

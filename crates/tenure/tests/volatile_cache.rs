@@ -13,47 +13,43 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use common::cgroup::{Group, enter_group};
+use common::volatile::can_offer;
 use common::*;
 use libtest_mimic::Completion;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tenure::{Features, Mapping, PageRange, Pinned, Priority, VolatileCache, page_size};
+use tenure::{Mapping, PageRange, Pinned, VolatileCache, page_size, volatile::Priority};
 
 tests!(
-    what_is_put_in_is_found,
-    what_is_replaced_or_removed_stays_for_who_holds_it,
-    what_is_held_is_not_taken,
-    a_value_that_lost_a_page_is_a_miss,
-    several_threads_may_hold_a_value,
-    what_is_missed_is_made,
-    rebuilding_may_fail_and_may_use_the_cache,
-    memory_of_what_is_removed_is_given_back,
-    keys_of_what_is_purged_do_not_pile_up,
-    a_hundred_thousand_values_in_few_mappings,
-    large_and_empty_values,
-    beside_a_map,
-    threads_while_pages_are_taken,
-    a_child_has_an_empty_one,
-    without_address_space_nothing_is_kept,
-    in_a_cgroup_smaller_than_the_data,
-    in_a_cgroup_where_nothing_can_be_offered,
-    lower_priorities_go_first,
-    it_yields_to_the_program,
-    everything_without_userfaultfd;
+    inserted_value_is_found,
+    pinned_value_survives_replace_and_remove,
+    pinned_value_is_not_reclaimed,
+    partially_purged_value_is_a_miss,
+    concurrent_pins_of_one_value_all_succeed,
+    missed_value_is_rebuilt_once,
+    rebuild_that_fails_or_reenters_keeps_cache_consistent,
+    removed_value_is_freed_when_unpinned,
+    keys_of_purged_values_are_dropped,
+    cache_of_100k_values_needs_few_mappings,
+    empty_and_large_values_are_found_whole,
+    random_steps_match_hash_map_model,
+    concurrent_use_under_reclaim_returns_right_values,
+    forked_child_has_empty_cache,
+    insert_without_address_space_keeps_no_stale_value,
+    cache_larger_than_cgroup_stays_below_limit,
+    cache_larger_than_cgroup_without_userfaultfd_stays_below_limit,
+    eviction_takes_lower_priorities_first,
+    cache_shrinks_when_program_needs_memory,
+    cache_contract_holds_without_userfaultfd;
     children:
     run_out_of_address_space,
-    use_more_than_there_is,
+    use_more_than_the_limit,
     fill_with_three_priorities,
     take_memory_from_the_cache,
-    without_userfaultfd,
+    check_contract_without_userfaultfd,
 );
 
-/// Whether the kernel can take anything here.
-fn offers() -> bool {
-    Features::get().sigbus_on_missing() && Features::get().madv_populate.is_ok()
-}
-
-fn skip_unoffered() -> Completion {
+fn skip_without_userfaultfd() -> Completion {
     skip("needs userfaultfd and MADV_POPULATE_WRITE")
 }
 
@@ -61,7 +57,7 @@ const NONE: Duration = Duration::ZERO;
 const LONG: Duration = Duration::from_secs(3600);
 const MIB: usize = 1 << 20;
 
-/// A value that tells its key, and of which no page is like another or like zeros.
+/// Returns a value that identifies its key; no page of it equals another or is zero.
 fn value(key: u64, len: usize) -> Vec<u8> {
     const SHIFTS: usize = 4093;
     static ROW: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -83,9 +79,9 @@ fn range(pinned: &Pinned) -> PageRange {
     PageRange::covering(pinned.as_ptr().addr(), pinned.len().max(1)).unwrap()
 }
 
-/// Takes the pages of what is offered, as far as the kernel does so at once.
-fn take_some(range: PageRange) {
-    // The address space may be gone by now.
+/// Makes the kernel reclaim offered pages, as far as it does so immediately.
+fn reclaim_some(range: PageRange) {
+    // The range may be unmapped by now.
     let _ = unsafe {
         rustix::mm::madvise(
             range.as_ptr().cast(),
@@ -106,8 +102,8 @@ fn assert_adds_up<K: std::hash::Hash + Eq>(cache: &VolatileCache<K>) {
     assert_eq!(stats.values == 0, stats.bytes == 0);
 }
 
-fn what_is_put_in_is_found() {
-    tenure::set_hand_over_delay(LONG);
+fn inserted_value_is_found() {
+    tenure::volatile::set_offer_delay(LONG);
     let cache: VolatileCache<String> = VolatileCache::new();
     assert!(cache.is_empty() && cache.get("a").is_none());
     cache.insert("a".to_owned(), &value(1, 10_000)).unwrap();
@@ -135,9 +131,9 @@ fn what_is_put_in_is_found() {
     assert_adds_up(&cache);
 }
 
-fn what_is_replaced_or_removed_stays_for_who_holds_it() {
+fn pinned_value_survives_replace_and_remove() {
     for delay in [NONE, LONG] {
-        tenure::set_hand_over_delay(delay);
+        tenure::volatile::set_offer_delay(delay);
         let cache = VolatileCache::new();
         let len = 3 * page_size();
         for key in 0..3 {
@@ -152,15 +148,15 @@ fn what_is_replaced_or_removed_stays_for_who_holds_it() {
         assert!(cache.get(&2).is_none());
         drop(cache);
         for (key, pinned) in held.iter().enumerate() {
-            take_some(range(pinned));
+            reclaim_some(range(pinned));
             assert!(is_value(pinned, key as u64), "{key}");
         }
     }
 }
 
-fn what_is_held_is_not_taken() {
+fn pinned_value_is_not_reclaimed() {
     for delay in [NONE, LONG] {
-        tenure::set_hand_over_delay(delay);
+        tenure::volatile::set_offer_delay(delay);
         let cache = VolatileCache::new();
         cache.insert(1, &value(1, 8 * page_size())).unwrap();
         let volatile_bytes = || tenure::stats().volatile_bytes;
@@ -170,7 +166,7 @@ fn what_is_held_is_not_taken() {
         assert_eq!(before - volatile_bytes(), range(&first).len() as u64);
         drop(first);
         for _ in 0..10 {
-            take_some(range(&second));
+            reclaim_some(range(&second));
         }
         assert!(is_value(&second, 1));
         assert!(volatile_bytes() < before);
@@ -179,25 +175,25 @@ fn what_is_held_is_not_taken() {
     }
 }
 
-fn a_value_that_lost_a_page_is_a_miss() -> Completion {
-    if !offers() {
-        return skip_unoffered();
+fn partially_purged_value_is_a_miss() -> Completion {
+    if !can_offer() {
+        return skip_without_userfaultfd();
     }
-    tenure::set_hand_over_delay(NONE);
+    tenure::volatile::set_offer_delay(NONE);
     let cache = VolatileCache::new();
     let (len, all) = (4 * page_size(), 32);
     for key in 0..all {
         cache.insert(key, &value(key, len)).unwrap();
     }
-    empty_batches();
+    flush_all_batches();
     let ranges: Vec<_> = (0..all)
         .map(|key| cache.get(&key).map(|pinned| range(&pinned)))
         .collect();
-    let mut taken = 0;
+    let mut reclaimed = 0;
     for (key, range) in ranges.iter().enumerate() {
         if let Some(range) = range.filter(|_| key % 2 == 0) {
             page_out_all(pages(range, key / 2 % 4, 1));
-            taken += 1;
+            reclaimed += 1;
         }
     }
     for key in 0..all {
@@ -206,18 +202,18 @@ fn a_value_that_lost_a_page_is_a_miss() -> Completion {
         assert!(found.is_none_or(|pinned| is_value(&pinned, key)), "{key}");
     }
     let stats = cache.stats();
-    assert!(taken > 0 && stats.purged >= taken);
+    assert!(reclaimed > 0 && stats.purged >= reclaimed);
     assert_eq!(stats.purged_bytes, stats.purged * len as u64);
     assert_eq!(stats.values + stats.purged, all);
     assert_adds_up(&cache);
-    // The key can have a value again.
+    // The key can get a new value.
     cache.insert(0, &value(0, len)).unwrap();
     assert!(cache.get(&0).is_none_or(|pinned| is_value(&pinned, 0)));
     Completion::Completed
 }
 
-fn several_threads_may_hold_a_value() {
-    tenure::set_hand_over_delay(NONE);
+fn concurrent_pins_of_one_value_all_succeed() {
+    tenure::volatile::set_offer_delay(NONE);
     let cache = VolatileCache::new();
     let barrier = std::sync::Barrier::new(4);
     cache.insert(1, &value(1, 3 * page_size())).unwrap();
@@ -226,8 +222,8 @@ fn several_threads_may_hold_a_value() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..200 {
-                    let pinned = cache.get(&1).expect("it is held all the time");
-                    take_some(range(&pinned));
+                    let pinned = cache.get(&1).expect("the value is pinned throughout");
+                    reclaim_some(range(&pinned));
                     assert!(is_value(&pinned, 1));
                     barrier.wait();
                 }
@@ -238,34 +234,34 @@ fn several_threads_may_hold_a_value() {
     assert_eq!(cache.stats().hits, 801);
 }
 
-fn what_is_missed_is_made() {
-    tenure::set_hand_over_delay(LONG);
+fn missed_value_is_rebuilt_once() {
+    tenure::volatile::set_offer_delay(LONG);
     let cache = VolatileCache::new();
-    let made = AtomicU64::new(0);
-    let ask = |key| {
+    let rebuilt = AtomicU64::new(0);
+    let get_or_build = |key| {
         cache.get_or_insert_with(key, || {
-            made.fetch_add(1, Ordering::Relaxed);
+            rebuilt.fetch_add(1, Ordering::Relaxed);
             value(key, 5000)
         })
     };
     for round in 0..3 {
         for key in 0..50 {
-            assert_eq!(ask(key)[..], value(key, 5000), "{round}");
+            assert_eq!(get_or_build(key)[..], value(key, 5000), "{round}");
         }
     }
-    assert_eq!(made.into_inner(), 50);
+    assert_eq!(rebuilt.into_inner(), 50);
     let stats = cache.stats();
     assert_eq!((stats.hits, stats.misses, stats.insertions), (100, 50, 50));
 }
 
-fn rebuilding_may_fail_and_may_use_the_cache() {
-    tenure::set_hand_over_delay(LONG);
+fn rebuild_that_fails_or_reenters_keeps_cache_consistent() {
+    tenure::volatile::set_offer_delay(LONG);
     let cache = VolatileCache::new();
     let failed = cache.get_or_try_insert_with(1, || Err("no such picture"));
     assert_eq!(failed.unwrap_err(), "no such picture");
     assert!(!cache.contains_key(&1));
     let pinned = cache.get_or_insert_with(1, || {
-        // Somebody else is quicker.
+        // Another insertion comes first.
         cache.insert(1, b"theirs").unwrap();
         let inner = cache.get_or_insert_with(2, || b"inner".to_vec());
         inner.to_vec()
@@ -275,9 +271,9 @@ fn rebuilding_may_fail_and_may_use_the_cache() {
     assert_adds_up(&cache);
 }
 
-fn memory_of_what_is_removed_is_given_back() {
+fn removed_value_is_freed_when_unpinned() {
     for delay in [NONE, LONG] {
-        tenure::set_hand_over_delay(delay);
+        tenure::volatile::set_offer_delay(delay);
         let cache = VolatileCache::new();
         let len = 64 * page_size();
         let mut ranges = Vec::new();
@@ -287,7 +283,7 @@ fn memory_of_what_is_removed_is_given_back() {
             assert_eq!(count_present(ranges[key as usize]), 64);
         }
         let held = cache.get(&2);
-        // While all are there: this one does not go to the place of another.
+        // While all are present: the new value does not reuse another's slot.
         cache.insert(0, b"short").unwrap();
         cache.remove(&1);
         cache.remove(&2);
@@ -300,7 +296,7 @@ fn memory_of_what_is_removed_is_given_back() {
     }
 }
 
-/// A key that tells how many of its kind there are.
+/// A key that counts how many of its kind exist.
 #[derive(PartialEq, Eq, Hash)]
 struct Counted(u64, Same);
 
@@ -318,11 +314,11 @@ impl std::hash::Hash for Same {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
 }
 
-fn keys_of_what_is_purged_do_not_pile_up() -> Completion {
-    if !offers() {
-        return skip_unoffered();
+fn keys_of_purged_values_are_dropped() -> Completion {
+    if !can_offer() {
+        return skip_without_userfaultfd();
     }
-    tenure::set_hand_over_delay(NONE);
+    tenure::volatile::set_offer_delay(NONE);
     const ALL: u64 = 12_000;
     let cache = VolatileCache::new();
     let count = Arc::new(());
@@ -332,13 +328,14 @@ fn keys_of_what_is_purged_do_not_pile_up() -> Completion {
         range(&pinned)
     };
     for hundred in 0..ALL / 100 {
-        let taken: Vec<_> = (0..100).map(|nth| insert(100 * hundred + nth)).collect();
-        // A few stay, also of those whose pages a batch of the kernel's holds on to.
-        let most = taken
+        let reclaimed: Vec<_> = (0..100).map(|nth| insert(100 * hundred + nth)).collect();
+        // Every eighth value is left out. Others may stay, too: those whose pages wait in a
+        // batch of the kernel's.
+        let others = reclaimed
             .into_iter()
             .enumerate()
             .filter(|(nth, _)| nth % 8 != 0);
-        most.for_each(|(_, range)| take_some(range));
+        others.for_each(|(_, range)| reclaim_some(range));
     }
     let stats = cache.stats();
     assert!(stats.purged > ALL / 2, "{stats:?}");
@@ -357,28 +354,28 @@ fn mapping_count() -> usize {
     maps.lines().count()
 }
 
-fn a_hundred_thousand_values_in_few_mappings() {
-    tenure::set_hand_over_delay(Duration::from_millis(100));
+fn cache_of_100k_values_needs_few_mappings() {
+    tenure::volatile::set_offer_delay(Duration::from_millis(100));
     const VALUES: u64 = 100_000;
     let cache = VolatileCache::new();
     let before = mapping_count();
     for key in 0..VALUES {
         cache.insert(key, &key.to_le_bytes()).unwrap();
     }
-    // Some are offered and some are in use.
+    // Some values are offered and some are pinned.
     let held: Vec<_> = (0..VALUES).step_by(7).map(|key| cache.get(&key)).collect();
     let added = mapping_count() - before;
-    assert!(added < 1000, "{added} mappings more");
+    assert!(added < 1000, "{added} additional mappings");
     for (key, pinned) in (0..VALUES).step_by(7).zip(held) {
         assert!(pinned.is_none_or(|pinned| pinned[..] == key.to_le_bytes()));
     }
     assert_adds_up(&cache);
 }
 
-fn large_and_empty_values() {
-    tenure::set_hand_over_delay(NONE);
+fn empty_and_large_values_are_found_whole() {
+    tenure::volatile::set_offer_delay(NONE);
     let cache = VolatileCache::new();
-    // In the first arena, in one of its own, and in none.
+    // Values in the first arena, in an arena of their own, and in none.
     for (key, len) in [(0, 0), (1, 63 * MIB), (2, 2 * MIB), (3, 65 * MIB)] {
         let pinned = cache.get_or_insert_with(key, || vec![key as u8; len]);
         assert_eq!(pinned.len(), len);
@@ -395,11 +392,11 @@ fn large_and_empty_values() {
 enum Step {
     Insert(u64, usize, usize),
     Get(u64),
-    Make(u64, usize),
+    Rebuild(u64, usize),
     Remove(u64),
-    Hold(u64),
-    LetGo,
-    Take(u64),
+    Pin(u64),
+    Unpin,
+    Reclaim(u64),
     Clear,
 }
 
@@ -409,18 +406,18 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (key.clone(), len.clone(), 0..4_usize).prop_map(|(key, len, priority)| Step::Insert(key, len, priority)),
         4 => key.clone().prop_map(Step::Get),
-        2 => (key.clone(), len).prop_map(|(key, len)| Step::Make(key, len)),
+        2 => (key.clone(), len).prop_map(|(key, len)| Step::Rebuild(key, len)),
         2 => key.clone().prop_map(Step::Remove),
-        2 => key.clone().prop_map(Step::Hold),
-        2 => Just(Step::LetGo),
-        2 => key.prop_map(Step::Take),
+        2 => key.clone().prop_map(Step::Pin),
+        2 => Just(Step::Unpin),
+        2 => key.prop_map(Step::Reclaim),
         1 => Just(Step::Clear),
     ]
 }
 
-/// Does the same to a cache and to a map. Where the kernel knows of nothing they
-/// are the same; otherwise the cache may have less.
-fn follow(steps: &[Step], may_lose: bool) -> Result<(), TestCaseError> {
+/// Applies the same steps to a cache and to a map. If nothing is offered the two are equal;
+/// otherwise the cache may have fewer values.
+fn apply_steps(steps: &[Step], may_purge: bool) -> Result<(), TestCaseError> {
     let cache = VolatileCache::new();
     let mut model: HashMap<u64, Vec<u8>> = HashMap::new();
     let mut held: Vec<(Pinned, Vec<u8>)> = Vec::new();
@@ -434,34 +431,35 @@ fn follow(steps: &[Step], may_lose: bool) -> Result<(), TestCaseError> {
             Step::Insert(key, len, priority) => {
                 let bytes = next(len);
                 let priority = Priority::ALL[priority];
-                cache.insert_with_priority(key, &bytes, priority).unwrap();
+                let fill = |value: &mut [u8]| value.copy_from_slice(&bytes);
+                cache.insert_with(key, bytes.len(), priority, fill).unwrap();
                 model.insert(key, bytes);
             }
-            Step::Get(key) | Step::Hold(key) => {
+            Step::Get(key) | Step::Pin(key) => {
                 let found = cache.get(&key);
                 match (found, model.get(&key)) {
                     (Some(pinned), Some(expected)) => {
                         prop_assert_eq!(&pinned[..], &expected[..]);
-                        if let Step::Hold(_) = step {
+                        if let Step::Pin(_) = step {
                             held.push((pinned, expected.clone()));
                         }
                     }
                     (None, None) => {}
-                    (None, Some(_)) if may_lose => drop(model.remove(&key)),
+                    (None, Some(_)) if may_purge => drop(model.remove(&key)),
                     (found, expected) => {
                         return Err(TestCaseError::fail(format!("{found:?} for {expected:?}")));
                     }
                 }
             }
-            Step::Make(key, len) => {
+            Step::Rebuild(key, len) => {
                 let bytes = next(len);
-                let mut made = false;
+                let mut rebuilt = false;
                 let pinned = cache.get_or_insert_with(key, || {
-                    made = true;
+                    rebuilt = true;
                     bytes.clone()
                 });
-                prop_assert!(may_lose || made != model.contains_key(&key));
-                if made {
+                prop_assert!(may_purge || rebuilt != model.contains_key(&key));
+                if rebuilt {
                     model.insert(key, bytes);
                 }
                 prop_assert_eq!(&pinned[..], &model[&key][..]);
@@ -469,12 +467,12 @@ fn follow(steps: &[Step], may_lose: bool) -> Result<(), TestCaseError> {
             Step::Remove(key) => {
                 let had = model.remove(&key).is_some();
                 let removed = cache.remove(&key);
-                prop_assert!(removed == had || may_lose && !removed);
+                prop_assert!(removed == had || may_purge && !removed);
             }
-            Step::LetGo => drop(held.pop()),
-            Step::Take(key) => {
+            Step::Unpin => drop(held.pop()),
+            Step::Reclaim(key) => {
                 let found = cache.get(&key).map(|pinned| range(&pinned));
-                found.into_iter().for_each(take_some);
+                found.into_iter().for_each(reclaim_some);
             }
             Step::Clear => {
                 cache.clear();
@@ -485,15 +483,15 @@ fn follow(steps: &[Step], may_lose: bool) -> Result<(), TestCaseError> {
             held.iter()
                 .all(|(pinned, expected)| pinned[..] == expected[..])
         );
-        prop_assert!(cache.len() <= model.len() || may_lose);
+        prop_assert!(cache.len() <= model.len() || may_purge);
     }
     assert_adds_up(&cache);
     Ok(())
 }
 
-fn beside_a_map() {
-    for (delay, may_lose) in [(LONG, false), (NONE, true)] {
-        tenure::set_hand_over_delay(delay);
+fn random_steps_match_hash_map_model() {
+    for (delay, may_purge) in [(LONG, false), (NONE, true)] {
+        tenure::volatile::set_offer_delay(delay);
         let mut runner = TestRunner::new(Config {
             cases: 100,
             failure_persistence: None,
@@ -501,17 +499,17 @@ fn beside_a_map() {
         });
         let steps = prop::collection::vec(step(), 1..150);
         runner
-            .run(&steps, |steps| follow(&steps, may_lose))
+            .run(&steps, |steps| apply_steps(&steps, may_purge))
             .unwrap();
     }
 }
 
-fn threads_while_pages_are_taken() {
+fn concurrent_use_under_reclaim_returns_right_values() {
     for delay in [NONE, Duration::from_millis(1)] {
-        tenure::set_hand_over_delay(delay);
+        tenure::volatile::set_offer_delay(delay);
         let cache = VolatileCache::new();
         let seen: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
-        let (made, asked, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        let (rebuilt, asked, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let work = |thread: u64| {
             let mut random = fastrand::Rng::with_seed(thread);
             for _ in 0..3000 {
@@ -524,7 +522,7 @@ fn threads_while_pages_are_taken() {
                     _ => {
                         asked.fetch_add(1, Ordering::Relaxed);
                         let pinned = cache.get_or_insert_with(key, || {
-                            made.fetch_add(1, Ordering::Relaxed);
+                            rebuilt.fetch_add(1, Ordering::Relaxed);
                             value(key, 9000)
                         });
                         assert!(is_value(&pinned, key), "{key}");
@@ -543,7 +541,7 @@ fn threads_while_pages_are_taken() {
                 while !done.load(Ordering::Relaxed) {
                     let start = seen[random.usize(0..seen.len())].load(Ordering::Relaxed);
                     let len = random.usize(1..6) * page_size();
-                    take_some(PageRange::new(start as usize, len).unwrap());
+                    reclaim_some(PageRange::new(start as usize, len).unwrap());
                 }
             });
             let ended: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
@@ -551,15 +549,15 @@ fn threads_while_pages_are_taken() {
             ended.into_iter().for_each(|ended| ended.unwrap());
         });
         let stats = cache.stats();
-        assert_eq!(stats.misses, made.into_inner());
+        assert_eq!(stats.misses, rebuilt.into_inner());
         assert_eq!(stats.hits + stats.misses, asked.into_inner());
         assert!(stats.hits > 0);
         assert_adds_up(&cache);
     }
 }
 
-fn a_child_has_an_empty_one() {
-    tenure::set_hand_over_delay(NONE);
+fn forked_child_has_empty_cache() {
+    tenure::volatile::set_offer_delay(NONE);
     let cache = VolatileCache::new();
     for key in 0..8 {
         cache.insert(key, &value(key, 3 * page_size())).unwrap();
@@ -583,8 +581,8 @@ fn a_child_has_an_empty_one() {
     assert!(is_value(&kept, 8));
 }
 
-/// Does something with little more address space than there is in use. Outside
-/// of that there is room to say what went wrong.
+/// Runs `act` with little more address space than is in use. Failures are reported outside
+/// of it, where memory can be allocated.
 fn with_little_address_space<T>(more_bytes: usize, act: impl FnOnce() -> T) -> T {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let before = getrlimit(Resource::As);
@@ -600,23 +598,23 @@ fn with_little_address_space<T>(more_bytes: usize, act: impl FnOnce() -> T) -> T
 }
 
 fn run_out_of_address_space() {
-    tenure::set_hand_over_delay(LONG);
+    tenure::volatile::set_offer_delay(LONG);
     let cache = VolatileCache::new();
     cache.insert(0, &value(0, 10_000)).unwrap();
-    // Threads map their stacks, and an arena of the allocator's.
+    // Threads map their stacks, and the allocator maps an arena for each.
     std::thread::sleep(Duration::from_millis(500));
     let bytes = vec![1; MIB];
-    let (refused, made, replaced) = with_little_address_space(200 * MIB, || {
+    let (refused, rebuilt, replaced) = with_little_address_space(200 * MIB, || {
         let refused = (1..500).find_map(|key| cache.insert(key, &bytes).err());
-        let made = cache.get_or_insert_with(500, || bytes.clone());
-        (refused, made, cache.insert(0, &bytes))
+        let rebuilt = cache.get_or_insert_with(500, || bytes.clone());
+        (refused, rebuilt, cache.insert(0, &bytes))
     });
-    // All of the first arena, and some of what the limit allows.
+    // The cache holds all of the first arena, and some of what the limit allows.
     assert!((100..264).contains(&cache.len()), "{}", cache.len());
-    let error = refused.expect("there is no room for 500");
+    let error = refused.expect("500 values do not fit");
     assert_eq!(error.errno(), libc::ENOMEM, "{error}");
-    assert_eq!(made[..], bytes);
-    // There is none rather than an old one.
+    assert_eq!(rebuilt[..], bytes);
+    // A failed replacement leaves no value rather than the old one.
     assert!(replaced.is_err() && !cache.contains_key(&0));
     assert_eq!(cache.stats().refused, 3);
     cache.clear();
@@ -624,25 +622,25 @@ fn run_out_of_address_space() {
     assert_adds_up(&cache);
 }
 
-fn without_address_space_nothing_is_kept() {
+fn insert_without_address_space_keeps_no_stale_value() {
     in_child_ok("run_out_of_address_space");
 }
 
 const LIMIT: usize = 128 * MIB;
 
-/// The nth of a row of keys that prefers low ones: of 3 × the limit, half of all
-/// are among the lowest sixth.
+/// Returns a random key that prefers low ones: with values of 3 × the limit, more than half
+/// of all choices fall into the lowest sixth.
 fn some_key(random: &mut fastrand::Rng, keys: u64) -> u64 {
     let unit = random.f64();
     ((unit * unit * unit) * keys as f64) as u64
 }
 
-fn use_more_than_there_is() {
+fn use_more_than_the_limit() {
     enter_group();
     const LEN: usize = 16 << 10;
     let keys = (3 * LIMIT / LEN) as u64;
     let cache = VolatileCache::new();
-    let mut made = 0;
+    let mut rebuilt = 0;
     for key in 0..keys {
         cache.insert(key, &value(key, LEN)).unwrap();
     }
@@ -653,31 +651,31 @@ fn use_more_than_there_is() {
     for _ in 0..keys {
         let key = some_key(&mut random, keys);
         let pinned = cache.get_or_insert_with(key, || {
-            made += 1;
+            rebuilt += 1;
             value(key, LEN)
         });
         assert!(is_value(&pinned, key), "{key}");
     }
     let stats = cache.stats();
     println!("{stats:?}");
-    assert_eq!(stats.misses, made);
-    assert_eq!(stats.insertions + stats.refused, inserted + made);
+    assert_eq!(stats.misses, rebuilt);
+    assert_eq!(stats.insertions + stats.refused, inserted + rebuilt);
     assert!(stats.hits > stats.misses / 2, "{stats:?}");
     assert!(stats.refused * 100 < keys, "{stats:?}");
     assert_adds_up(&cache);
 }
 
-fn in_a_cgroup_smaller_than_the_data() -> Completion {
+fn cache_larger_than_cgroup_stays_below_limit() -> Completion {
     match Group::with_limit(LIMIT) {
-        Ok(group) => group.run("use_more_than_there_is"),
+        Ok(group) => group.run("use_more_than_the_limit"),
         Err(reason) => return skip(&reason),
     }
     Completion::Completed
 }
 
-fn in_a_cgroup_where_nothing_can_be_offered() -> Completion {
+fn cache_larger_than_cgroup_without_userfaultfd_stays_below_limit() -> Completion {
     match Group::with_limit(LIMIT) {
-        Ok(group) => group.run_without("userfaultfd", "use_more_than_there_is"),
+        Ok(group) => group.run_without("userfaultfd", "use_more_than_the_limit"),
         Err(reason) => return skip(&reason),
     }
     Completion::Completed
@@ -685,12 +683,15 @@ fn in_a_cgroup_where_nothing_can_be_offered() -> Completion {
 
 fn fill_with_three_priorities() {
     enter_group();
-    tenure::set_hand_over_delay(LONG);
+    tenure::volatile::set_offer_delay(LONG);
     const LEN: usize = 64 << 10;
     let cache = VolatileCache::new();
-    let insert = |key, priority| cache.insert_with_priority(key, &value(key, LEN), priority);
+    let insert = |key, priority| {
+        let bytes = value(key, LEN);
+        cache.insert_with(key, LEN, priority, |value| value.copy_from_slice(&bytes))
+    };
     let count = |from, to| (from..to).filter(|key| cache.contains_key(key)).count();
-    // 64 MiB that are to stay, and 25 that are to go first.
+    // 64 MiB of high priority, and 25 of the lowest.
     for key in 0..1000 {
         insert(key, Priority::High).unwrap();
     }
@@ -702,21 +703,21 @@ fn fill_with_three_priorities() {
     }
     assert_eq!((count(0, 1000), count(1000, 1400)), (1000, 0));
     assert!(count(2000, 6000) > 100);
-    // None of a lower priority pushes them out.
+    // Values of a lower priority evict none of these.
     let normal = count(2000, 6000);
     for key in 6000..7000 {
         insert(key, Priority::Lowest).unwrap();
     }
     assert_eq!((count(0, 1000), count(2000, 6000)), (1000, normal));
     assert!(cache.stats().refused > 0 || count(6000, 7000) > 0);
-    // Of one priority, it is the old ones that have gone.
+    // Within one priority the old values have been evicted.
     let (old, new) = (count(2000, 4000), count(5800, 6000));
     assert!(old < new, "{old} old ones, {new} new ones");
 }
 
-fn lower_priorities_go_first() -> Completion {
+fn eviction_takes_lower_priorities_first() -> Completion {
     match Group::with_limit(LIMIT) {
-        // Where the kernel takes nothing by itself.
+        // Without userfaultfd the kernel purges nothing by itself.
         Ok(group) => group.run_without("userfaultfd", "fill_with_three_priorities"),
         Err(reason) => return skip(&reason),
     }
@@ -725,7 +726,7 @@ fn lower_priorities_go_first() -> Completion {
 
 fn take_memory_from_the_cache() {
     enter_group();
-    tenure::set_hand_over_delay(Duration::from_millis(20));
+    tenure::volatile::set_offer_delay(Duration::from_millis(20));
     const LEN: usize = 64 << 10;
     let cache = VolatileCache::new();
     for key in 0..2000 {
@@ -733,7 +734,7 @@ fn take_memory_from_the_cache() {
     }
     let count = || (0..2000).filter(|key| cache.contains_key(key)).count();
     let before = count();
-    // So that all is offered.
+    // Waits until everything is offered.
     std::thread::sleep(Duration::from_millis(500));
     let mut memory = Mapping::anonymous(LIMIT / 2).map().unwrap();
     for part in memory.as_mut_slice().unwrap().chunks_mut(MIB) {
@@ -741,7 +742,7 @@ fn take_memory_from_the_cache() {
     }
     let after = count();
     assert!(after < before, "{after} of {before}");
-    // What comes in does so in the place of others.
+    // New values replace others.
     for key in 2000..4000 {
         cache.insert(key, &value(key, LEN)).unwrap();
         let pinned = cache.get(&key);
@@ -759,9 +760,9 @@ fn take_memory_from_the_cache() {
     assert_adds_up(&cache);
 }
 
-fn it_yields_to_the_program() -> Completion {
-    if !offers() {
-        return skip_unoffered();
+fn cache_shrinks_when_program_needs_memory() -> Completion {
+    if !can_offer() {
+        return skip_without_userfaultfd();
     }
     match Group::with_limit(LIMIT) {
         Ok(group) => group.run("take_memory_from_the_cache"),
@@ -770,21 +771,21 @@ fn it_yields_to_the_program() -> Completion {
     Completion::Completed
 }
 
-/// The same, where nothing can be offered.
-fn without_userfaultfd() {
-    what_is_put_in_is_found();
-    what_is_replaced_or_removed_stays_for_who_holds_it();
-    what_is_held_is_not_taken();
-    several_threads_may_hold_a_value();
-    memory_of_what_is_removed_is_given_back();
-    large_and_empty_values();
-    beside_a_map();
-    threads_while_pages_are_taken();
-    a_child_has_an_empty_one();
+/// Repeats the tests where nothing can be offered.
+fn check_contract_without_userfaultfd() {
+    inserted_value_is_found();
+    pinned_value_survives_replace_and_remove();
+    pinned_value_is_not_reclaimed();
+    concurrent_pins_of_one_value_all_succeed();
+    removed_value_is_freed_when_unpinned();
+    empty_and_large_values_are_found_whole();
+    random_steps_match_hash_map_model();
+    concurrent_use_under_reclaim_returns_right_values();
+    forked_child_has_empty_cache();
 }
 
-fn everything_without_userfaultfd() {
+fn cache_contract_holds_without_userfaultfd() {
     for features in ["userfaultfd", "userfaultfd,madv_guard", "madv_populate"] {
-        in_child_without(features, "without_userfaultfd");
+        in_child_without(features, "check_contract_without_userfaultfd");
     }
 }

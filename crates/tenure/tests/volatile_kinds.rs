@@ -1,4 +1,4 @@
-//! volatile: huge pages, merged pages, swap, and memory that is refused.
+//! volatile: huge pages, merged pages, swap, and kinds of memory that are rejected.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::volatile::{can_offer, is_as_told};
+use common::volatile::{can_offer, matches_outcome};
 use common::*;
 use libtest_mimic::Completion;
 use rustix::mm::{Advice, MapFlags, ProtFlags, mmap_anonymous};
@@ -21,30 +21,30 @@ use tenure::{
 };
 
 fn missing() -> Option<&'static str> {
-    tenure::set_hand_over_delay(Duration::ZERO);
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     (!can_offer()).then_some("needs userfaultfd (Linux 5.11) and MADV_POPULATE_WRITE (5.14)")
 }
 
 tests!(
     unless: missing;
-    huge_pages_stay_whole,
-    huge_pages_stay_whole_when_the_keeper_offers_them,
-    what_is_left_of_a_huge_page_is_as_it_was,
-    untouched_huge_pages_are_not_lost,
-    locked_memory_is_refused,
-    memory_of_the_huge_page_pool_is_refused,
-    memory_is_no_longer_merged,
-    what_was_merged_can_be_taken,
-    swapped_pages_are_lost_when_they_are_offered_and_not_before,
-    what_was_written_may_be_swapped_out,
-    no_swap_file_is_left_behind;
+    offered_huge_pages_are_not_split,
+    huge_pages_offered_by_offer_thread_are_not_split,
+    partially_purged_huge_page_keeps_the_rest,
+    untouched_huge_pages_are_not_reported_purged,
+    marking_memory_locked_on_fault_is_rejected,
+    [exclusive] marking_hugetlb_memory_is_rejected,
+    marked_memory_is_unmergeable,
+    merged_pages_are_unmerged_and_purged,
+    swapped_pages_are_purged_only_when_offered,
+    rewritten_volatile_pages_survive_swap_out,
+    aborted_test_leaves_no_swap_file;
     children:
-    end_with_swap_on,
+    abort_with_swap_on,
 );
 
 const HUGE: usize = 2 << 20;
 
-/// Memory of huge pages, filled; `None` where there are none to be had.
+/// Maps and fills huge pages; `None` where the kernel gives none.
 fn huge(count: usize) -> Option<Mapping> {
     let builder = Mapping::anonymous(count * HUGE).huge_pages(HugePages::Always);
     let memory = builder.map().unwrap();
@@ -54,8 +54,8 @@ fn huge(count: usize) -> Option<Mapping> {
 
 const NO_HUGE_PAGES: &str = "the kernel gives no transparent huge pages of 2 MiB here";
 
-/// How much is mapped by huge pages in the mappings that the range is in. (Two
-/// ranges of huge pages side by side would be one mapping.)
+/// Counts the bytes mapped by huge pages in the mappings that overlap the range. (Two
+/// adjacent ranges of huge pages would be one mapping.)
 fn huge_bytes(range: PageRange) -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut is_inside, mut kib) = (false, 0);
@@ -70,7 +70,7 @@ fn huge_bytes(range: PageRange) -> usize {
     kib * 1024
 }
 
-fn huge_pages_stay_whole() -> Completion {
+fn offered_huge_pages_are_not_split() -> Completion {
     let Some(memory) = huge(4) else {
         return skip(NO_HUGE_PAGES);
     };
@@ -81,14 +81,14 @@ fn huge_pages_stay_whole() -> Completion {
         assert!(has_vm_flag(range, "um"));
         assert_eq!(huge_bytes(range), range.len(), "offered");
         let outcome = buffer.mark_nonvolatile().unwrap();
-        assert!(is_as_told(range, &outcome));
+        assert!(matches_outcome(range, &outcome));
         if outcome != Outcome::Intact {
-            return skip("the kernel has taken what it was offered");
+            return skip("the kernel has purged what it was offered");
         }
-        assert_eq!(huge_bytes(range), range.len(), "taken back");
+        assert_eq!(huge_bytes(range), range.len(), "repopulated");
     }
     drop(buffer);
-    // Single ones of a plain range as well.
+    // Single huge pages of a plain range are not split either.
     let memory = huge(4).unwrap();
     let range = memory.range();
     let second = pages(range, HUGE / page_size(), HUGE / page_size());
@@ -99,13 +99,13 @@ fn huge_pages_stay_whole() -> Completion {
     Completion::Completed
 }
 
-fn huge_pages_stay_whole_when_the_keeper_offers_them() -> Completion {
-    tenure::set_hand_over_delay(Duration::from_millis(300));
+fn huge_pages_offered_by_offer_thread_are_not_split() -> Completion {
+    tenure::volatile::set_offer_delay(Duration::from_millis(300));
     let Some(memory) = huge(12) else {
         return skip(NO_HUGE_PAGES);
     };
     let range = memory.range();
-    // Half a huge page each: neighbours have to be offered in one piece.
+    // Each part is half a huge page: neighbours have to be offered in one piece.
     let parts = || (0..24).map(|part| pages(range, part * range.pages() / 24, range.pages() / 24));
     for part in parts() {
         unsafe { part.mark_volatile() }.unwrap();
@@ -113,11 +113,11 @@ fn huge_pages_stay_whole_when_the_keeper_offers_them() -> Completion {
     wait_for("offered", || parts().all(|part| has_vm_flag(part, "um")));
     let offered_bytes = huge_bytes(range);
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
-    assert!(is_as_told(range, &outcome));
+    assert!(matches_outcome(range, &outcome));
     if outcome != Outcome::Intact {
-        return skip("the kernel has taken what it was offered");
+        return skip("the kernel has purged what it was offered");
     }
-    // The keeper may have looked in the middle of the marking, and so cut some.
+    // The offer thread may have run in the middle of the marking, and so split some.
     for huge_bytes in [offered_bytes, huge_bytes(range)] {
         assert!(huge_bytes >= range.len() / 2, "{huge_bytes}");
     }
@@ -132,7 +132,7 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn what_is_left_of_a_huge_page_is_as_it_was() -> Completion {
+fn partially_purged_huge_page_keeps_the_rest() -> Completion {
     let Some(memory) = huge(2) else {
         return skip(NO_HUGE_PAGES);
     };
@@ -142,15 +142,15 @@ fn what_is_left_of_a_huge_page_is_as_it_was() -> Completion {
     page_out_all(pages(range, 100, 10));
     let outcome = buffer.mark_nonvolatile().unwrap();
     let Outcome::Purged(runs) = &outcome else {
-        panic!("a loss without a word")
+        panic!("a purge without a report")
     };
     assert!(runs.iter().any(|run| run.contains(pages(range, 100, 10))));
     page_out(range);
-    assert!(is_as_told(range, &outcome));
+    assert!(matches_outcome(range, &outcome));
     Completion::Completed
 }
 
-fn untouched_huge_pages_are_not_lost() {
+fn untouched_huge_pages_are_not_reported_purged() {
     let builder = Mapping::anonymous(3 * HUGE).huge_pages(HugePages::Always);
     let mut buffer = VolatileBuffer::from_mapping(builder.map().unwrap()).unwrap();
     let range = buffer.range();
@@ -166,14 +166,14 @@ fn untouched_huge_pages_are_not_lost() {
     assert!(is_zero(range));
 }
 
-fn locked_memory_is_refused() {
+fn marking_memory_locked_on_fault_is_rejected() {
     let memory = anonymous(8);
     memory.lock(.., LockMode::OnFault).unwrap();
     let refused = unsafe { memory.range().mark_volatile() }.unwrap_err();
     assert!(matches!(refused, Error::Locked { .. }), "{refused}");
 }
 
-fn memory_of_the_huge_page_pool_is_refused() -> Completion {
+fn marking_hugetlb_memory_is_rejected() -> Completion {
     let Some(_pool) = HugePool::of(1) else {
         return skip("no huge pages of 2 MiB are free in the pool (vm.nr_hugepages)");
     };
@@ -196,29 +196,32 @@ fn memory_of_the_huge_page_pool_is_refused() -> Completion {
     Completion::Completed
 }
 
-fn have_merged(range: PageRange) -> bool {
+fn advise_mergeable(range: PageRange) -> bool {
     let advice = Advice::LinuxMergeable;
     unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), advice) }.is_ok()
 }
 
-fn memory_is_no_longer_merged() -> Completion {
+fn marked_memory_is_unmergeable() -> Completion {
     let memory = anonymous(64);
     let range = memory.range();
     fill(range);
-    if !have_merged(range) {
+    if !advise_mergeable(range) {
         return skip("this kernel merges no pages (CONFIG_KSM)");
     }
     assert!(has_vm_flag(range, "mg"));
     let part = pages(range, 16, 32);
     unsafe { part.mark_volatile() }.unwrap();
     assert!(!has_vm_flag(part, "mg"));
-    assert!(has_vm_flag(range, "mg"), "it is not volatile");
+    assert!(
+        has_vm_flag(range, "mg"),
+        "nonvolatile memory became unmergeable"
+    );
     let outcome = unsafe { part.mark_nonvolatile() }.unwrap();
-    assert!(is_as_told(part, &outcome));
+    assert!(matches_outcome(part, &outcome));
     Completion::Completed
 }
 
-/// Has the kernel merge pages until what is returned is dropped.
+/// Makes the kernel merge pages until the returned value is dropped.
 fn start_merging() -> Option<Undo> {
     let file = |name| format!("/sys/kernel/mm/ksm/{name}");
     let values = [
@@ -239,18 +242,18 @@ fn merged_pages() -> usize {
     count.map_or(0, |count| count.trim().parse().unwrap())
 }
 
-fn what_was_merged_can_be_taken() -> Completion {
+fn merged_pages_are_unmerged_and_purged() -> Completion {
     let memory = anonymous(64);
     let range = memory.range();
     for page in 0..range.pages() {
-        // All alike.
+        // All pages are equal.
         let page = pages(range, page, 1);
         unsafe { page.as_ptr().write_bytes(7, page.len()) };
     }
     let Some(_merging) = start_merging() else {
-        return skip("may not have the kernel merge pages (/sys/kernel/mm/ksm)");
+        return skip("may not make the kernel merge pages (/sys/kernel/mm/ksm)");
     };
-    if !have_merged(range) {
+    if !advise_mergeable(range) {
         return skip("this kernel merges no pages (CONFIG_KSM)");
     }
     let end = Instant::now() + Duration::from_secs(20);
@@ -260,9 +263,9 @@ fn what_was_merged_can_be_taken() -> Completion {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    empty_batches();
+    flush_all_batches();
     unsafe { range.mark_volatile() }.unwrap();
-    // Counted when they are next scanned.
+    // The kernel updates the count when it scans the pages the next time.
     wait_for("unmerged", || merged_pages() == 0);
     let half = pages(range, 0, 32);
     page_out_all(half);
@@ -271,7 +274,7 @@ fn what_was_merged_can_be_taken() -> Completion {
     Completion::Completed
 }
 
-/// A swap file, in use until it is dropped, or the process ends.
+/// A swap file, in use until it is dropped or the process ends.
 struct Swap {
     _off: Undo,
     file: tempfile::NamedTempFile,
@@ -281,12 +284,12 @@ impl Swap {
     const LEN: usize = 32 << 20;
 
     fn on() -> Result<Self, String> {
-        // Swap files cannot be on tmpfs, where temporary files may be.
+        // Swap files cannot lie on tmpfs, where temporary files may be.
         let folder = env!("CARGO_TARGET_TMPDIR");
         let file = tempfile::Builder::new().prefix("swap").tempfile_in(folder);
         let mut file = file.or_else(|_| tempfile::NamedTempFile::new()).unwrap();
         let mut bytes = vec![0; Self::LEN];
-        // What mkswap writes.
+        // The header that mkswap writes.
         let last_page = u32::try_from(Self::LEN / page_size() - 1).unwrap();
         bytes[1024..1028].copy_from_slice(&1_u32.to_ne_bytes());
         bytes[1028..1032].copy_from_slice(&last_page.to_ne_bytes());
@@ -325,7 +328,7 @@ fn swapped_out(range: PageRange) -> Vec<bool> {
         .collect()
 }
 
-/// Swaps the range out, as much of it as the kernel does; whether that is all.
+/// Swaps the range out as far as the kernel does. Returns whether all of it is in swap.
 fn swap_out(range: PageRange) -> bool {
     (0..100).any(|_| {
         page_out(range);
@@ -333,7 +336,7 @@ fn swap_out(range: PageRange) -> bool {
     })
 }
 
-fn swapped_pages_are_lost_when_they_are_offered_and_not_before() -> Completion {
+fn swapped_pages_are_purged_only_when_offered() -> Completion {
     let _swap = match Swap::on() {
         Ok(swap) => swap,
         Err(reason) => return skip(&reason),
@@ -345,15 +348,15 @@ fn swapped_pages_are_lost_when_they_are_offered_and_not_before() -> Completion {
     if !swap_out(half) {
         return skip("the kernel swaps nothing out");
     }
-    // Within the delay it stays.
-    tenure::set_hand_over_delay(Duration::from_secs(3600));
+    // Within the offer delay the swapped pages stay.
+    tenure::volatile::set_offer_delay(Duration::from_secs(3600));
     unsafe { range.mark_volatile() }.unwrap();
     assert_eq!(
         unsafe { range.mark_nonvolatile() }.unwrap(),
         Outcome::Intact
     );
     assert!(is_filled(range));
-    // Purged, it goes, too.
+    // Purging drops swapped pages, too.
     assert!(swap_out(half));
     unsafe { range.mark_volatile() }.unwrap();
     unsafe { half.purge() }.unwrap();
@@ -361,21 +364,21 @@ fn swapped_pages_are_lost_when_they_are_offered_and_not_before() -> Completion {
         unsafe { range.mark_nonvolatile() }.unwrap(),
         Outcome::Purged(vec![half])
     );
-    // Offered, it is lost.
+    // Offering drops swapped pages.
     fill(range);
     assert!(swap_out(half));
-    tenure::set_hand_over_delay(Duration::ZERO);
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     unsafe { range.mark_volatile() }.unwrap();
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert!(
         matches!(&outcome, Outcome::Purged(runs) if runs[0].contains(half)),
         "{outcome:?}"
     );
-    assert!(is_as_told(range, &outcome));
+    assert!(matches_outcome(range, &outcome));
     Completion::Completed
 }
 
-fn end_with_swap_on() {
+fn abort_with_swap_on() {
     let swap = match Swap::on() {
         Ok(swap) => swap,
         Err(reason) => {
@@ -388,9 +391,9 @@ fn end_with_swap_on() {
     std::process::abort();
 }
 
-/// Neither on nor there, however a test ends.
-fn no_swap_file_is_left_behind() -> Completion {
-    let output = in_child("end_with_swap_on");
+/// The swap file is neither in use nor left in the file system, however a test ends.
+fn aborted_test_leaves_no_swap_file() -> Completion {
+    let output = in_child("abort_with_swap_on");
     let text = String::from_utf8(output.stdout).unwrap();
     let Some(name) = text.strip_prefix("on ") else {
         return skip(text.trim());
@@ -400,7 +403,7 @@ fn no_swap_file_is_left_behind() -> Completion {
     Completion::Completed
 }
 
-fn what_was_written_may_be_swapped_out() -> Completion {
+fn rewritten_volatile_pages_survive_swap_out() -> Completion {
     let _swap = match Swap::on() {
         Ok(swap) => swap,
         Err(reason) => return skip(&reason),

@@ -1,5 +1,4 @@
-//! volatile: random steps on real memory, each compared with a plain model of
-//! single pages.
+//! volatile: random steps on real memory, each compared with a model of single pages.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -8,16 +7,16 @@
 
 mod common;
 
-use common::volatile::{HandOver, Memory, can_offer, lazily_freed_and_taken};
+use common::volatile::{Memory, OfferTiming, can_offer, lazyfree_reclaimed_pages};
 use common::*;
 use proptest::prelude::*;
-use tenure::{Priority, VolatileArena};
+use tenure::{VolatileArena, volatile::Priority};
 
 tests!(
-    agrees_with_a_model_of_single_pages,
-    agrees_without_userfaultfd;
+    random_steps_match_page_model,
+    random_steps_without_userfaultfd_match_page_model;
     children:
-    without_userfaultfd,
+    match_model_without_userfaultfd,
 );
 
 const PLAIN_PAGES: usize = 20;
@@ -25,15 +24,15 @@ const OBJECT_PAGES: [usize; 3] = [6, 3, 3];
 
 #[derive(Clone, Debug)]
 struct Step {
-    what: What,
-    /// Which memory, and which pages of it.
+    action: Action,
+    /// The index of the memory, and the pages of it.
     memory: usize,
     first: usize,
     count: usize,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum Action {
     Mark(Priority),
     Unmark,
     Write,
@@ -43,34 +42,34 @@ enum What {
     PageOut,
     Lock,
     Unlock,
-    /// Unmapped, and mapped anew.
-    Renew,
+    /// Unmaps the memory and maps it anew.
+    Remap,
     Fork,
 }
 
-fn any_what() -> impl Strategy<Value = What> {
-    let mark = (0..4usize).prop_map(|index| What::Mark(Priority::ALL[index]));
+fn any_action() -> impl Strategy<Value = Action> {
+    let mark = (0..4usize).prop_map(|index| Action::Mark(Priority::ALL[index]));
     prop_oneof![
         8 => mark,
-        6 => Just(What::Unmark),
-        6 => Just(What::Write),
-        5 => Just(What::PageOut),
-        2 => Just(What::Read),
-        2 => Just(What::Purge),
-        1 => Just(What::Discard),
-        1 => Just(What::Lock),
-        1 => Just(What::Unlock),
-        1 => Just(What::Renew),
-        1 => Just(What::Fork),
+        6 => Just(Action::Unmark),
+        6 => Just(Action::Write),
+        5 => Just(Action::PageOut),
+        2 => Just(Action::Read),
+        2 => Just(Action::Purge),
+        1 => Just(Action::Discard),
+        1 => Just(Action::Lock),
+        1 => Just(Action::Unlock),
+        1 => Just(Action::Remap),
+        1 => Just(Action::Fork),
     ]
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
-    // The plain range more often than each of the others.
+    // The plain range is chosen more often than each of the others.
     let memory = (0..6usize).prop_map(|index| index.saturating_sub(2));
     let part = (0..PLAIN_PAGES).prop_flat_map(|first| (Just(first), 1..=PLAIN_PAGES - first));
-    (any_what(), memory, part).prop_map(|(what, memory, (first, count))| Step {
-        what,
+    (any_action(), memory, part).prop_map(|(action, memory, (first, count))| Step {
+        action,
         memory,
         first,
         count,
@@ -80,18 +79,18 @@ fn any_step() -> impl Strategy<Value = Step> {
 /// A plain range, a buffer, and two buffers of an arena.
 struct World {
     arena: VolatileArena,
-    hand_over: HandOver,
+    timing: OfferTiming,
     all: Vec<Memory>,
 }
 
 impl World {
-    fn new(hand_over: HandOver) -> Self {
-        hand_over.set();
+    fn new(timing: OfferTiming) -> Self {
+        timing.set();
         let arena =
             VolatileArena::new(OBJECT_PAGES[1..].iter().sum::<usize>() * tenure::page_size());
         let mut world = Self {
             arena: arena.unwrap(),
-            hand_over,
+            timing,
             all: Vec::new(),
         };
         for index in 0..=OBJECT_PAGES.len() {
@@ -102,68 +101,69 @@ impl World {
 
     fn make(&self, index: usize) -> Memory {
         match index {
-            0 => Memory::plain(anonymous(PLAIN_PAGES), self.hand_over),
-            1 => Memory::buffer(anonymous(OBJECT_PAGES[0]), self.hand_over),
-            _ => Memory::in_arena(&self.arena, OBJECT_PAGES[index - 1], self.hand_over),
+            0 => Memory::plain(anonymous(PLAIN_PAGES), self.timing),
+            1 => Memory::buffer(anonymous(OBJECT_PAGES[0]), self.timing),
+            _ => Memory::in_arena(&self.arena, OBJECT_PAGES[index - 1], self.timing),
         }
     }
 
     fn run(&mut self, steps: &[Step]) {
         for (index, step) in steps.iter().enumerate() {
-            self.take(step, &steps[index + 1..]);
+            self.apply(step, &steps[index + 1..]);
             for memory in &mut self.all {
                 memory.check(0, memory.page_count());
             }
         }
     }
 
-    fn take(&mut self, step: &Step, rest: &[Step]) {
+    fn apply(&mut self, step: &Step, rest: &[Step]) {
         let memory = &mut self.all[step.memory];
         let first = step.first % memory.page_count();
         let count = step.count.min(memory.page_count() - first);
-        match step.what {
-            What::Mark(priority) => memory.mark(first, count, priority),
-            What::Unmark => unmark(memory, first, count),
-            What::Write => memory.write(first, count),
-            What::Read => {
+        match step.action {
+            Action::Mark(priority) => memory.mark(first, count, priority),
+            Action::Unmark => unmark(memory, first, count),
+            Action::Write => memory.write(first, count),
+            Action::Read => {
                 let offset = first * tenure::page_size() + 7;
                 memory.read(offset, count * tenure::page_size() - 9);
             }
-            What::Purge => memory.purge(first, count),
-            What::Discard => {
+            Action::Purge => memory.purge(first, count),
+            Action::Discard => {
                 memory.unlock();
                 memory.discard(first, count);
             }
-            What::PageOut => memory.page_out(first, count),
-            What::Lock => memory.lock(first, count),
-            What::Unlock => memory.unlock(),
-            What::Renew => {
+            Action::PageOut => memory.page_out(first, count),
+            Action::Lock => memory.lock(first, count),
+            Action::Unlock => memory.unlock(),
+            Action::Remap => {
                 memory.unlock();
-                // Gone before another comes, which may get its place.
+                // The old memory is unmapped before the new one is mapped, which may get
+                // its place.
                 drop(self.all.remove(step.memory));
                 let new = self.make(step.memory);
                 self.all.insert(step.memory, new);
             }
-            What::Fork => {
+            Action::Fork => {
                 let status = fork(|| {
-                    self.go_on_in_a_child(rest);
+                    self.continue_in_child(rest);
                     0
                 });
-                assert_eq!(status, 0, "the child does not agree");
+                assert_eq!(status, 0, "the child does not match the model");
             }
         }
     }
 
-    /// The child's memory is as the parent's was, and its own from here on.
-    fn go_on_in_a_child(&mut self, steps: &[Step]) {
+    /// The child's memory begins as a copy of the parent's, and is separate from here on.
+    fn continue_in_child(&mut self, steps: &[Step]) {
         for memory in &mut self.all {
             memory.forget_locks();
             memory.check(0, memory.page_count());
         }
         let a_few = &steps[..steps.len().min(5)];
-        let alone = |step: &&Step| !matches!(step.what, What::Fork);
+        let alone = |step: &&Step| !matches!(step.action, Action::Fork);
         for step in a_few.iter().filter(alone) {
-            self.take(step, &[]);
+            self.apply(step, &[]);
         }
         for memory in &mut self.all {
             unmark(memory, 0, memory.page_count());
@@ -173,17 +173,17 @@ impl World {
     }
 }
 
-/// What is reported is what was missing before. (The kernel may take more of it
-/// at any time: its own count tells whether it has.)
+/// Checks that the reported pages are those that were absent before. (The kernel may purge
+/// more at any time; its own count shows whether it has.)
 fn unmark(memory: &mut Memory, first: usize, count: usize) {
-    let before = lazily_freed_and_taken();
-    let lost = memory.unmark(first, count);
-    if lost.unforeseen > 0 && before.is_some() {
-        assert_ne!(lazily_freed_and_taken(), before, "{lost:?}");
+    let before = lazyfree_reclaimed_pages();
+    let purges = memory.unmark(first, count);
+    if purges.unforeseen > 0 && before.is_some() {
+        assert_ne!(lazyfree_reclaimed_pages(), before, "{purges:?}");
     }
 }
 
-fn agree(cases: u32) {
+fn match_model(cases: u32) {
     let config = ProptestConfig {
         cases: match std::env::var_os("PROPTEST_CASES") {
             Some(_) => ProptestConfig::default().cases,
@@ -192,29 +192,29 @@ fn agree(cases: u32) {
         failure_persistence: None,
         ..ProptestConfig::default()
     };
-    let hand_over = (0..HandOver::ALL.len()).prop_map(|index| HandOver::ALL[index]);
+    let timing = (0..OfferTiming::ALL.len()).prop_map(|index| OfferTiming::ALL[index]);
     let steps = proptest::collection::vec(any_step(), 1..30);
-    proptest!(config, |(hand_over in hand_over, steps in steps)| {
-        World::new(hand_over).run(&steps);
+    proptest!(config, |(timing in timing, steps in steps)| {
+        World::new(timing).run(&steps);
     });
 }
 
-fn agrees_with_a_model_of_single_pages() {
-    agree(1200);
+fn random_steps_match_page_model() {
+    match_model(1200);
 }
 
-fn without_userfaultfd() {
+fn match_model_without_userfaultfd() {
     assert!(!can_offer());
-    agree(200);
+    match_model(200);
 }
 
-fn agrees_without_userfaultfd() {
+fn random_steps_without_userfaultfd_match_page_model() {
     for features in [
         "userfaultfd",
         "userfaultfd,madv_guard",
         "userfaultfd,pagemap_scan",
         "madv_populate",
     ] {
-        in_child_without(features, "without_userfaultfd");
+        in_child_without(features, "match_model_without_userfaultfd");
     }
 }

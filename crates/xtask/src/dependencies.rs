@@ -1,5 +1,6 @@
-//! docs/DEPENDENCIES.md: every crate that tenure is built with. What cargo knows is
-//! written anew; the reasons are kept, and a dependency without one is refused.
+//! docs/DEPENDENCIES.md: every crate that tenure is built with. The file's reasons are
+//! kept, and everything else comes from cargo; a dependency without a reason is an
+//! error.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,21 +13,22 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 const FILE: &str = "docs/DEPENDENCIES.md";
-/// What is built on others differs in what `std` needs of the system.
+/// The platform whose dependencies are listed; others differ in the system crates of
+/// `std`.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 const HEAD: &str = "\
 # Dependencies
 
 Every crate that is built into tenure, its tools and its tests on Linux. All come from
-crates.io; `Cargo.lock` has the versions. `cargo xtask dependencies` writes this file:
-all but the reasons, which are written here by hand. `make check` fails for a direct
-dependency without a reason, and when this file is stale. `fuzz/` is a workspace of its
+crates.io; `Cargo.lock` has the versions. `cargo xtask dependencies` writes this file,
+except for the reasons, which are written here by hand. `make check` fails for a direct
+dependency without a reason, and if this file is stale. `fuzz/` is a workspace of its
 own, and needs libfuzzer-sys (libFuzzer; MIT or Apache-2.0, and NCSA) besides.
 
-The core library's need no C compiler of their own.
+The core library's dependencies need no C compiler.
 
-## What is asked for
+## Direct dependencies
 
 In brackets: for tests only.
 
@@ -35,13 +37,14 @@ In brackets: for tests only.
 ";
 
 const PULLED_IN: &str = "
-## What these pull in
+## Indirect dependencies
 
-| crate | licence | asked for by |
+| crate | licence | needed by |
 | --- | --- | --- |
 ";
 
-/// Writes the file, or, with `check`, only compares it. Returns whether all is well.
+/// Writes the file, or, with `check`, only compares it. Returns whether it is up to
+/// date and complete.
 pub fn run(root: &Path, check: bool) -> Result<bool> {
     let file = root.join(FILE);
     let before = fs::read_to_string(&file).unwrap_or_default();
@@ -52,7 +55,7 @@ pub fn run(root: &Path, check: bool) -> Result<bool> {
     }
     if check {
         if text != before {
-            println!("{FILE} is stale; mend it with: cargo xtask dependencies");
+            println!("{FILE} is stale; update it with: cargo xtask dependencies");
         }
     } else {
         fs::write(&file, &text).with_context(|| format!("writing {FILE}"))?;
@@ -72,16 +75,16 @@ fn metadata(root: &Path) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("reading what cargo metadata says")
 }
 
-/// A crate that is not ours.
+/// A crate from outside the workspace.
 #[derive(Debug, Default, PartialEq)]
 struct Crate {
     licence: String,
-    /// Which of ours ask for it: in brackets where only their tests do.
+    /// The workspace's crates that depend on it; in brackets if only their tests do.
     ours: BTreeSet<String>,
     others: BTreeSet<String>,
 }
 
-/// Those that are built, by name.
+/// Returns the outside crates that are built, by name.
 fn crates(metadata: &Value) -> Result<BTreeMap<String, Crate>> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -137,7 +140,7 @@ fn document(crates: &BTreeMap<String, Crate>, reasons: &BTreeMap<String, String>
     text
 }
 
-/// The cells of the first table's rows.
+/// Returns the cells of the first table's rows.
 fn rows(text: &str) -> impl Iterator<Item = [&str; 4]> {
     text.lines().filter_map(|line| {
         let cells = line
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_kept_and_a_new_dependency_has_none() {
+    fn document_keeps_reasons_and_leaves_new_ones_empty() {
         let crates = crates(&recorded()).unwrap();
         let before = "| libc | tenure | MIT | as ever |\n| gone | tenure | MIT | no more |\n";
         let text = document(&crates, &reasons(before));

@@ -1,6 +1,7 @@
-//! Man pages and shell completions, all from one definition of the command line;
-//! the C header and its man pages, all from the source of tenure-c; docs/TUNING.md,
-//! from the tables of what can be set; docs/KERNELS.md, from the recorded results.
+//! The generated files: man pages and shell completions, from one definition of the
+//! command line; the C header and its man pages, from the source of tenure-c;
+//! docs/TUNING.md, from the tables of settings; docs/KERNELS.md, from the recorded
+//! results. Hand-written files that repeat a fact of the source are compared with it.
 
 use std::{
     fs,
@@ -12,44 +13,50 @@ use clap::Command;
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
-use crate::{c_interface, kernels, tuning};
+use crate::{c_interface, figures, kernels, tuning};
 
-/// Writes the generated files below `root`, or, with `check`, only compares
-/// them. Returns whether all is well.
+/// Writes the generated files below `root`, or, with `check`, only compares them; then
+/// compares the hand-written files with the source. Returns whether all agree.
 pub fn run(root: &Path, check: bool) -> Result<bool> {
     let files = files(root)?;
+    let mut is_fresh = true;
     if check {
         let stale = stale(root, &files);
         for path in &stale {
             println!("{} is stale", path.display());
         }
         if !stale.is_empty() {
-            println!("mend it with: cargo xtask generate");
+            println!("update it with: cargo xtask generate");
+            is_fresh = false;
         }
-        return Ok(stale.is_empty());
+    } else {
+        for (path, contents) in &files {
+            let path = root.join(path);
+            let folder = path.parent().context("a file in no folder")?;
+            fs::create_dir_all(folder)
+                .and_then(|()| fs::write(&path, contents))
+                .with_context(|| format!("writing {}", path.display()))?;
+        }
     }
-    for (path, contents) in &files {
-        let path = root.join(path);
-        let folder = path.parent().context("a file in no folder")?;
-        fs::create_dir_all(folder)
-            .and_then(|()| fs::write(&path, contents))
-            .with_context(|| format!("writing {}", path.display()))?;
+    for mistake in [c_interface::mistakes(root)?, figures::mistakes(root)?].concat() {
+        println!("{mistake}");
+        is_fresh = false;
     }
-    Ok(true)
+    Ok(is_fresh)
 }
 
 type File = (PathBuf, Vec<u8>);
 
-/// Returns the files that differ from what is generated, or are missing.
+/// Returns the files that are missing or differ from the generated contents.
 fn stale<'a>(root: &Path, files: &'a [File]) -> Vec<&'a PathBuf> {
     let is_stale = |file: &&File| fs::read(root.join(&file.0)).ok().as_ref() != Some(&file.1);
     files.iter().filter(is_stale).map(|file| &file.0).collect()
 }
 
-/// Makes all files, with their paths below the root.
+/// Generates all files, with their paths below the root.
 fn files(root: &Path) -> Result<Vec<File>> {
-    // Built, so that subcommands know their full names. There is no page for
-    // "tenure help": --help says the same.
+    // Built, so that subcommands know their full names. "tenure help" has no page,
+    // because --help says the same.
     let mut command = tenure_cli::command().disable_help_subcommand(true);
     command.build();
     let mut files = vec![man_page(&command)?];
@@ -66,7 +73,7 @@ fn files(root: &Path) -> Result<Vec<File>> {
         generate(shell, &mut tenure_cli::command(), "tenure", &mut contents);
         files.push((Path::new("completions").join(name), contents));
     }
-    let tuning = tuning::document().into_bytes();
+    let tuning = tuning::document()?.into_bytes();
     files.push((Path::new("docs/TUNING.md").to_owned(), tuning));
     let kernels = kernels::document(root)?.into_bytes();
     files.push((Path::new("docs/KERNELS.md").to_owned(), kernels));
@@ -79,7 +86,7 @@ fn version() -> String {
 }
 
 fn man_page(command: &Command) -> Result<File> {
-    // No date: a page must come out the same whenever it is made.
+    // Without a date, so that a page is reproducible.
     let version = version();
     let page = Man::new(command.clone())
         .source(version.trim())
@@ -94,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_page_for_each_command_a_completion_for_each_shell_and_all_knobs() {
+    fn files_cover_every_command_shell_and_option() {
         let files = files(&crate::root().unwrap()).unwrap();
         let paths = files.iter().map(|file| file.0.to_str().unwrap());
         let of_the_command = |path: &&str| !path.ends_with(".3") && !path.ends_with(".h");
@@ -112,7 +119,6 @@ mod tests {
                 "man/tenure-doctor.1",
                 "man/tenure-report.1",
                 "man/tenure-run.1",
-                "man/tenure-soak.1",
                 "man/tenure-stat.1",
                 "man/tenure.1"
             ]
@@ -120,13 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_make_the_same_files() {
+    fn generated_files_are_reproducible() {
         let root = crate::root().unwrap();
         assert_eq!(files(&root).unwrap(), files(&root).unwrap());
     }
 
     #[test]
-    fn what_is_missing_or_differs_is_stale() {
+    fn missing_or_different_file_is_stale() {
         let root = tempfile::tempdir().unwrap();
         let files = [
             (PathBuf::from("same"), b"1".to_vec()),

@@ -1,4 +1,4 @@
-//! The layers of the core library: each imports only from those below it.
+//! The layers of a crate: each imports only from those below it.
 
 use std::{
     fs,
@@ -7,26 +7,52 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// The layers, from the ground up; each is a folder, or a file, in
-/// crates/tenure/src. Some have no content yet.
-const LAYERS: [&str; 5] = ["ground", "observation", "background", "verbs", "ready"];
+/// The sources of a crate, and its layers from the ground up: each is a folder, or a
+/// file, in them. Some have no content yet.
+const CRATES: [(&str, &[&str]); 2] = [
+    (
+        "crates/tenure/src",
+        &["ground", "observation", "background", "verbs", "ready"],
+    ),
+    (
+        "crates/tenure-bench/src",
+        &[
+            "record",
+            "text",
+            "table",
+            "library",
+            "machine",
+            "measure",
+            "worker",
+            "present",
+            "arguments",
+            "budget",
+            "report",
+            "experiments",
+            "run",
+        ],
+    ),
+];
 
-/// Checks the core library below `root`. Returns whether all is well.
+/// Checks the crates below `root`. Returns whether all is well.
 pub fn run(root: &Path) -> Result<bool> {
-    let violations = violations(&root.join("crates/tenure/src"))?;
-    for violation in &violations {
-        println!("{violation}");
+    let mut is_clean = true;
+    for (source, layers) in CRATES {
+        for violation in violations(&root.join(source), layers)? {
+            println!("{violation}");
+            is_clean = false;
+        }
     }
-    Ok(violations.is_empty())
+    Ok(is_clean)
 }
 
-fn violations(source: &Path) -> Result<Vec<String>> {
+fn violations(source: &Path, layers: &[&str]) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    for (layer, name) in LAYERS.into_iter().enumerate() {
+    for (layer, name) in layers.iter().enumerate() {
         for path in rust_files(&source.join(name))? {
             let text =
                 fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-            for (line, upper) in upward_uses(&text, layer) {
+            for (line, upper) in upward_uses(&text, &layers[layer + 1..]) {
                 let path = path.display();
                 found.push(format!(
                     "{path}:{line}: {name} uses {upper}, which is above it"
@@ -57,17 +83,16 @@ fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Finds, with their line numbers, the layers above `layer` that `text` names:
-/// as `crate::verbs`, or in the braces of a `use crate::{...}`. Comments may name
+/// Finds, with their line numbers, those of the layers `above` that `text` names: as `crate::verbs`, or in the braces of a `use crate::{...}`. Comments may name
 /// what they like.
-fn upward_uses(text: &str, layer: usize) -> Vec<(usize, &'static str)> {
+fn upward_uses<'a>(text: &str, above: &[&'a str]) -> Vec<(usize, &'a str)> {
     let mut found = Vec::new();
     // How deep we are in the braces of a `use crate::{`.
     let mut depth = 0;
     for (index, line) in text.lines().enumerate() {
         let code = line.split("//").next().unwrap_or(line);
         let mut note = |name: &str| {
-            let upper = LAYERS[layer + 1..].iter().find(|upper| **upper == name);
+            let upper = above.iter().find(|upper| **upper == name);
             found.extend(upper.map(|upper| (index + 1, *upper)));
         };
         let mut rest = code;
@@ -77,12 +102,13 @@ fn upward_uses(text: &str, layer: usize) -> Vec<(usize, &'static str)> {
                     break;
                 };
                 // Not the end of another path, such as `other_crate::`.
-                let is_whole = !rest[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+                let is_path_start =
+                    !rest[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
                 rest = &rest[at + "crate::".len()..];
-                if is_whole && rest.starts_with('{') {
+                if is_path_start && rest.starts_with('{') {
                     depth = 1;
                     rest = &rest[1..];
-                } else if is_whole {
+                } else if is_path_start {
                     note(leading_word(rest));
                 }
                 continue;
@@ -116,11 +142,12 @@ fn leading_word(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    const GROUND: usize = 0;
-    const VERBS: usize = 3;
+    const LAYERS: &[&str] = CRATES[0].1;
+    const ABOVE_GROUND: &[&str] = &["observation", "background", "verbs", "ready"];
+    const ABOVE_VERBS: &[&str] = &["ready"];
 
     #[test]
-    fn a_violation_is_found_with_its_file_and_line() {
+    fn upward_use_is_found_with_file_and_line() {
         let source = tempfile::tempdir().unwrap();
         let folder = source.path().join("ground/sys");
         fs::create_dir_all(&folder).unwrap();
@@ -135,7 +162,7 @@ mod tests {
             "use crate::ground::range;\n",
         )
         .unwrap();
-        let violations = violations(source.path()).unwrap();
+        let violations = violations(source.path(), LAYERS).unwrap();
         assert_eq!(violations.len(), 1, "{violations:?}");
         assert!(
             violations[0].ends_with("ground/sys/map.rs:2: ground uses verbs, which is above it")
@@ -146,33 +173,33 @@ mod tests {
     fn a_layer_may_be_a_single_file() {
         let source = tempfile::tempdir().unwrap();
         fs::write(source.path().join("background.rs"), "use crate::ready;\n").unwrap();
-        assert_eq!(violations(source.path()).unwrap().len(), 1);
+        assert_eq!(violations(source.path(), LAYERS).unwrap().len(), 1);
     }
 
     #[test]
-    fn using_what_is_below_is_fine() {
+    fn downward_use_is_allowed() {
         let text = "use crate::ground::{error, verbs};\nuse crate::{background, ground::range};\n";
-        assert_eq!(upward_uses(text, VERBS), []);
+        assert_eq!(upward_uses(text, ABOVE_VERBS), []);
     }
 
     #[test]
-    fn nested_and_broken_uses_are_seen() {
+    fn upward_use_in_nested_braces_is_found() {
         let text = "use crate::{\n    ground::{self, verbs},\n    ready::Cache,\n};\nfn f() {}\n";
-        assert_eq!(upward_uses(text, VERBS), [(3, "ready")]);
+        assert_eq!(upward_uses(text, ABOVE_VERBS), [(3, "ready")]);
         assert_eq!(
-            upward_uses("use crate::{ground, verbs};", GROUND),
+            upward_uses("use crate::{ground, verbs};", ABOVE_GROUND),
             [(1, "verbs")]
         );
     }
 
     #[test]
-    fn full_paths_in_code_are_seen_and_comments_are_not() {
+    fn upward_full_path_is_found_and_comment_is_not() {
         assert_eq!(
-            upward_uses("    crate::verbs::forget(range);", GROUND),
+            upward_uses("    crate::verbs::forget(range);", ABOVE_GROUND),
             [(1, "verbs")]
         );
-        assert_eq!(upward_uses("//! See [`crate::verbs`].", GROUND), []);
-        assert_eq!(upward_uses("my_crate::verbs::go();", GROUND), []);
-        assert_eq!(upward_uses("use crate::verbs_of_old;", GROUND), []);
+        assert_eq!(upward_uses("//! See [`crate::verbs`].", ABOVE_GROUND), []);
+        assert_eq!(upward_uses("my_crate::verbs::go();", ABOVE_GROUND), []);
+        assert_eq!(upward_uses("use crate::verbs_of_old;", ABOVE_GROUND), []);
     }
 }

@@ -2,15 +2,15 @@
 
 mod c_interface;
 mod dependencies;
+mod figures;
 mod generate;
 mod kernels;
 mod layers;
-mod summary;
-mod tests_run;
+mod terms;
+mod test;
 mod tuning;
-mod watched;
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
@@ -25,46 +25,31 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Make the files that are made from definitions in the source: man pages, shell
-    /// completions, the C header, docs/TUNING.md
+    /// Make the generated files: man pages, shell completions, the C header,
+    /// docs/TUNING.md
     Generate {
-        /// Write nothing; fail when a committed file is stale
+        /// Write nothing; fail if a committed file is stale
         #[arg(long)]
         check: bool,
     },
-    /// Write docs/DEPENDENCIES.md anew, with the reasons that it has
+    /// Rewrite docs/DEPENDENCIES.md, keeping its reasons
     Dependencies {
-        /// Write nothing; fail when it is stale or a reason is missing
+        /// Write nothing; fail if the file is stale or a reason is missing
         #[arg(long)]
         check: bool,
     },
     /// Check that each layer of the core library uses only those below it
     Layers,
-    /// Record what the tests have said on Debian's kernels (tests/kernels/run calls it),
-    /// and make docs/KERNELS.md of all that is recorded
+    /// Check that no retired name is used and that comments have subjects
+    Terms,
+    /// Record the test results on Debian's kernels (tests/kernels/run calls it), and
+    /// make docs/KERNELS.md from all recorded results
     Kernels {
-        /// What the virtual machines have printed, one file for each
+        /// The output of the virtual machines, one file for each boot
         logs: Vec<PathBuf>,
     },
-    /// Run all tests and add up their results
-    Test {
-        /// Run the tests as user and group 65534, without privileges
-        #[arg(long)]
-        unprivileged: bool,
-        /// Run the library's tests without what older kernels lack
-        #[arg(long, conflicts_with_all = ["unprivileged", "arguments"])]
-        older: bool,
-        /// Further arguments for cargo test
-        #[arg(last = true)]
-        arguments: Vec<String>,
-    },
-    /// Run a test program; show and kill it should it hang
-    #[command(hide = true)]
-    Watch {
-        /// The program and its arguments
-        #[arg(last = true)]
-        command: Vec<OsString>,
-    },
+    /// Run the tests, side by side, and add up their results
+    Test(test::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -73,16 +58,8 @@ fn main() -> ExitCode {
         Task::Dependencies { check } => root().and_then(|root| dependencies::run(&root, check)),
         Task::Kernels { logs } => root().and_then(|root| kernels::record(&root, &logs)),
         Task::Layers => root().and_then(|root| layers::run(&root)),
-        Task::Test { older: true, .. } => root().and_then(|root| tests_run::run_older(&root)),
-        Task::Test {
-            unprivileged,
-            arguments,
-            ..
-        } => root().and_then(|root| tests_run::run(&root, unprivileged, &arguments)),
-        Task::Watch { command } => match watched::run(&command, watched::LIMIT) {
-            Ok(code) => return code,
-            Err(error) => Err(error),
-        },
+        Task::Terms => root().and_then(|root| terms::run(&root)),
+        Task::Test(arguments) => root().and_then(|root| test::run(&root, &arguments)),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

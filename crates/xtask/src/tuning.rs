@@ -1,15 +1,18 @@
-//! docs/TUNING.md: every knob, from one table. What `tenure run` can be told comes from
-//! the table that its options are made from, what the heap can from its defaults.
+//! docs/TUNING.md: every setting, in tables. The options of `tenure run` come from the
+//! table that the command line is made from, and the heap's from its defaults.
 
 use std::fmt::Write as _;
 
+use anyhow::Result;
 use tenure_heap::HeapOptions;
 use tenure_options::{Kind, OptionRow, TABLE};
 
-/// Something that can be set: its name, default, unit, range, and when to turn it.
-struct Knob([String; 5]);
+use crate::figures::{self, size_text};
 
-impl Knob {
+/// A setting: its name, default, unit, range, and when to change it.
+struct Setting([String; 5]);
+
+impl Setting {
     fn new(name: &str, default: &str, unit: &str, range: &str, when: &str) -> Self {
         Self([name, default, unit, range, when].map(str::to_owned))
     }
@@ -20,63 +23,64 @@ const TITLE: &str = "\
 
 # Tuning
 
-Everything that can be set, and when to. All has a default that is meant to stay: a knob
-is turned after a measurement, not before one. What tenure measures and decides by itself
-(what is moved, how many workers help, how much one call does) has no knob.
+Every setting, and when to change it. The defaults are meant to stay: change a setting
+after a measurement, not before one. Tenure measures and decides the rest by itself (what
+is moved, how many workers help, how much one call does). The terms are in the glossary
+of [ARCHITECTURE.md](../ARCHITECTURE.md#glossary).
 ";
 
 const COLUMNS: &str = "\
-| knob | default | unit | range | when to turn it |
+| setting | default | unit | range | when to change it |
 | --- | --- | --- | --- | --- |
 ";
 
-/// Makes the document.
-pub fn document() -> String {
+/// Returns the document.
+pub fn document() -> Result<String> {
     let parts = [
         (
             "Under unmodified programs",
-            "Flags of `tenure run`, and the environment variables that the program and its \
-             children find.",
+            "Flags of `tenure run`, and the environment variables that it sets for the program \
+             and its children.",
             TABLE.iter().map(option).collect(),
         ),
         (
             "The library, from Rust",
-            "Of one call, unless it says: of the process.",
+            "Each setting is for one call, unless the table says: of the process.",
             library(),
         ),
         (
             "The library, from C",
-            "What is not listed is as in Rust, and has its default.",
+            "Settings that are not listed have Rust's defaults.",
             c_library(),
         ),
         (
             "The heap, from Rust",
             "Fields of `tenure_heap::HeapOptions`, for `tenure_heap::start` before the first \
-             block. Of the process.",
+             block. They hold for the process.",
             heap(),
         ),
     ];
     let mut text = TITLE.to_owned();
-    for (title, about, knobs) in parts {
+    for (title, about, settings) in parts {
         let _ = write!(text, "\n## {title}\n\n{about}\n\n{COLUMNS}");
-        for Knob(cells) in knobs {
+        for Setting(cells) in settings {
             let cells = cells.map(|cell| cell.replace('|', "\\|"));
             let _ = writeln!(text, "| {} |", cells.join(" | "));
         }
     }
-    text
+    figures::fill(&text)
 }
 
-fn option(row: &OptionRow) -> Knob {
+fn option(row: &OptionRow) -> Setting {
     let range = match row.kind {
         Kind::Switch => "on or off (1 or 0)".to_owned(),
         Kind::Word(word) => format!("`{word}`"),
-        Kind::Size { least_bytes } => {
-            format!("{} and more, also as K, M, G", size_text(least_bytes))
+        Kind::Size { min_bytes } => {
+            format!("{} and more, also as K, M, G", size_text(min_bytes))
         }
     };
     let name = format!("`--{}`, `{}`", row.flag, row.variable);
-    Knob::new(
+    Setting::new(
         &name,
         row.default,
         row.unit.unwrap_or("–"),
@@ -85,192 +89,182 @@ fn option(row: &OptionRow) -> Knob {
     )
 }
 
-fn size_text(bytes: usize) -> String {
-    const UNITS: [(usize, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    match UNITS
-        .iter()
-        .find(|&&(unit, _)| bytes >= unit && bytes.is_multiple_of(unit))
-    {
-        Some((unit, name)) => format!("{} {name}", bytes / unit),
-        None => bytes.to_string(),
-    }
-}
-
-fn library() -> Vec<Knob> {
+fn library() -> Vec<Setting> {
     vec![
-        Knob::new(
+        Setting::new(
             "`PopulateOptions::strategy`",
             "`Auto`",
             "–",
             "`Strategy`",
-            "Where `tenure bench populate` shows on your kernel and your files that another \
-             way is faster than what Auto takes.",
+            "Set it where `tenure bench populate` shows that another way is faster than Auto on \
+             your kernel and your files.",
         ),
-        Knob::new(
+        Setting::new(
             "`PopulateOptions::threads`",
-            "one for each CPU allowed, at most one for each 16 MiB begun",
+            "one for each CPU allowed, at most one for each {POPULATE_BYTES_PER_THREAD} begun",
             "threads",
             "1 and more",
             "Lower it where other threads of the machine must not be slowed down.",
         ),
-        Knob::new(
+        Setting::new(
             "`PopulateOptions::chunk_bytes`",
-            "what takes about 2 ms",
+            "as many as take about {POPULATE_CHUNK_DURATION}",
             "bytes",
             "a page and more",
             "Lower it where other threads' `mmap` must wait for less; each chunk is a call.",
         ),
-        Knob::new(
+        Setting::new(
             "`PopulateOptions::force`",
             "off",
             "–",
             "–",
-            "Where you know that memory will be there although it does not seem so. Past a \
-             cgroup's limit the kernel kills the process.",
+            "Set it where you know that there will be memory although the headroom is too low. \
+             Past a cgroup's limit the kernel kills the process.",
         ),
-        Knob::new(
+        Setting::new(
             "`MappingBuilder::huge_pages`",
             "as the system has it",
             "–",
             "`HugePages`",
-            "Wanted for large arrays that are used whole; unwanted where little of much is \
-             touched.",
+            "Wanted for large arrays that are used whole; unwanted for sparse ones.",
         ),
-        Knob::new(
+        Setting::new(
             "`FreePolicy`",
             "`Adaptive`",
             "–",
             "`Eager`, `Lazy`, `Adaptive`",
-            "Eager where RSS must fall at once; lazy where memory is never short.",
+            "Eager where RSS must fall at once; lazy where memory is always plentiful.",
         ),
-        Knob::new(
-            "`set_hand_over_delay`, of the process",
-            "100 ms",
+        Setting::new(
+            "`set_offer_delay`, of the process",
+            "{VOLATILE_OFFER_DELAY}",
             "`Duration`",
             "0 and more",
-            "Longer for buffers that come back after more than 100 ms as a rule: what comes \
-             back earlier costs no system call. Shorter where others need the memory sooner; \
-             0 offers it inside the call that marks.",
+            "Longer for buffers that are usually unmarked after more than \
+             {VOLATILE_OFFER_DELAY}: unmarking within the delay costs no system call. Shorter \
+             where others need the memory sooner; 0 offers it inside the call that marks.",
         ),
-        Knob::new(
+        Setting::new(
             "`Priority`",
             "`Normal`",
             "–",
             "`Lowest`, `Low`, `Normal`, `High`",
-            "By what it costs to make the contents again: under pressure the lowest go first.",
+            "Choose it by the cost of making the contents again: pressure purges the lowest \
+             first.",
         ),
-        Knob::new(
+        Setting::new(
             "`ReleaseLimits::max_active`, of the process",
             "4",
             "threads",
             "1 to the number of CPUs",
-            "Lower it where freeing must leave CPUs alone; more never work than free faster \
-             together, unless somebody waits.",
+            "Lower it where freeing must leave CPUs alone. No more workers run than free faster \
+             together, unless a caller waits.",
         ),
-        Knob::new(
+        Setting::new(
             "`ReleaseLimits::max_pending_bytes`, of the process",
             "a quarter of the machine's memory or of the cgroup's limit",
             "bytes",
             "1 and more",
-            "Lower it where memory that is released must not stay charged for long: beyond it \
-             the caller frees by itself.",
+            "Lower it where released memory must not stay charged for long: beyond it the \
+             caller frees as well.",
         ),
-        Knob::new(
+        Setting::new(
             "`teardown::enable`, of the process",
             "off",
             "–",
             "on or off",
-            "For processes with gigabytes whose end somebody waits for. A second process \
-             shares the memory until then.",
+            "For processes with gigabytes whose parent waits for their end. A second process \
+             shares the memory until it is freed.",
         ),
-        Knob::new(
+        Setting::new(
             "`LockedFile::with_budget`",
-            "no budget: what was used stays",
+            "no budget: used pages stay",
             "bytes",
             "0 and more",
-            "Where a file is larger than the memory that it may have.",
+            "Set it for a file that is larger than the memory that it may take.",
         ),
     ]
 }
 
-fn c_library() -> Vec<Knob> {
+fn c_library() -> Vec<Setting> {
     vec![
-        Knob::new(
+        Setting::new(
             "`tenure_populate_options.threads`",
             "0: as in Rust",
             "threads",
             "0 and more",
             "As in Rust.",
         ),
-        Knob::new(
+        Setting::new(
             "`tenure_populate_options.chunk_bytes`",
             "0: as in Rust",
             "bytes",
             "0 and more",
             "As in Rust.",
         ),
-        Knob::new(
+        Setting::new(
             "`TENURE_POPULATE_FORCE`",
             "off",
             "–",
             "a flag",
             "As `PopulateOptions::force`.",
         ),
-        Knob::new(
+        Setting::new(
             "`priority` of `tenure_mvolatile_with`",
-            "2 in `tenure_mvolatile`",
+            "{VOLATILE_PRIORITY_DEFAULT} in `tenure_mvolatile`",
             "–",
-            "0 (first to go) to 3",
+            "0 (first to go) to {VOLATILE_PRIORITY_MAX}",
             "As `Priority`.",
         ),
     ]
 }
 
-fn heap() -> Vec<Knob> {
-    // All fields, by name: a new one must be added here.
+fn heap() -> Vec<Setting> {
+    // All fields are named, so that a new one must be added here.
     let HeapOptions {
         threshold_bytes,
-        warm_bytes,
-        warm_for,
-        lazy_for,
+        max_dirty_bytes,
+        dirty_decay,
+        muzzy_decay,
         huge_pages,
     } = HeapOptions::default();
     vec![
-        Knob::new(
+        Setting::new(
             "`threshold_bytes`",
             &size_text(threshold_bytes),
             "bytes",
             &format!(
                 "{} and more",
-                size_text(tenure_options::LEAST_HEAP_THRESHOLD_BYTES)
+                size_text(tenure_options::MIN_HEAP_THRESHOLD_BYTES)
             ),
-            "Lower it where many blocks are just smaller and come and go; raise it where the \
-             inner allocator should have them.",
+            "Lower it for programs that allocate and free many blocks just below it; raise it \
+             to leave them to the inner allocator.",
         ),
-        Knob::new(
-            "`warm_bytes`",
-            &size_text(warm_bytes),
+        Setting::new(
+            "`max_dirty_bytes`",
+            &size_text(max_dirty_bytes),
             "bytes",
-            "0 and more; never more than an eighth of the room there is",
-            "Lower it where others need the memory at once; it is what bursts of more than \
-             that pay for with page faults.",
+            "0 and more; never more than an eighth of the headroom",
+            "Lower it where others need the memory at once; bursts of more than that pay with \
+             page faults.",
         ),
-        Knob::new(
-            "`warm_for`",
-            &format!("{} ms", warm_for.as_millis()),
+        Setting::new(
+            "`dirty_decay`",
+            &format!("{} ms", dirty_decay.as_millis()),
             "`Duration`",
-            "0 and more; looked at five times as often, at most each 10 ms",
-            "Longer for programs that work in bursts with longer pauses; shorter to be lean.",
+            "0 and more; checked five times per decay, at most every 10 ms",
+            "Longer for programs that work in bursts with longer pauses; shorter where RSS \
+             matters more than page faults.",
         ),
-        Knob::new(
-            "`lazy_for`",
-            &format!("{} s", lazy_for.as_secs()),
+        Setting::new(
+            "`muzzy_decay`",
+            &format!("{} s", muzzy_decay.as_secs()),
             "`Duration`",
             "0 and more",
-            "Longer where nobody looks at RSS: the kernel takes lazily free memory when it \
+            "Longer where RSS does not matter: the kernel reclaims lazily freed memory when it \
              needs some. Shorter where RSS, which counts it, must fall soon.",
         ),
-        Knob::new(
+        Setting::new(
             "`huge_pages`",
             if huge_pages { "on" } else { "off" },
             "–",
@@ -285,16 +279,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_option_of_run_is_there() {
-        let document = document();
+    fn document_has_every_run_option() {
+        let document = document().unwrap();
         for row in &TABLE {
             assert!(document.contains(&format!("`{}`", row.variable)));
         }
     }
 
     #[test]
-    fn rows_have_five_cells() {
-        let document = document();
+    fn document_rows_have_five_cells() {
+        let document = document().unwrap();
         let rows: Vec<&str> = document
             .lines()
             .filter(|line| line.starts_with('|'))
@@ -306,17 +300,12 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_in_the_largest_unit_that_divides_them() {
-        assert_eq!(size_text(1), "1");
-        assert_eq!(size_text(64 << 10), "64 KiB");
-        assert_eq!(size_text(4 << 30), "4 GiB");
-    }
-
-    #[test]
-    fn the_library_has_the_defaults_that_are_told() {
-        let limits = format!("{:?}", tenure::ReleaseLimits::default());
+    fn documented_library_defaults_are_the_defaults() {
+        let limits = format!("{:?}", tenure::release::ReleaseLimits::default());
         assert!(limits.contains("max_active: 4"), "{limits}");
-        assert_eq!(tenure::FreePolicy::default(), tenure::FreePolicy::Adaptive);
-        assert_eq!(tenure::Priority::default().as_u8(), 2);
+        assert_eq!(
+            tenure::lazy_free::FreePolicy::default(),
+            tenure::lazy_free::FreePolicy::Adaptive
+        );
     }
 }

@@ -1,4 +1,4 @@
-/* Tells what it finds of the options' effects, a line each. */
+/* Prints the observed effects of the options, one per line. */
 #include "../../basics.h"
 
 #include <dirent.h>

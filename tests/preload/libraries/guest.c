@@ -1,4 +1,4 @@
-/* A library. Loaded by LD_PRELOAD behind tenure's, its constructor runs first. */
+/* A library whose constructor runs before tenure's if LD_PRELOAD names it behind it. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

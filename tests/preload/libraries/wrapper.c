@@ -1,5 +1,5 @@
-/* A library with malloc functions of its own, which call the next ones: as tools have that
- * count or trace. */
+/* A library with malloc functions that call the next ones, like those of tools that count
+ * or trace. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@ static long calls;
 static void *(*next_malloc)(size_t);
 static void (*next_free)(void *);
 
-/* All at once: dlsym() itself may call free(). */
-static void look_up(void)
+/* Resolves all at once, because dlsym() itself may call free(). */
+static void resolve(void)
 {
     void (*found)(void *) = (void (*)(void *))(long)dlsym(RTLD_NEXT, "free");
     next_malloc = (void *(*)(size_t))(long)dlsym(RTLD_NEXT, "malloc");
@@ -20,7 +20,7 @@ static void look_up(void)
 void *malloc(size_t size)
 {
     if (!next_malloc)
-        look_up();
+        resolve();
     calls++;
     return next_malloc(size);
 }
@@ -34,7 +34,7 @@ void free(void *block)
 __attribute__((constructor)) static void begin(void)
 {
     if (!next_free)
-        look_up();
+        resolve();
 }
 
 __attribute__((destructor)) static void end(void)

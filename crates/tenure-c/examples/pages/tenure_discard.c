@@ -13,7 +13,7 @@ int main(void)
         return 1;
     arena = memory;
     memset(arena, 1, len);
-    /* Begin anew with zeros, without waiting for the pages to be freed. */
+    /* Start again with zeros, without waiting until the pages are free. */
     if (tenure_discard(arena, len) < 0 || arena[0] != 0)
         return 1;
     return tenure_munmap(memory, len) < 0;

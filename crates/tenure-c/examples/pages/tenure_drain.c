@@ -16,7 +16,7 @@ int main(void)
     memset(memory, 1, len);
     if (tenure_munmap(memory, len) < 0)
         return 1;
-    /* Before the memory is given to others: wait until it is free. */
+    /* Wait until the memory is free for other processes. */
     while (tenure_drain(100) == -ETIMEDOUT) {
         tenure_stats(&stats, sizeof(stats));
         printf("%llu bytes pending\n",

@@ -11,7 +11,7 @@ int main(void)
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, 0) < 0)
         return 1;
     for (int job = 0; job < 10; job++) {
-        memset(buffer, job, len); /* writing takes it back */
+        memset(buffer, job, len); /* a write cancels the lazy free */
         if (tenure_lazy_free(buffer, len) < 0)
             return 1;
     }

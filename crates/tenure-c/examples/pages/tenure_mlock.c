@@ -18,7 +18,7 @@ int main(void)
     else if (err < 0)
         fprintf(stderr, "lock: %s\n", strerror(-err));
     else
-        strcpy(memory, "stays in memory; the other pages take none");
+        strcpy(memory, "this page stays in memory; the others use none");
     tenure_munmap(memory, len);
     return err < 0;
 }

@@ -5,11 +5,11 @@
 
 int main(void)
 {
-    /* What has been touched is not swapped out from now on. */
+    /* From now on no page that was touched is swapped out. */
     int err = tenure_mlockall(TENURE_LOCK_CURRENT | TENURE_LOCK_FUTURE |
                               TENURE_LOCK_ONFAULT);
     if (err == -ENOMEM || err == -EPERM) {
-        puts("RLIMIT_MEMLOCK is too low: going on without");
+        puts("RLIMIT_MEMLOCK is too low: going on without locks");
         return 0;
     }
     if (err < 0) {

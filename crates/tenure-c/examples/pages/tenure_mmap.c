@@ -8,7 +8,7 @@ int main(void)
     size_t len = 64 << 10;
     void *keys;
 
-    /* Locked as it is used, not in core dumps, zeros in children. */
+    /* Locked on fault, left out of core dumps, zeros in children. */
     int err = tenure_mmap(&keys, len, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0,
                           TENURE_MAP_LOCKONFAULT | TENURE_MAP_NODUMP |

@@ -9,7 +9,7 @@ int main(void)
     if (tenure_mmap(&memory, len, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, 0) < 0)
         return 1;
-    /* A part in one mode, all the rest in the other. */
+    /* The first half is locked in one mode, the second in the other. */
     int err = tenure_mlock(memory, len, TENURE_LOCK_NOW);
     if (err == 0)
         err = tenure_mlock(memory, len / 2, TENURE_LOCK_ONFAULT);

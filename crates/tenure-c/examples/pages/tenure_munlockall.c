@@ -7,7 +7,7 @@ int main(void)
 
     if (tenure_mlock(table, sizeof(table), TENURE_LOCK_NOW) < 0)
         return 1;
-    /* Ends locks on fault, wherever they are; the table stays locked. */
+    /* Ends all locks on fault; the table stays locked. */
     if (tenure_munlockall(TENURE_LOCK_ONFAULT) < 0)
         return 1;
     return tenure_munlockall(TENURE_LOCK_NOW | TENURE_LOCK_ONFAULT) < 0;

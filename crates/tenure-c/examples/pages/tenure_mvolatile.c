@@ -14,12 +14,12 @@ int main(void)
     memset(picture, 7, len); /* decode it */
     if (tenure_mvolatile(picture, len) < 0)
         return 1;
-    /* ... not shown for a while; the kernel may take it ... */
-    int lost = tenure_mnovolatile(picture, len, NULL, 0, NULL);
-    if (lost < 0)
+    /* ... not shown for a while; the kernel may purge it ... */
+    int purged = tenure_mnovolatile(picture, len, NULL, 0, NULL);
+    if (purged < 0)
         return 1;
-    if (lost)
+    if (purged)
         memset(picture, 7, len); /* decode it again */
-    puts(lost ? "decoded again" : "still there");
+    puts(purged ? "decoded again" : "intact");
     return tenure_munmap(picture, len) < 0;
 }

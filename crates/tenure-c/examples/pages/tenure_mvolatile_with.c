@@ -10,7 +10,7 @@ int main(void)
     if (tenure_mmap(&preview, len, prot, flags, -1, 0, 0) < 0 ||
         tenure_mmap(&original, len, prot, flags, -1, 0, 0) < 0)
         return 1;
-    /* The preview goes first: it is made of the original. */
+    /* The preview is purged first: it can be made again from the original. */
     if (tenure_mvolatile_with(preview, len, 0, 0) < 0 ||
         tenure_mvolatile_with(original, len, 3, TENURE_VOLATILE_OFFER_NOW) < 0)
         return 1;

@@ -1,6 +1,6 @@
-//! An installed C library, a C compiler, and programs whose 77 means "skipped".
+//! An installed C library, a C compiler, and programs whose exit status 77 means "skipped".
 
-// Each test file uses its own part of this.
+// Each test file uses only some of these items.
 #![allow(dead_code)]
 
 #[path = "../../../../tests/support/mod.rs"]
@@ -19,37 +19,39 @@ use tempfile::TempDir;
 /// A test and its name.
 pub type Test = (&'static str, fn(&Installed) -> Verdict);
 
-/// Makes the tests ready to run.
+/// Returns the tests as trials, which share one installed library.
 pub fn trials(installed: &'static Installed, tests: &[Test]) -> Vec<Trial> {
-    let trial = |&(name, test): &Test| Trial::ignorable_test(name, move || test(installed));
+    let trial = |&(name, test): &Test| {
+        Trial::ignorable_test(name, move || test(installed)).with_kind("grouped")
+    };
     tests.iter().map(trial).collect()
 }
 
 pub const CXX17: &str = "-std=gnu++17";
 
-/// The folder of tenure-c.
+/// Returns the folder of tenure-c.
 pub fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A folder of the project.
+/// Returns a folder of the project.
 pub fn project(folder: &str) -> PathBuf {
     crate_folder().join("../..").join(folder)
 }
 
-/// Runs the tests that `trials` makes, one at a time; without what they need, one
-/// test in their place says why there are none.
+/// Runs the tests that `trials` returns, one at a time. If a tool is missing, one skipped
+/// test in their place has the reason.
 pub fn run(trials: impl FnOnce(&'static Installed) -> Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
     let trials = match missing() {
         Some(reason) => {
-            let why = move || Ok(Completion::ignored_with(reason.clone()));
-            vec![Trial::ignorable_test("the_c_library", why)]
+            let skip = move || Ok(Completion::ignored_with(reason.clone()));
+            vec![Trial::ignorable_test("c_library", skip)]
         }
-        // The temporary folder goes at the end, by hand: statics are not dropped.
+        // Statics are not dropped, so the temporary folder is removed by hand.
         None => {
-            let installed = Box::leak(Box::new(Installed::new()));
+            let installed = Box::leak(Box::new(Installed::new(!arguments.list)));
             let trials = trials(installed);
             let conclusion = libtest_mimic::run(&arguments, trials);
             installed.remove();
@@ -59,14 +61,14 @@ pub fn run(trials: impl FnOnce(&'static Installed) -> Vec<Trial>) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Why nothing can be compiled here.
+/// Returns why no C program can be compiled, if none can.
 fn missing() -> Option<String> {
     if let Err(error) = fs::read(crate_folder().join("Makefile")) {
-        return Some(format!("the source is closed to this user: {error}"));
+        return Some(format!("this user cannot read the source: {error}"));
     }
     let tools = ["cc", "c++", "make", "pkg-config", "nm"];
     let absent = tools.iter().find(|tool| find(tool).is_none())?;
-    Some(format!("there is no {absent} here"))
+    Some(format!("{absent} is unavailable"))
 }
 
 /// The C library, installed below a temporary folder as `make install` does it.
@@ -75,11 +77,13 @@ pub struct Installed {
 }
 
 impl Installed {
-    fn new() -> Self {
+    fn new(installs: bool) -> Self {
         let installed = Self {
             folder: tempfile::tempdir().unwrap(),
         };
-        installed.make("install", &installed.prefix(), Path::new(""));
+        if installs {
+            installed.make("install", &installed.prefix(), Path::new(""));
+        }
         installed
     }
 
@@ -91,7 +95,7 @@ impl Installed {
         self.prefix().join("lib/libtenure.so.0")
     }
 
-    /// Calls make for the C library. What it links is kept from call to call.
+    /// Runs make in the folder of the C library. Later calls reuse the linked library.
     pub fn make(&self, target: &str, prefix: &Path, destdir: &Path) {
         let built = self.folder.path().join("built");
         fs::create_dir_all(&built).unwrap();
@@ -106,17 +110,17 @@ impl Installed {
         ] {
             make.arg(format!("{name}={}", value.display()));
         }
-        // What an outer make tells its own.
+        // An outer make passes these to inner ones.
         make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
         ok(&mut make);
     }
 
-    /// A new path for a program.
+    /// Returns a path for a program.
     pub fn program(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// What pkg-config answers, for a library that lies below `prefix`.
+    /// Returns the output of `pkg-config` for the library installed below `prefix`.
     pub fn pkg_config(&self, prefix: &Path, arguments: &[&str]) -> Vec<String> {
         let mut command = Command::new("pkg-config");
         command.args(arguments).arg("tenure");
@@ -126,7 +130,7 @@ impl Installed {
         text.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Compiles one source file and links it with the shared library.
+    /// Compiles one source file, links it with the shared library, and returns its path.
     pub fn compile(&self, source: &Path, name: &str, flags: &[&str]) -> PathBuf {
         let program = self.program(name);
         let is_cxx = source.extension() == Some(OsStr::new("cpp"));
@@ -139,7 +143,7 @@ impl Installed {
         program
     }
 
-    /// A command that finds the shared library.
+    /// Returns a command whose environment names the shared library.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.prefix().join("lib"));
@@ -152,7 +156,7 @@ impl Installed {
     }
 }
 
-/// The static library that cargo has made for this test: the newest beside it.
+/// Returns the static library that cargo has built for this test: the newest beside it.
 fn archive() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let entries = fs::read_dir(program.parent().unwrap()).unwrap();

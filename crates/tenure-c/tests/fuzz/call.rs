@@ -1,4 +1,4 @@
-//! One call, made of eight bytes, and what it may do.
+//! One call, made of eight bytes, and the changes that it may make.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::fs;
@@ -14,17 +14,17 @@ use super::world::{Kind, PAGE, SMALL_PAGES, START, World};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    what: u8,
+    function: u8,
     addr: usize,
     len: usize,
-    /// Whether the address is of others' memory: of the program, or the kernel's.
-    is_special: bool,
+    /// Whether the address is outside of the world: of the program, or the kernel's.
+    is_foreign: bool,
     flags: c_uint,
     more: [u8; 2],
 }
 
-/// Addresses where nothing of the program's can be, whatever the length.
-const WILD: [usize; 8] = [
+/// Addresses where the program can have no mapping, whatever the length.
+const UNMAPPED: [usize; 8] = [
     START - 4 * PAGE,
     1 << 47,
     (1 << 47) + PAGE,
@@ -46,21 +46,21 @@ const LENGTHS: [usize; 8] = [
     usize::MAX,
 ];
 
-/// The mappings that there are before the first call: the program's own, libraries,
-/// the stack, and the kernel's.
-static SPECIAL: LazyLock<Vec<Range<usize>>> = LazyLock::new(|| {
+/// The mappings that exist before the first call: the program's own, libraries, the stack,
+/// and the kernel's.
+static FOREIGN: LazyLock<Vec<Range<usize>>> = LazyLock::new(|| {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let bounds = maps.lines().filter_map(|line| {
         let (start, end) = line.split_once(' ')?.0.split_once('-')?;
         let parse = |hex| usize::from_str_radix(hex, 16).ok();
         Some(parse(start)?..parse(end)?)
     });
-    let is_others = |range: &Range<usize>| range.end <= START || range.start >= 2 * START;
-    bounds.filter(is_others).collect()
+    let is_foreign = |range: &Range<usize>| range.end <= START || range.start >= 2 * START;
+    bounds.filter(is_foreign).collect()
 });
 
 impl Call {
-    pub fn new([what, place, a, b, c, flags, more, last]: [u8; 8]) -> Self {
+    pub fn new([function, place, a, b, c, flags, more, last]: [u8; 8]) -> Self {
         let (a, b, c) = (usize::from(a), usize::from(b), usize::from(c));
         let page = |index: usize| START + index * PAGE;
         let (addr, len) = match place % 8 {
@@ -68,25 +68,25 @@ impl Call {
             3 => (page(a * 5), b * 5 * PAGE),
             4 => (page(a % SMALL_PAGES) + 1 + c, b % 16 * PAGE),
             5 => (page(a % SMALL_PAGES), b * 16 + c % 16),
-            6 if b.is_multiple_of(2) => (WILD[a % WILD.len()], LENGTHS[c % LENGTHS.len()]),
+            6 if b.is_multiple_of(2) => (UNMAPPED[a % UNMAPPED.len()], LENGTHS[c % LENGTHS.len()]),
             6 => (page(a % SMALL_PAGES), LENGTHS[c % LENGTHS.len()]),
             _ => {
-                let range = &SPECIAL[a % SPECIAL.len()];
+                let range = &FOREIGN[a % FOREIGN.len()];
                 let from = range.start + b * PAGE % range.len();
                 (from, (range.end - from).min(c % 64 * PAGE))
             }
         };
         Self {
-            what: what % 16,
+            function: function % 16,
             addr,
             len,
-            is_special: place % 8 == 7,
+            is_foreign: place % 8 == 7,
             flags: c_uint::from(flags),
             more: [more, last],
         }
     }
 
-    /// Those pages of the world that are named, in whole or in part.
+    /// Returns the pages of the world that the range covers, in whole or in part.
     fn pages(&self, world: &World) -> Range<usize> {
         let end = self.addr.saturating_add(self.len).min(START + world.len());
         let first = self.addr.max(START);
@@ -105,7 +105,7 @@ impl Call {
         let errno = unsafe { libc::__errno_location() };
         // SAFETY: as above.
         unsafe { *errno = 77 };
-        match self.what {
+        match self.function {
             0 => self.populate(),
             1 => self.populate_with(),
             2 => self.lock(),
@@ -120,8 +120,8 @@ impl Call {
                 return world.write(page, self.more[1].max(1));
             }
             11 => return world.page_out(self.pages(world)),
-            // Others' memory is not given up.
-            _ if self.is_special => {}
+            // Foreign memory must keep its contents.
+            _ if self.is_foreign => {}
             12 => self.lazy_free(world),
             13 => self.mark(world),
             14 => self.discard(world),
@@ -131,32 +131,33 @@ impl Call {
         assert_eq!(unsafe { *errno }, 77, "errno has changed");
     }
 
-    /// Whether pages must be named whole, by the verbs that lose contents.
-    fn check_exact(&self, name: &str, answer: c_int, most: c_int) {
+    /// Checks the result of a verb that loses contents, and so needs whole pages.
+    fn check_whole_pages(&self, name: &str, answer: c_int, max: c_int) {
         if !self.len.is_multiple_of(PAGE) {
             assert_eq!(answer, -libc::EINVAL, "{name}");
         }
-        self.check(name, answer, most);
+        self.check(name, answer, max);
     }
 
-    fn check(&self, name: &str, answer: c_int, most: c_int) {
-        documented::check(name, answer, most);
-        let is_whole = self.addr.is_multiple_of(PAGE) && self.addr.checked_add(self.len).is_some();
+    fn check(&self, name: &str, answer: c_int, max: c_int) {
+        documented::check(name, answer, max);
+        let is_aligned =
+            self.addr.is_multiple_of(PAGE) && self.addr.checked_add(self.len).is_some();
         assert!(
-            is_whole || answer == -libc::EINVAL,
-            "{name}() answers {answer}"
+            is_aligned || answer == -libc::EINVAL,
+            "{name}() returns {answer}"
         );
     }
 
-    /// All but unmapping refuse what is not mapped.
+    /// Checks that a verb, other than unmapping, refuses a range with a hole.
     fn check_holes(&self, name: &str, answer: c_int, world: &World) {
         let pages = self.pages(world);
         let has_hole = pages
             .clone()
             .any(|page| world.pages[page].kind == Kind::Hole);
-        let is_outside = !self.is_special && self.len.div_ceil(PAGE) > pages.len();
+        let is_outside = !self.is_foreign && self.len.div_ceil(PAGE) > pages.len();
         if self.len > 0 && (has_hole || is_outside) {
-            assert!(answer < 0, "{name}() answers {answer} for a hole");
+            assert!(answer < 0, "{name}() returns {answer} for a hole");
         }
     }
 
@@ -197,7 +198,7 @@ impl Call {
         // SAFETY: changes no contents; the options have as many bytes as they say.
         let answer =
             unsafe { tenure_populate_with(self.pointer(), self.len, self.flags % 9, options) };
-        // Options are looked at first.
+        // The options are checked before the range.
         documented::check("tenure_populate_with", answer, 0);
     }
 
@@ -205,10 +206,10 @@ impl Call {
         // SAFETY: changes no contents.
         let answer = unsafe { tenure_mlock(self.pointer(), self.len, self.flags % 4) };
         self.check("tenure_mlock", answer, 0);
-        if answer == 0 && self.is_special {
+        if answer == 0 && self.is_foreign {
             // SAFETY: nothing relies on the lock.
             let answer = unsafe { tenure_munlock(self.pointer(), self.len, 3) };
-            assert_eq!(answer, 0, "what was locked can be unlocked");
+            assert_eq!(answer, 0, "locked memory can be unlocked");
         }
     }
 
@@ -219,13 +220,13 @@ impl Call {
     }
 
     fn lock_all(&self) {
-        // Now and then, for it brings in all that there is; and not for future
-        // mappings where a limit would then keep memory from the fuzzer.
+        // Seldom, because it faults in all memory; and without future mappings if the lock
+        // limit would then make the fuzzer's own mmap() fail.
         if !self.more[0].is_multiple_of(16) {
             let answer = tenure_munlockall(self.flags % 5);
             return documented::check("tenure_munlockall", answer, 0);
         }
-        // SAFETY: asks for a number.
+        // SAFETY: only returns a number.
         let is_root = unsafe { libc::geteuid() } == 0;
         let flags = if is_root {
             self.flags
@@ -273,7 +274,7 @@ impl Call {
         };
         documented::check("tenure_mmap", answer, 0);
         if answer != 0 {
-            assert_eq!(out.addr(), 17, "touched on an error");
+            assert_eq!(out.addr(), 17, "written on an error");
             return;
         }
         assert!(
@@ -285,32 +286,32 @@ impl Call {
     }
 
     fn stats(&self) {
-        let mut room = [0x5a_u8; 1024];
+        let mut buffer = [0x5a_u8; 1024];
         let size = usize::from(self.more[0]) * 4;
         let out: *mut tenure_stats = match self.more[1] {
             0 => ptr::null_mut(),
-            _ => room.as_mut_ptr().cast(),
+            _ => buffer.as_mut_ptr().cast(),
         };
-        // SAFETY: there is room for `size` bytes.
+        // SAFETY: the buffer has space for `size` bytes.
         let answer = unsafe { tenure_stats(out, size) };
         documented::check("tenure_stats", answer, 0);
         assert_eq!(answer == 0, !out.is_null());
-        let untouched = if answer == 0 { size } else { 0 };
-        assert!(room[untouched..].iter().all(|&byte| byte == 0x5a));
+        let written = if answer == 0 { size } else { 0 };
+        assert!(buffer[written..].iter().all(|&byte| byte == 0x5a));
     }
 
     fn unmark(&self, world: &mut World) {
-        const ROOM: usize = 8;
-        let mine = tenure_range {
+        const CAPACITY: usize = 8;
+        let unwritten = tenure_range {
             addr: ptr::null_mut(),
             len: 17,
         };
-        let mut purged = [mine; ROOM];
+        let mut purged = [unwritten; CAPACITY];
         let mut count = 777;
         let [more, last] = self.more;
-        let most = usize::from(more) % ROOM;
-        let has_room = last & 3 != 0;
-        let room = if has_room {
+        let max_purged = usize::from(more) % CAPACITY;
+        let has_array = last & 3 != 0;
+        let array = if has_array {
             purged.as_mut_ptr()
         } else {
             ptr::null_mut()
@@ -320,32 +321,38 @@ impl Call {
         } else {
             ptr::null_mut()
         };
-        // SAFETY: there is room for `most` ranges, or none at all.
-        let answer = unsafe { tenure_mnovolatile(self.pointer(), self.len, room, most, counts) };
-        self.check_exact("tenure_mnovolatile", answer, 1);
-        let told = match () {
-            () if !has_room || answer < 1 => 0,
-            () if counts.is_null() => purged.iter().take_while(|run| **run != mine).count(),
-            () => count.min(most),
+        // SAFETY: the array has space for `max_purged` ranges, or is NULL.
+        let answer =
+            unsafe { tenure_mnovolatile(self.pointer(), self.len, array, max_purged, counts) };
+        self.check_whole_pages("tenure_mnovolatile", answer, 1);
+        let reported = match () {
+            () if !has_array || answer < 1 => 0,
+            () if counts.is_null() => purged.iter().take_while(|run| **run != unwritten).count(),
+            () => count.min(max_purged),
         };
-        assert!(told <= most && purged[told..].iter().all(|run| *run == mine));
+        assert!(reported <= max_purged);
+        assert!(purged[reported..].iter().all(|run| *run == unwritten));
         if answer < 0 || counts.is_null() {
-            assert_eq!(count, 777, "touched");
+            assert_eq!(count, 777, "written");
         } else {
             assert_eq!(count > 0, answer == 1);
         }
         if answer >= 0 {
-            self.unmarked(
+            self.unmark_runs(
                 world,
-                &purged[..told],
-                answer == 1 && told < most.max(1) && !counts.is_null() && count == told,
+                &purged[..reported],
+                answer == 1
+                    && reported < max_purged.max(1)
+                    && !counts.is_null()
+                    && count == reported,
             );
-            self.settle_rest(world, answer);
+            self.unmark_rest(world, answer);
         }
     }
 
-    /// The pages in the runs are lost; if these are all runs, no others are.
-    fn unmarked(&self, world: &mut World, runs: &[tenure_range], are_all: bool) {
+    /// Records that the pages of the runs are purged and, if these are all runs, that no
+    /// others are.
+    fn unmark_runs(&self, world: &mut World, runs: &[tenure_range], are_all: bool) {
         let pages = self.pages(world);
         let mut at = self.addr;
         for run in runs {
@@ -364,17 +371,17 @@ impl Call {
         }
     }
 
-    fn settle_rest(&self, world: &mut World, answer: c_int) {
-        let is_lost = if answer == 0 { Some(false) } else { None };
+    fn unmark_rest(&self, world: &mut World, answer: c_int) {
+        let is_purged = if answer == 0 { Some(false) } else { None };
         for page in self.pages(world) {
-            world.pages[page].unmarked(is_lost);
+            world.pages[page].unmarked(is_purged);
         }
     }
 
     fn purge(&self, world: &mut World) {
-        // SAFETY: what is volatile is the world's.
+        // SAFETY: all volatile memory is the world's.
         let answer = unsafe { tenure_purge(self.pointer(), self.len) };
-        self.check_exact("tenure_purge", answer, 0);
+        self.check_whole_pages("tenure_purge", answer, 0);
         self.check_holes("tenure_purge", answer, world);
         if answer == 0 {
             for page in self.pages(world) {
@@ -384,9 +391,9 @@ impl Call {
     }
 
     fn lazy_free(&self, world: &mut World) {
-        // SAFETY: the world's, or nothing's.
+        // SAFETY: the world's, or not mapped.
         let answer = unsafe { tenure_lazy_free(self.pointer(), self.len) };
-        self.check_exact("tenure_lazy_free", answer, 0);
+        self.check_whole_pages("tenure_lazy_free", answer, 0);
         self.check_holes("tenure_lazy_free", answer, world);
         if answer == 0 {
             for page in self.pages(world) {
@@ -399,7 +406,7 @@ impl Call {
     fn mark(&self, world: &mut World) {
         let priority = c_uint::from(self.more[0]) % 5;
         let (name, answer) = match self.more[1] % 4 {
-            // SAFETY: the world's, or nothing's.
+            // SAFETY: the world's, or not mapped.
             0 => ("tenure_mvolatile", unsafe {
                 tenure_mvolatile(self.pointer(), self.len)
             }),
@@ -408,7 +415,7 @@ impl Call {
                 unsafe { tenure_mvolatile_with(self.pointer(), self.len, priority, self.flags % 3) }
             }),
         };
-        self.check_exact(name, answer, 0);
+        self.check_whole_pages(name, answer, 0);
         self.check_holes(name, answer, world);
         if answer == 0 {
             for page in self.pages(world) {
@@ -419,9 +426,9 @@ impl Call {
     }
 
     fn discard(&self, world: &mut World) {
-        // SAFETY: the world's, or nothing's.
+        // SAFETY: the world's, or not mapped.
         let answer = unsafe { tenure_discard(self.pointer(), self.len) };
-        self.check_exact("tenure_discard", answer, 0);
+        self.check_whole_pages("tenure_discard", answer, 0);
         self.check_holes("tenure_discard", answer, world);
         if answer == 0 {
             for page in self.pages(world) {
@@ -431,9 +438,9 @@ impl Call {
     }
 
     fn unmap(&self, world: &mut World) {
-        // SAFETY: the world's, or nothing's: there is nothing behind it.
+        // SAFETY: the world's, or not mapped: there is nothing behind the world.
         let answer = unsafe { tenure_munmap(self.pointer(), self.len) };
-        self.check_exact("tenure_munmap", answer, 0);
+        self.check_whole_pages("tenure_munmap", answer, 0);
         if answer == 0 {
             for page in self.pages(world) {
                 world.pages[page].unmapped();
@@ -442,7 +449,7 @@ impl Call {
     }
 }
 
-/// Through tenure, which ends what it knows of the world.
+/// Unmaps the world through tenure, which then forgets its marks and locks.
 pub fn unmap_all(world: &mut World) {
     let start = ptr::with_exposed_provenance_mut(START);
     // SAFETY: the world's own.

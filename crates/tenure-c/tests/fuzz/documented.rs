@@ -1,4 +1,4 @@
-//! Which errors the header names for a function.
+//! The errors that the header documents for each function.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 const HEADER: &str = include_str!("../../include/tenure.h");
 
-/// What `mmap()` answers besides, as its own page says.
+/// Further errors of `mmap()`, to whose page the header refers.
 const OF_MMAP: &[c_int] = &[
     libc::EAGAIN,
     libc::EEXIST,
@@ -35,7 +35,7 @@ const NAMES: &[(&str, c_int)] = &[
 
 static DOCUMENTED: LazyLock<BTreeMap<&str, BTreeSet<c_int>>> = LazyLock::new(|| {
     let mut documented = BTreeMap::<&str, BTreeSet<c_int>>::new();
-    // A comment, then the function that it is about.
+    // Each comment precedes its function.
     for text in HEADER.split("/**").skip(1) {
         let Some((comment, code)) = text.split_once("*/") else {
             continue;
@@ -65,12 +65,12 @@ static DOCUMENTED: LazyLock<BTreeMap<&str, BTreeSet<c_int>>> = LazyLock::new(|| 
     documented
 });
 
-/// Asserts that this is an answer that the header names.
-pub fn check(name: &str, answer: c_int, most: c_int) {
+/// Asserts that the header documents this result; `max` is the largest that is no error.
+pub fn check(name: &str, answer: c_int, max: c_int) {
     let is_documented = match answer {
-        0.. => answer <= most,
+        0.. => answer <= max,
         _ => DOCUMENTED[name].contains(&-answer),
     };
-    let says = std::io::Error::from_raw_os_error(-answer);
-    assert!(is_documented, "{name}() answers {answer} ({says})");
+    let error = std::io::Error::from_raw_os_error(-answer);
+    assert!(is_documented, "{name}() returns {answer} ({error})");
 }

@@ -1,8 +1,8 @@
-//! The C interface, called with any addresses, lengths and flags: no call crashes,
-//! every answer is documented, and no byte changes that the call had no right to.
+//! Calls the C interface with any addresses, lengths and flags: no call crashes, every
+//! result is documented, and each call changes only the bytes that it may change.
 //!
-//! What loses contents is given memory of the world's, or addresses where nothing
-//! can be: the fuzzer's own memory is named to the other calls only.
+//! Calls that lose contents get memory of the [`World`], or addresses where nothing can be
+//! mapped; only the other calls get the fuzzer's own memory.
 
 mod call;
 mod documented;
@@ -17,7 +17,7 @@ thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
 }
 
-/// The calls of one input: eight bytes are one.
+/// Makes the calls of one input: eight bytes are one call.
 pub fn c_interface(data: &[u8]) {
     WORLD.with_borrow_mut(|world| {
         let world = world.get_or_insert_with(World::new);

@@ -1,4 +1,4 @@
-//! Memory of every kind at addresses of its own, and what each page may hold.
+//! Memory of every kind at addresses of its own, and the contents that each page may have.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -8,8 +8,8 @@ use libc::{MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_SHARED};
 use libc::{PROT_NONE, PROT_READ, PROT_WRITE};
 
 pub const PAGE: usize = 4096;
-/// Far from where the kernel puts what it is given no address for, so that nobody
-/// else's memory comes into the holes, or behind the end.
+/// Far from the addresses that the kernel picks by itself, so that no other memory is
+/// mapped in the holes or behind the end.
 pub const START: usize = 1 << 45;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,8 @@ pub enum Kind {
 
 use Kind::*;
 
-/// What lies where, in pages. The last is large enough to be carried off.
+/// The kinds of memory in order, with their lengths in pages. The last part is large enough
+/// for a deferred free.
 const LAYOUT: [(Kind, usize); 16] = [
     (Anonymous, 4),
     (NoAccess, 2),
@@ -46,21 +47,21 @@ const LAYOUT: [(Kind, usize); 16] = [
     (Anonymous, 1100),
 ];
 
-/// How many pages the file of the private mapping has.
+/// The length of the privately mapped file, in pages.
 const FILE_PAGES: usize = 2;
-/// The last part is looked at here and there only.
+/// Of the pages behind these, only each `SAMPLED`th is checked.
 pub const SMALL_PAGES: usize = 48;
-const LOOKED_AT: usize = 64;
+const SAMPLED: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     pub kind: Kind,
     fill: u8,
     pub is_volatile: bool,
-    /// What may be found.
+    // The states that are allowed.
     may_be_kept: bool,
     may_be_zeros: bool,
-    may_be_gone: bool,
+    may_be_unreadable: bool,
 }
 
 pub struct World {
@@ -72,10 +73,10 @@ pub struct World {
 }
 
 fn memfd(pages: usize) -> OwnedFd {
-    // SAFETY: the name is a C string; the answer is checked.
+    // SAFETY: the name is a C string.
     let fd = unsafe { libc::memfd_create(c"tenure-fuzz".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0, "memfd_create");
-    // SAFETY: just opened, and nobody else's.
+    // SAFETY: just opened, and owned by no other value.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     File::from(fd.try_clone().unwrap())
         .set_len((pages * PAGE) as u64)
@@ -101,12 +102,12 @@ impl World {
         world
     }
 
-    /// All addresses, mapped or not.
+    /// The length of the world in bytes, mapped or not.
     pub fn len(&self) -> usize {
         self.pages.len() * PAGE
     }
 
-    /// Maps everything anew. Nothing is mapped there.
+    /// Maps all parts. None may be mapped.
     pub fn map(&mut self) {
         self.pages.clear();
         for (kind, count) in LAYOUT {
@@ -144,12 +145,12 @@ impl World {
             );
         }
         for index in first..first + count {
-            let is_there = match kind {
+            let is_backed = match kind {
                 Hole => false,
                 PrivateFile => index - first < FILE_PAGES,
                 _ => true,
             };
-            let is_touched = is_looked_at(index) && is_there && kind != PrivateFile;
+            let is_touched = is_checked(index) && is_backed && kind != PrivateFile;
             let fill = match kind {
                 PrivateFile => 0xf1,
                 _ if is_touched => 1 + (index % 200) as u8,
@@ -163,9 +164,9 @@ impl World {
                 kind,
                 fill,
                 is_volatile: false,
-                may_be_kept: is_there,
+                may_be_kept: is_backed,
                 may_be_zeros: false,
-                may_be_gone: !is_there || kind == NoAccess,
+                may_be_unreadable: !is_backed || kind == NoAccess,
             });
         }
         let access = match kind {
@@ -173,17 +174,17 @@ impl World {
             NoAccess => PROT_NONE,
             _ => return,
         };
-        // SAFETY: mapped above; nobody has references into it.
+        // SAFETY: mapped above; there are no references into it.
         let answer = unsafe { libc::mprotect(at.cast(), count * PAGE, access) };
         assert_eq!(answer, 0);
     }
 
-    /// Compares all of it with what may be there.
+    /// Asserts that each page has contents that it may have.
     pub fn check(&self, call: &dyn std::fmt::Debug) {
-        for index in (0..self.pages.len()).filter(|&index| is_looked_at(index)) {
+        for index in (0..self.pages.len()).filter(|&index| is_checked(index)) {
             let page = self.pages[index];
             let is_right = match self.read(index) {
-                None => page.may_be_gone,
+                None => page.may_be_unreadable,
                 Some(found) => {
                     found == page.fill && page.may_be_kept || found == 0 && page.may_be_zeros
                 }
@@ -196,7 +197,7 @@ impl World {
         }
     }
 
-    /// What a page is filled with; `None` if it cannot be read.
+    /// Returns the byte that fills a page; `None` if the page cannot be read.
     fn read(&self, index: usize) -> Option<u8> {
         let mut bytes = [0; PAGE];
         self.memory
@@ -205,12 +206,12 @@ impl World {
         let first = bytes[0];
         assert_eq!(
             bytes, [first; PAGE],
-            "page {index} has more than one content"
+            "page {index} is not filled with one byte"
         );
         Some(first)
     }
 
-    /// Writes to a page, if the program could.
+    /// Fills a page, if the program could.
     pub fn write(&mut self, index: usize, fill: u8) {
         let page = &mut self.pages[index];
         if page.kind != Anonymous {
@@ -220,28 +221,28 @@ impl World {
             .memory
             .write_all_at(&[fill; PAGE], (START + index * PAGE) as u64);
         if written.is_err() {
-            assert!(page.may_be_gone, "page {index} cannot be written");
+            assert!(page.may_be_unreadable, "page {index} cannot be written");
             return;
         }
         page.fill = fill;
         page.may_be_kept = true;
         page.may_be_zeros = false;
-        page.may_be_gone = page.is_volatile;
+        page.may_be_unreadable = page.is_volatile;
     }
 
-    /// Has the kernel take what it may.
+    /// Lets the kernel reclaim and purge the pages that it may.
     pub fn page_out(&self, range: Range<usize>) {
         let at = ptr::with_exposed_provenance_mut(START + range.start * PAGE);
-        // SAFETY: loses nothing that was not given up; what is refused is left.
+        // SAFETY: MADV_PAGEOUT loses only contents that are lazily free.
         unsafe { libc::madvise(at, range.len() * PAGE, libc::MADV_PAGEOUT) };
     }
 }
 
-fn is_looked_at(index: usize) -> bool {
-    index < SMALL_PAGES || index.is_multiple_of(LOOKED_AT)
+fn is_checked(index: usize) -> bool {
+    index < SMALL_PAGES || index.is_multiple_of(SAMPLED)
 }
 
-/// What a call that succeeded does to a page of its range.
+/// The effects of a call that succeeded on a page of its range.
 impl Page {
     pub fn is_private_memory(self) -> bool {
         matches!(self.kind, Anonymous | ReadOnly | NoAccess)
@@ -250,26 +251,26 @@ impl Page {
     pub fn unmapped(&mut self) {
         self.kind = Hole;
         self.is_volatile = false;
-        (self.may_be_kept, self.may_be_zeros, self.may_be_gone) = (false, false, true);
+        (self.may_be_kept, self.may_be_zeros, self.may_be_unreadable) = (false, false, true);
     }
 
     pub fn discarded(&mut self) {
         if self.is_private_memory() {
             self.is_volatile = false;
             (self.may_be_kept, self.may_be_zeros) = (false, true);
-            self.may_be_gone = self.kind == NoAccess;
+            self.may_be_unreadable = self.kind == NoAccess;
         }
     }
 
     pub fn lazily_freed(&mut self) {
         self.may_be_zeros = true;
         self.is_volatile = false;
-        self.may_be_gone = self.kind == NoAccess;
+        self.may_be_unreadable = self.kind == NoAccess;
     }
 
     pub fn marked(&mut self) {
         self.is_volatile = true;
-        self.may_be_gone = true;
+        self.may_be_unreadable = true;
     }
 
     pub fn purged(&mut self) {
@@ -278,15 +279,15 @@ impl Page {
         }
     }
 
-    /// `is_lost` is `None` where the call has not said.
-    pub fn unmarked(&mut self, is_lost: Option<bool>) {
-        if is_lost == Some(true) {
-            assert!(self.is_volatile, "{self:?} cannot have been lost");
+    /// `is_purged` is `None` where the call has not reported it.
+    pub fn unmarked(&mut self, is_purged: Option<bool>) {
+        if is_purged == Some(true) {
+            assert!(self.is_volatile, "{self:?} cannot have been purged");
             self.may_be_kept = false;
         }
         if self.is_volatile {
-            self.may_be_zeros |= is_lost != Some(false);
-            self.may_be_gone = false;
+            self.may_be_zeros |= is_purged != Some(false);
+            self.may_be_unreadable = false;
             self.is_volatile = false;
         }
     }

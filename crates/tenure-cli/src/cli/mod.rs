@@ -1,26 +1,15 @@
 //! The command line: help, man pages and completions all come from here.
 
-mod bench;
 mod doctor;
-mod report;
 mod run;
-mod soak;
 mod stat;
 
 use clap::{Parser, Subcommand};
+use tenure_bench::{BenchArguments, EXIT_STATUS, ReportArguments};
 
-pub use self::bench::{BenchArguments, ExperimentName};
 pub use self::doctor::DoctorArguments;
-pub use self::report::ReportArguments;
 pub use self::run::RunArguments;
-pub use self::soak::SoakArguments;
 pub use self::stat::StatArguments;
-
-const EXIT_STATUS: &str = "\
-Exit status:
-  0  done (also when whoever reads the output has closed it)
-  1  something failed; one line on standard error says what
-  2  the command line was wrong";
 
 /// Control over the life of memory on stock Linux
 ///
@@ -30,7 +19,7 @@ Exit status:
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, after_help = EXIT_STATUS)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -42,6 +31,5 @@ pub enum Command {
     Doctor(DoctorArguments),
     Report(ReportArguments),
     Run(RunArguments),
-    Soak(SoakArguments),
     Stat(StatArguments),
 }

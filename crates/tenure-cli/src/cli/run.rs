@@ -1,4 +1,4 @@
-//! `tenure run`: its arguments, from the table that the preloaded library reads too.
+//! The arguments of `tenure run`, from the table that the preloaded library also reads.
 
 use std::ffi::OsString;
 
@@ -10,37 +10,37 @@ const ABOUT: &str = "Run a program with tenure under it";
 const LONG_ABOUT: &str = "\
 Run a program with tenure under it, unmodified
 
-The program and all that it runs get libtenure_preload.so by LD_PRELOAD, before what \
-that names already, and the options by the environment; each can also be set there. The \
-library stands between a program and its C library, does there what the options say, and \
-nothing without any. Where it is in doubt, or refused, what happens is what happens \
-without it.
+The program and its children get libtenure_preload.so through LD_PRELOAD, ahead of the \
+libraries that LD_PRELOAD names already, and the options through environment variables, \
+which can also be set directly. The library intercepts calls of the C library as the \
+options say; without options it changes nothing. Where tenure cannot serve a call, or the \
+kernel refuses, the library calls the C library's function.
 
-The library cannot be put under statically linked programs, programs of another processor \
-or C library, and programs that get rights by being run (set-user-ID, set-group-ID, file \
-capabilities): run says so. When a program runs such others, they run without it, and so \
-do those that get an environment without these variables.
+The loader cannot preload into statically linked programs, programs for another processor \
+or C library, and programs that gain rights when they are run (set-user-ID, set-group-ID, \
+file capabilities); run refuses these with a message. When the program itself runs such a \
+program, or one with an environment without these variables, that one runs without tenure.
 
-Threads of tenure's may come to be in the program; they take no signals. So a signal handler \
-must not call fork where it may have interrupted malloc, as in any program with threads. \
-Addresses that the program has unmapped may be in use by tenure or by others: it must not \
-unmap them again, or map over them. Blocks of tenure's heap are known to malloc's own \
-functions, not to those that an allocator has besides (mallocx, sdallocx). AddressSanitizer \
-wants to be loaded first, and refuses to run.";
+tenure may start threads in the program; they block all signals. As in any program with \
+threads, a signal handler that may have interrupted malloc must not call fork. tenure or \
+others may use addresses that the program has unmapped: the program must not unmap them \
+again, or map over them. Blocks of tenure's heap are valid for the standard malloc \
+functions, but not for those of one allocator (mallocx, sdallocx). AddressSanitizer must be \
+loaded first, and refuses to run.";
 
 const EXIT_STATUS: &str = "\
 Exit status:
   125  tenure itself failed, or the command line was wrong
-  126  COMMAND was found but cannot be run, or not with the library
+  126  COMMAND was found but cannot be run, or not with the library preloaded
   127  COMMAND was not found
-  Else that of COMMAND, which takes tenure's place.";
+  else that of COMMAND, which replaces the tenure process";
 
 const COMMAND: &str = "command";
 
 /// Run a program with tenure under it
 #[derive(Debug)]
 pub struct RunArguments {
-    /// The options that were given, each with the value for its variable.
+    /// The given options, each with the value of its environment variable.
     pub settings: Vec<(&'static OptionRow, OsString)>,
     /// The command and its arguments.
     pub command: Vec<OsString>,
@@ -99,9 +99,9 @@ fn checked(row: &OptionRow, text: &str) -> Result<String, String> {
     }
     Err(match row.kind {
         Kind::Word(word) => format!("the only value is {word}"),
-        Kind::Switch => "0 or 1 is wanted".to_owned(),
-        Kind::Size { least_bytes } => {
-            format!("a size of at least {least_bytes} bytes is wanted, such as 65536, 64K or 4M")
+        Kind::Switch => "give 0 or 1".to_owned(),
+        Kind::Size { min_bytes } => {
+            format!("give a size of at least {min_bytes} bytes, such as 65536, 64K or 4M")
         }
     })
 }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn options_become_variables() {
+    fn options_set_their_environment_variables() {
         let all = [
             "--heap",
             "--heap-threshold=64K",
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_command_is_its_own() {
+    fn arguments_after_the_command_are_its_own() {
         let arguments = run(&["--heap", "ls", "--heap", "--", "-l"]).unwrap();
         assert_eq!(arguments.settings.len(), 1);
         assert_eq!(arguments.command, ["ls", "--heap", "--", "-l"]);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_are_refused() {
+    fn values_that_no_option_accepts_are_refused() {
         for line in [
             &["--munmap=later", "true"][..],
             &["--munmap", "background", "true"],

@@ -1,25 +1,25 @@
-//! `tenure stat`: its arguments.
+//! The arguments of `tenure stat`.
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::{ArgGroup, Args};
 
-use super::EXIT_STATUS;
+use tenure_bench::EXIT_STATUS;
 
 /// Show how much memory processes or a cgroup really use
 ///
-/// RSS counts pages that were freed lazily (MADV_FREE) until the kernel takes
-/// them, so that a program can look as if it leaked what is as good as free. The
-/// table shows both, and RSS without what is lazily free. PSS is RSS with each
-/// shared page divided among those who share it; swapped, locked (what
-/// RLIMIT_MEMLOCK is charged with) and transparent huge pages follow, and hugetlb
-/// pages, which RSS leaves out, where there are any.
+/// RSS counts lazily freed pages (MADV_FREE) until the kernel reclaims them, so
+/// that a program can seem to leak memory that is as good as free. The table
+/// shows RSS, the lazily free pages, and RSS without them. PSS is RSS with each
+/// shared page divided among the processes that share it. Swapped pages, locked
+/// pages (as RLIMIT_MEMLOCK counts them) and transparent huge pages follow, and
+/// hugetlb pages, which RSS leaves out, where there are any.
 ///
-/// For this the kernel looks at every page of the process: about 30 ms for
-/// each GiB. It marks lazily free pages 31 at a time on each CPU, and those that
-/// wait are not counted yet.
+/// To count, the kernel visits every page of the process: about 30 ms for each
+/// GiB. Each CPU collects lazily freed pages in batches of 31, and pages in a
+/// batch that is not full are not counted yet.
 ///
-/// Another user's processes may be looked at by root, or with CAP_SYS_PTRACE.
+/// To see other users' processes, run the command as root or with CAP_SYS_PTRACE.
 #[derive(Args, Debug)]
 #[command(
     after_help = EXIT_STATUS,
@@ -34,19 +34,19 @@ pub struct StatArguments {
     pub pids: Vec<u32>,
 
     /// Show a memory cgroup, version 1 or 2, and the processes in it and below: a
-    /// folder, or a path as in /proc/PID/cgroup. What is lazily free is the sum
-    /// over the processes that may be looked at; the cgroup's own figures count it
-    /// as anonymous memory and, on the kernel's lists, as inactive file pages
+    /// folder, or a path as in /proc/PID/cgroup. "lazily free" is the sum over the
+    /// processes that may be read; the cgroup's own figures count these pages as
+    /// anonymous memory and, on the kernel's lists, as inactive file pages
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<PathBuf>,
 
     /// Print JSON and nothing else on standard output: one document, or with
-    /// --watch one on each line. Figures that the kernel does not tell are null
+    /// --watch one on each line. Figures that the kernel does not report are null
     #[arg(long)]
     pub json: bool,
 
-    /// Show it anew every SECONDS, in place on a terminal, until the processes
-    /// have ended (then the exit status is 0), the cgroup is gone, or Ctrl-C
+    /// Repeat every SECONDS, in place on a terminal, until the processes have ended
+    /// or the cgroup is gone (then the exit status is 0), or Ctrl-C
     #[arg(
         long,
         value_name = "SECONDS",
@@ -59,11 +59,11 @@ pub struct StatArguments {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    /// A look costs the processes time, too.
-    const LEAST: f64 = 0.01;
+    /// Reading the figures takes the processes time, too.
+    const MIN_SECONDS: f64 = 0.01;
     match text.parse() {
-        Ok(seconds @ LEAST..=1e6) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("a number of seconds, at least {LEAST}, is wanted")),
+        Ok(seconds @ MIN_SECONDS..=1e6) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("give a number of seconds, at least {MIN_SECONDS}")),
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn something_to_show_is_needed() {
+    fn arguments_without_a_process_or_cgroup_are_refused() {
         assert!(stat(&[]).is_none());
         assert!(stat(&["--json"]).is_none());
         assert!(stat(&["0"]).is_none());
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn watching_has_an_interval() {
+    fn watch_interval_defaults_to_2_s_and_is_bounded() {
         let watch = |line: &[&str]| stat(line).map(|arguments| arguments.watch);
         assert_eq!(watch(&["1"]), Some(None));
         assert_eq!(watch(&["--watch", "1"]), Some(Some(Duration::from_secs(2))));

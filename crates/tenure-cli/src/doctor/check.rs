@@ -1,21 +1,21 @@
-//! One line of the answer.
+//! One line of the report.
 
 use serde::Serialize;
 
-/// How much of it is there.
+/// How far a check is satisfied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// All that tenure wants.
+    /// Everything that tenure uses is there.
     Ok,
-    /// It works, but slower, with less memory, or in another way.
+    /// tenure works, but slower, with less memory, or in another way.
     Limited,
-    /// Calls that need it answer with an error.
+    /// Calls that need it fail.
     Missing,
 }
 
 impl Status {
-    /// Returns the word for it.
+    /// Returns the word in the report.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -28,21 +28,21 @@ impl Status {
 /// Something that changes what tenure does.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Check {
-    /// What it concerns first of all.
+    /// The verb, or the other part of tenure, that it concerns most.
     pub verb: &'static str,
-    /// What was looked at.
+    /// The feature or limit.
     pub name: &'static str,
     pub status: Status,
-    /// What was found.
+    /// Its state here.
     pub found: String,
-    /// What tenure therefore does.
+    /// The behaviour of tenure that follows.
     pub effect: String,
-    /// What to change for more.
+    /// How the user can get more.
     pub remedy: Option<String>,
 }
 
 impl Check {
-    /// Makes a line for something that is there.
+    /// Makes a check that is ok.
     pub fn ok(
         verb: &'static str,
         name: &'static str,
@@ -59,7 +59,7 @@ impl Check {
         }
     }
 
-    /// Makes it something that is there in part.
+    /// Makes it limited, with a remedy.
     pub fn limited(self, remedy: impl Into<String>) -> Self {
         Self {
             status: Status::Limited,
@@ -67,7 +67,7 @@ impl Check {
         }
     }
 
-    /// Makes it something that is not there.
+    /// Makes it missing, with a remedy.
     pub fn missing(self, remedy: impl Into<String>) -> Self {
         Self {
             status: Status::Missing,
@@ -75,7 +75,7 @@ impl Check {
         }
     }
 
-    /// Says what to change, where that is a matter of choice.
+    /// Adds a remedy that is a matter of choice.
     pub fn with_remedy(self, remedy: impl Into<String>) -> Self {
         Self {
             remedy: Some(remedy.into()),

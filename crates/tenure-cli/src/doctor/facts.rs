@@ -1,4 +1,4 @@
-//! What there is to know of the machine and of this process's place in it.
+//! The facts about the machine, and about this process's limits and rights.
 
 use std::{env, fs, path::Path, str::FromStr, thread, time::Duration};
 
@@ -10,19 +10,19 @@ use rustix::{
     thread::{CapabilitySet, capabilities},
 };
 use tenure::{
-    Error, Features, Room, Stats,
-    pressure::{Look, StallSource},
+    Error, Features, Headroom, Stats,
+    pressure::{Snapshot, StallSource},
     teardown,
 };
 
-/// All that the answer follows from. What could not be found out is `None`.
+/// Everything that the checks depend on. A fact that could not be read is `None`.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The release of the kernel.
     pub kernel: String,
     pub virtual_machine: bool,
     pub container: bool,
-    /// What the kernel has, by trying.
+    /// The kernel's features, found by trying them.
     pub features: Features,
     /// Features that TENURE_WITHOUT names.
     pub without: Vec<String>,
@@ -30,11 +30,11 @@ pub struct Facts {
     pub proc: bool,
     /// A seccomp filter is in force.
     pub seccomp: bool,
-    /// RLIMIT_MEMLOCK does not hold.
+    /// RLIMIT_MEMLOCK does not apply.
     pub may_lock_anything: bool,
-    /// Within which time the kernel reports stalls by itself.
+    /// Within which time a PSI trigger reports stalls.
     pub stall_trigger: Result<Duration, Errno>,
-    /// Whose stalls it tells about.
+    /// Whose stalls it reports.
     pub stall_source: StallSource,
     /// CAP_SYS_PTRACE.
     pub may_trace_anything: bool,
@@ -56,7 +56,7 @@ pub struct Facts {
     pub huge_page_defrag: Option<String>,
     /// Free huge pages of 2 MiB in the hugetlb pool.
     pub free_hugetlb_pages: Option<u64>,
-    pub room: Result<Room, Error>,
+    pub headroom: Result<Headroom, Error>,
     pub swap_bytes: Option<u64>,
     /// Whether /proc/self/pagemap can be opened.
     pub pagemap: Result<(), Errno>,
@@ -64,10 +64,10 @@ pub struct Facts {
     pub userfaultfd_device: Result<(), Errno>,
     /// kernel.yama.ptrace_scope.
     pub ptrace_scope: Option<u8>,
-    /// Whether others could find this process's counters.
+    /// Whether other processes could read this process's counters.
     pub counters_have_a_page: bool,
     pub teardown: Result<(), Error>,
-    /// Whether a process may ask if it is alone with its memory.
+    /// Whether unshare(CLONE_VM) is allowed, which tells whether memory is shared.
     pub unshare: Result<(), Errno>,
 }
 
@@ -79,16 +79,16 @@ pub struct Limit {
 }
 
 impl Facts {
-    /// Looks at this machine.
+    /// Reads and tries this machine.
     pub fn gather() -> Self {
         let status = fs::read_to_string("/proc/self/status");
         let without = env::var("TENURE_WITHOUT").unwrap_or_default();
         let first_namespace = is_in_first_user_namespace();
-        // Makes the page of counters, if it can be made.
+        // Creates the page of counters, where that is possible.
         tenure::stats();
         let allowed = rustix::thread::sched_getaffinity(None);
-        let (stall_trigger, stall_source) = match Look::now() {
-            Ok(look) => (look.trigger, look.stall_source),
+        let (stall_trigger, stall_source) = match Snapshot::now() {
+            Ok(snapshot) => (snapshot.trigger, snapshot.stall_source),
             Err(_) => (Err(Errno::NOENT), StallSource::Nothing),
         };
         Self {
@@ -119,7 +119,7 @@ impl Facts {
             huge_pages: chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
             huge_page_defrag: chosen("/sys/kernel/mm/transparent_hugepage/defrag"),
             free_hugetlb_pages: number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
-            room: Room::now(),
+            headroom: Headroom::now(),
             swap_bytes: Meminfo::current().ok().map(|info| info.swap_total),
             pagemap: access("/proc/self/pagemap", Access::READ_OK),
             userfaultfd_device: access("/dev/userfaultfd", Access::READ_OK | Access::WRITE_OK),
@@ -132,11 +132,15 @@ impl Facts {
 
     /// Whether the kernel's version is at least this one.
     pub fn is_since(&self, version: (u32, u32)) -> bool {
-        let mut numbers = self.kernel.split(|c: char| !c.is_ascii_digit());
-        let mut number = || numbers.next().and_then(|digits| digits.parse().ok());
-        let of_kernel: (u32, u32) = (number().unwrap_or(0), number().unwrap_or(0));
-        of_kernel >= version
+        version_of(&self.kernel) >= version
     }
+}
+
+/// Returns the major and minor number of a kernel's release.
+fn version_of(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|digits| digits.parse().ok());
+    (number().unwrap_or(0), number().unwrap_or(0))
 }
 
 fn limit(resource: Resource) -> Limit {
@@ -151,7 +155,7 @@ fn has_capability(wanted: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
 }
 
-/// Capabilities of another one do not count for limits.
+/// Only in the first user namespace do capabilities lift limits.
 fn is_in_first_user_namespace() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])
@@ -168,7 +172,7 @@ fn number<T: FromStr>(file: &str) -> Option<T> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// The word in brackets: `always [madvise] never`.
+/// Returns the word in brackets: `always [madvise] never`.
 fn chosen(file: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let (_, rest) = text.split_once('[')?;
@@ -193,22 +197,22 @@ fn is_virtual_machine() -> bool {
 }
 
 fn is_container() -> bool {
-    // Docker's and Podman's mark; systemd and others set the variable.
+    // Docker and Podman make these files; systemd and others set the variable.
     let marks = ["/.dockerenv", "/run/.containerenv"];
     marks.iter().any(|mark| Path::new(mark).exists()) || env::var_os("container").is_some()
 }
 
-/// Makes a helper for this process, which then is ended.
+/// Enables tear-down for this process, and disables it.
 fn try_teardown() -> Result<(), Error> {
     teardown::enable()?;
     teardown::disable();
     Ok(())
 }
 
-/// Asks what the helper asks before it frees memory.
+/// Makes the call with which the helper finds out whether it may free memory.
 fn try_unshare() -> Result<(), Errno> {
-    // SAFETY: the kernel refuses it (EINVAL) to whoever shares the memory, and
-    // for who does not it changes nothing.
+    // SAFETY: the kernel refuses the call (EINVAL) to a task that shares its memory with
+    // another, and changes nothing for any other task.
     match unsafe { libc::unshare(libc::CLONE_VM) } {
         0 => Ok(()),
         _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {
@@ -222,33 +226,33 @@ fn try_unshare() -> Result<(), Errno> {
 mod tests {
     use super::*;
 
+    /// The only test that gathers facts, because tear-down is enabled meanwhile.
     #[test]
-    fn this_machine_can_be_looked_at() {
+    fn facts_of_this_machine_are_plausible() {
         let facts = Facts::gather();
         assert!(facts.proc && facts.is_since((4, 0)), "{facts:?}");
         assert!(facts.cpus >= 1 && facts.cpus <= facts.cpus_allowed);
         assert!(facts.max_map_count > Some(0));
-        assert!(facts.room.unwrap().bytes > 0);
+        assert!(facts.headroom.unwrap().bytes > 0);
         assert!(facts.counters_have_a_page);
         assert!(!teardown::is_enabled());
     }
 
     #[test]
-    fn versions_are_compared_by_number() {
-        let mut facts = Facts::gather();
-        for (kernel, version, is) in [
-            ("5.4.0-150-generic", (5, 14), false),
-            ("5.14.0", (5, 4), true),
-            ("6.11+deb13", (6, 11), true),
-            ("weird", (2, 6), false),
+    fn kernel_versions_are_compared_by_number() {
+        for (release, version) in [
+            ("5.4.0-150-generic", (5, 4)),
+            ("5.14.0", (5, 14)),
+            ("6.11+deb13", (6, 11)),
+            ("weird", (0, 0)),
         ] {
-            facts.kernel = kernel.to_owned();
-            assert_eq!(facts.is_since(version), is, "{kernel}");
+            assert_eq!(version_of(release), version, "{release}");
         }
+        assert!(version_of("5.4.0") < (5, 14) && version_of("5.14.0") > (5, 4));
     }
 
     #[test]
-    fn the_mode_of_seccomp_is_its_own_line() {
+    fn seccomp_mode_is_read_from_its_own_line() {
         assert!(has_seccomp_filter(
             "Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"
         ));
@@ -256,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_counted_by_name() {
+    fn numa_nodes_are_counted_by_name() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(numa_nodes(folder.path()), 1);
         for name in ["node0", "node1", "node12", "nodes", "online"] {

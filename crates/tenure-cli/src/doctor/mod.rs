@@ -1,4 +1,4 @@
-//! `tenure doctor`: what tenure can do here, and why not more.
+//! `tenure doctor`: the features and limits of this place, and what they mean for tenure.
 
 mod check;
 mod checks;
@@ -18,10 +18,10 @@ use self::{
 };
 use crate::cli::DoctorArguments;
 
-/// The exit status when not everything is there.
+/// The exit status when a check is not ok.
 const NOT_EVERYTHING: u8 = 3;
 
-/// What is printed, as JSON or for a person.
+/// The output, as JSON or text.
 #[derive(Debug, Serialize)]
 struct Report {
     tenure_version: &'static str,
@@ -33,7 +33,7 @@ struct Report {
     checks: Vec<Check>,
 }
 
-/// Looks at this machine, prints what was found, and returns the exit status.
+/// Checks this machine, prints the report, and returns the exit status.
 pub fn run(arguments: &DoctorArguments, out: &mut impl Write) -> Result<ExitCode> {
     let report = Report::new(&Facts::gather());
     if arguments.json {

@@ -1,9 +1,9 @@
-//! The answer for machines that are made up.
+//! The reports of invented machines.
 
 use std::time::Duration;
 
 use rustix::io::Errno;
-use tenure::{Error, Features, MemoryCgroup, Room, RoomBound, pressure::StallSource};
+use tenure::{Error, Features, Headroom, HeadroomLimit, MemoryCgroup, pressure::StallSource};
 
 use super::{
     Report,
@@ -18,7 +18,7 @@ const UNLIMITED: Limit = Limit {
     hard: None,
 };
 
-/// A machine that has everything, whatever the one has that runs the test.
+/// Returns the facts of a machine that has everything, whatever this one has.
 fn everything() -> Facts {
     let mut features = Features::get().clone();
     features.madv_populate = Ok(());
@@ -55,9 +55,9 @@ fn everything() -> Facts {
         huge_pages: Some("madvise".to_owned()),
         huge_page_defrag: Some("madvise".to_owned()),
         free_hugetlb_pages: Some(0),
-        room: Ok(Room {
+        headroom: Ok(Headroom {
             bytes: 3 << 30,
-            bound: RoomBound::MemAvailable,
+            limit: HeadroomLimit::MemAvailable,
         }),
         swap_bytes: Some(0),
         pagemap: Ok(()),
@@ -69,21 +69,21 @@ fn everything() -> Facts {
     }
 }
 
-/// The lines that are not ok.
-fn complaints(facts: &Facts) -> Vec<Check> {
+/// Returns the checks that are not ok.
+fn not_ok(facts: &Facts) -> Vec<Check> {
     let checks = checks::all(facts).into_iter();
     checks.filter(|check| check.status != Status::Ok).collect()
 }
 
-/// What of them is asserted: verb, name and status.
+/// Returns the verb, name and status of each check.
 fn named(checks: &[Check]) -> Vec<(&str, &str, Status)> {
     let name = |check: &Check| (check.verb, check.name, check.status);
     checks.iter().map(name).collect()
 }
 
-/// The one line of the name, which is not ok.
-fn complaint(facts: &Facts, name: &str) -> Check {
-    let mut found = complaints(facts);
+/// Returns the only check of a name, which must not be ok.
+fn only_not_ok(facts: &Facts, name: &str) -> Check {
+    let mut found = not_ok(facts);
     found.retain(|check| check.name == name);
     assert_eq!(found.len(), 1, "{name}: {found:?}");
     found.remove(0)
@@ -94,15 +94,15 @@ fn remedy(check: &Check) -> &str {
 }
 
 #[test]
-fn where_everything_is_there_nothing_is_complained_of() {
+fn machine_with_everything_is_ok() {
     let report = Report::new(&everything());
-    assert_eq!(complaints(&everything()), []);
+    assert_eq!(not_ok(&everything()), []);
     assert!(report.everything_is_there);
     assert!(text::text(&report).ends_with("\nEverything is there.\n"));
 }
 
 #[test]
-fn every_complaint_says_what_to_change_and_names_stand_once() {
+fn checks_that_are_not_ok_have_remedies_and_unique_names() {
     let mut facts = everything();
     let mut features = facts.features.clone();
     features.madv_populate = Err(Errno::INVAL);
@@ -122,7 +122,7 @@ fn every_complaint_says_what_to_change_and_names_stand_once() {
         errno: Errno::AGAIN,
     });
     facts.counters_have_a_page = false;
-    let found = complaints(&facts);
+    let found = not_ok(&facts);
     assert!(found.len() >= 13, "{found:?}");
     for check in &found {
         assert!(check.remedy.is_some(), "{check:?}");
@@ -136,7 +136,7 @@ fn every_complaint_says_what_to_change_and_names_stand_once() {
 }
 
 #[test]
-fn a_container_as_docker_makes_it() {
+fn docker_container_lacks_userfaultfd_and_limits_three() {
     let mut facts = everything();
     facts.container = true;
     facts.seccomp = true;
@@ -149,15 +149,15 @@ fn a_container_as_docker_makes_it() {
         soft: Some(8 << 20),
         hard: Some(8 << 20),
     };
-    facts.room = Ok(Room {
+    facts.headroom = Ok(Headroom {
         bytes: 100 << 20,
-        bound: RoomBound::Cgroup {
+        limit: HeadroomLimit::Cgroup {
             path: "/sys/fs/cgroup".into(),
             limit_bytes: 256 << 20,
             used_bytes: 156 << 20,
         },
     });
-    let found = complaints(&facts);
+    let found = not_ok(&facts);
     assert_eq!(
         named(&found),
         [
@@ -167,7 +167,7 @@ fn a_container_as_docker_makes_it() {
             ("pressure", "PSI", Status::Limited),
         ]
     );
-    let userfaultfd = complaint(&facts, "userfaultfd");
+    let userfaultfd = only_not_ok(&facts, "userfaultfd");
     assert!(
         userfaultfd
             .effect
@@ -175,7 +175,7 @@ fn a_container_as_docker_makes_it() {
     );
     assert!(remedy(&userfaultfd).contains("seccomp"), "{userfaultfd:?}");
     assert!(remedy(&userfaultfd).contains("--device /dev/userfaultfd"));
-    let memlock = complaint(&facts, "RLIMIT_MEMLOCK");
+    let memlock = only_not_ok(&facts, "RLIMIT_MEMLOCK");
     assert!(memlock.effect.contains("up to 8 MiB"), "{memlock:?}");
     assert!(!remedy(&memlock).contains("ulimit -l 8192"), "{memlock:?}");
     let report = Report::new(&facts);
@@ -187,7 +187,7 @@ fn a_container_as_docker_makes_it() {
 }
 
 #[test]
-fn an_old_kernel_says_since_when() {
+fn old_kernel_is_told_the_versions_it_needs() {
     let mut facts = everything();
     facts.kernel = "5.4.0-150-generic".to_owned();
     facts.features.madv_populate = Err(Errno::INVAL);
@@ -210,7 +210,7 @@ fn an_old_kernel_says_since_when() {
         ("MREMAP_DONTUNMAP", Status::Limited, "5.7"),
         ("memfd_secret", Status::Missing, "5.14"),
     ];
-    let found = complaints(&facts);
+    let found = not_ok(&facts);
     let statuses: Vec<_> = found.iter().map(|c| (c.name, c.status)).collect();
     assert_eq!(statuses, expected.map(|(name, status, _)| (name, status)));
     for (check, (_, _, version)) in found.iter().zip(expected) {
@@ -219,51 +219,48 @@ fn an_old_kernel_says_since_when() {
 }
 
 #[test]
-fn a_feature_left_out_on_purpose_is_told_as_such() {
+fn feature_in_tenure_without_has_that_as_its_remedy() {
     let mut facts = everything();
     facts.without = vec!["userfaultfd".to_owned(), "pagemap_scan".to_owned()];
     facts.features.userfaultfd = Err(Errno::NOSYS);
     facts.seccomp = true;
-    let check = complaint(&facts, "userfaultfd");
-    assert!(
-        remedy(&check).starts_with("TENURE_WITHOUT names"),
-        "{check:?}"
-    );
+    let check = only_not_ok(&facts, "userfaultfd");
+    assert!(remedy(&check).contains("from TENURE_WITHOUT"), "{check:?}");
     assert!(!remedy(&check).contains("device"), "{check:?}");
 }
 
 #[test]
-fn a_kernel_without_userfaultfd_built_in_is_told_as_such() {
+fn kernel_built_without_userfaultfd_has_that_as_its_remedy() {
     let mut facts = everything();
     facts.features.userfaultfd = Err(Errno::NOSYS);
-    let check = complaint(&facts, "userfaultfd");
+    let check = only_not_ok(&facts, "userfaultfd");
     assert!(
         remedy(&check).contains("built or started without"),
         "{check:?}"
     );
     facts.features.userfaultfd = Ok(0);
-    let check = complaint(&facts, "userfaultfd");
+    let check = only_not_ok(&facts, "userfaultfd");
     assert_eq!(check.found, "without SIGBUS mode");
 }
 
 #[test]
-fn secret_memory_had_to_be_asked_for_once() {
+fn memfd_secret_before_6_5_needs_a_kernel_parameter() {
     let mut facts = everything();
     facts.features.memfd_secret = Err(Errno::NOSYS);
     facts.kernel = "6.1.0".to_owned();
-    let check = complaint(&facts, "memfd_secret");
+    let check = only_not_ok(&facts, "memfd_secret");
     assert!(remedy(&check).contains("secretmem.enable=1"), "{check:?}");
 }
 
 #[test]
-fn limits_on_locks_and_how_far_they_can_be_raised() {
+fn lock_limit_remedy_depends_on_the_hard_limit() {
     let mut facts = everything();
     let mut limit = |soft, hard| {
         facts.memlock_bytes = Limit {
             soft: Some(soft),
             hard,
         };
-        complaint(&facts, "RLIMIT_MEMLOCK")
+        only_not_ok(&facts, "RLIMIT_MEMLOCK")
     };
     let check = limit(0, Some(0));
     assert_eq!(check.status, Status::Missing);
@@ -272,11 +269,11 @@ fn limits_on_locks_and_how_far_they_can_be_raised() {
     assert!(remedy(&check).starts_with("ulimit -l 1024;"), "{check:?}");
     assert!(remedy(&limit(65536, None)).starts_with("ulimit -l unlimited"));
     facts.may_lock_anything = true;
-    assert_eq!(complaints(&facts), []);
+    assert_eq!(not_ok(&facts), []);
 }
 
 #[test]
-fn sysctls_and_limits_that_make_it_less() {
+fn strict_sysctls_and_limits_are_limited() {
     let mut facts = everything();
     facts.overcommit_memory = Some(2);
     facts.max_map_count = Some(1000);
@@ -285,7 +282,7 @@ fn sysctls_and_limits_that_make_it_less() {
     facts.ptrace_scope = Some(1);
     facts.cpus = 1;
     assert_eq!(
-        named(&complaints(&facts)),
+        named(&not_ok(&facts)),
         [
             ("all verbs", "vm.max_map_count", Status::Limited),
             ("all verbs", "RLIMIT_AS", Status::Limited),
@@ -295,26 +292,22 @@ fn sysctls_and_limits_that_make_it_less() {
             ("figures", "ptrace_scope", Status::Limited),
         ]
     );
-    let cpus = complaint(&facts, "CPUs");
+    let cpus = only_not_ok(&facts, "CPUs");
     assert_eq!(cpus.found, "1 CPU of 8, by the cgroup's quota");
     facts.cpus_allowed = 1;
-    assert!(remedy(&complaint(&facts, "CPUs")).contains("cpuset"));
+    assert!(remedy(&only_not_ok(&facts, "CPUs")).contains("cpuset"));
     facts.huge_pages = Some("always".to_owned());
     facts.huge_page_defrag = Some("never".to_owned());
     assert_eq!(
-        complaint(&facts, "huge pages").found,
+        only_not_ok(&facts, "huge pages").found,
         "always, defrag never"
     );
     facts.may_trace_anything = true;
-    assert!(
-        complaints(&facts)
-            .iter()
-            .all(|check| check.verb != "figures")
-    );
+    assert!(not_ok(&facts).iter().all(|check| check.verb != "figures"));
 }
 
 #[test]
-fn without_proc_hardly_anything_is_left() {
+fn missing_proc_leaves_its_own_checks_only() {
     let mut facts = everything();
     facts.proc = false;
     facts.kernel = String::new();
@@ -323,7 +316,7 @@ fn without_proc_hardly_anything_is_left() {
     facts.features.psi = Err(Errno::NOENT);
     facts.features.memory_cgroup = MemoryCgroup::None;
     facts.pagemap = Err(Errno::NOENT);
-    facts.room = Err(Error::System {
+    facts.headroom = Err(Error::System {
         call: "reading MemAvailable in /proc/meminfo",
         errno: Errno::NOENT,
     });
@@ -331,15 +324,15 @@ fn without_proc_hardly_anything_is_left() {
     facts.max_map_count = None;
     facts.swap_bytes = None;
     facts.overcommit_memory = None;
-    let missing = complaints(&facts);
+    let missing = not_ok(&facts);
     let missing = missing
         .iter()
         .filter(|check| check.status == Status::Missing);
     let names: Vec<_> = missing.map(|check| check.name).collect();
     assert_eq!(names, ["/proc", "pagemap"]);
-    let stall = complaint(&facts, "PSI");
+    let stall = only_not_ok(&facts, "PSI");
     assert_eq!(remedy(&stall), "mount proc on /proc");
-    // The rest says nothing of its own.
+    // Checks that only repeat the absence of /proc are left out.
     let all = checks::all(&facts);
     for name in ["PROCMAP_QUERY", "PAGEMAP_SCAN", "counters"] {
         assert!(all.iter().all(|check| check.name != name), "{name}");
@@ -347,25 +340,25 @@ fn without_proc_hardly_anything_is_left() {
 }
 
 #[test]
-fn a_machine_without_pressure_stall_information() {
+fn missing_psi_is_limited_with_the_kernel_parameter() {
     let mut facts = everything();
     facts.features.psi = Err(Errno::NOENT);
-    let check = complaint(&facts, "PSI");
+    let check = only_not_ok(&facts, "PSI");
     assert_eq!(check.status, Status::Limited);
     assert!(remedy(&check).contains("psi=1"), "{check:?}");
 }
 
 #[test]
-fn a_kernel_that_does_not_report_stalls_by_itself() {
+fn missing_psi_triggers_are_limited() {
     let mut facts = everything();
     facts.stall_trigger = Err(Errno::PERM);
-    let check = complaint(&facts, "PSI");
+    let check = only_not_ok(&facts, "PSI");
     assert_eq!(check.status, Status::Limited);
     assert!(remedy(&check).contains("Linux 6.5"), "{check:?}");
 }
 
 #[test]
-fn lines_fit_the_width_and_stand_below_their_verb() {
+fn text_fits_80_columns_with_checks_below_their_verb() {
     let mut facts = everything();
     facts.features.userfaultfd = Err(Errno::PERM);
     let text = text::text(&Report::new(&facts));

@@ -1,4 +1,4 @@
-//! The answer as people read it.
+//! The report as text.
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, TableStyle, Width};
 
@@ -7,12 +7,12 @@ use super::{
     check::{Check, Status},
 };
 
-/// Fits every terminal.
+/// The width of the narrowest usual terminal.
 const WIDTH: u16 = 80;
 const STATUS_WIDTH: u16 = 9;
 const NAME_WIDTH: u16 = 22;
 
-/// Returns the lines, those of each verb under its name, and what they come to.
+/// Returns the checks of each verb under its name, and the numbers of those not ok.
 pub fn text(report: &Report) -> String {
     let mut text = format!(
         "tenure {} on Linux {} ({})",

@@ -1,4 +1,4 @@
-//! `tenure run`: puts the library under a program, and becomes that program.
+//! `tenure run`: sets LD_PRELOAD and the options, and becomes the program.
 
 mod program;
 
@@ -9,16 +9,16 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
 use crate::cli::RunArguments;
-use crate::library;
+use tenure_bench::library;
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
-/// Of tenure's own trouble, as env(1) has it.
+/// The exit status of tenure's own failures, as in env(1).
 pub const FAILED: u8 = 125;
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// Why the program does not run, and the exit status that says so.
+/// Why the program does not run, and the exit status.
 #[derive(Debug)]
 struct Refusal {
     status: u8,
@@ -34,7 +34,7 @@ impl Refusal {
     }
 }
 
-/// Runs the command. Returns only where that is not possible, with the exit status.
+/// Replaces this process with the command. Returns the exit status only where that fails.
 pub fn run(arguments: &RunArguments) -> ExitCode {
     let Refusal { status, message } = match become_program(arguments) {
         Ok(never) => match never {},
@@ -48,7 +48,7 @@ enum Never {}
 
 fn become_program(arguments: &RunArguments) -> Result<Never, Refusal> {
     let Some((name, rest)) = arguments.command.split_first() else {
-        return Err(Refusal::new(FAILED, "there is no command to run"));
+        return Err(Refusal::new(FAILED, "no command to run was given"));
     };
     let library = library::find();
     let library = library.map_err(|error| Refusal::new(FAILED, format!("{error:#}")))?;
@@ -72,7 +72,7 @@ fn become_program(arguments: &RunArguments) -> Result<Never, Refusal> {
     Err(Refusal::new(status, message))
 }
 
-/// Ours first, then what was there.
+/// Returns the value of LD_PRELOAD: tenure's library, then those that were there.
 fn preloads(library: &OsStr, before: Option<OsString>) -> OsString {
     let mut list = library.to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ours_is_the_first_to_be_loaded() {
+    fn preload_list_begins_with_the_library() {
         let list = |before: Option<&str>| preloads("/a/t.so".as_ref(), before.map(OsString::from));
         assert_eq!(list(None), "/a/t.so");
         assert_eq!(list(Some("")), "/a/t.so");

@@ -1,5 +1,4 @@
-//! The program that is to be run: where it is, and whether the loader will put the
-//! library under it.
+//! The program to run: its path, and whether the loader will preload the library into it.
 
 use std::env;
 use std::ffi::OsStr;
@@ -15,11 +14,11 @@ use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags};
 
 use super::{CANNOT_RUN, NOT_FOUND, Refusal};
 
-/// Where programs are looked for when PATH does not say.
+/// Stands in for PATH where that is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// How many scripts may interpret one another: the kernel's limit.
-const MOST_INTERPRETERS: usize = 5;
+/// How long a chain of script interpreters may be: the kernel's limit.
+const MAX_INTERPRETERS: usize = 5;
 
 /// Finds a program as `execvp(3)` does.
 pub(super) fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
@@ -42,7 +41,7 @@ fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, Refusal> {
     for candidate in candidates {
         match may_execute(&candidate) {
             Ok(()) => return Ok(candidate),
-            // Of a folder of PATH that is closed nobody can tell whether it is there.
+            // In a folder of PATH that may not be searched the file need not exist.
             Err(error)
                 if error.kind() == io::ErrorKind::PermissionDenied
                     && (is_path || candidate.exists()) =>
@@ -54,7 +53,10 @@ fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, Refusal> {
     }
     Err(match refused {
         Some(candidate) => {
-            let message = format!("{} may not be executed", candidate.display());
+            let message = format!(
+                "{} may not be executed: it must be a file with permission to execute",
+                candidate.display()
+            );
             Refusal::new(CANNOT_RUN, message)
         }
         None => Refusal::new(NOT_FOUND, format!("there is no program {shown}")),
@@ -69,11 +71,11 @@ fn may_execute(file: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Sees whether the loader puts the library under the program, or, of a script, under
-/// its interpreter. What cannot be read or is of no known kind is left to the kernel.
+/// Checks that the loader will preload the library into the program or, for a script,
+/// into its interpreter. A file that cannot be read or recognized is left to the kernel.
 pub(super) fn check(program: &Path) -> Result<(), Refusal> {
     let mut file = program.to_owned();
-    for _ in 0..MOST_INTERPRETERS {
+    for _ in 0..MAX_INTERPRETERS {
         match kind_of(&file) {
             Ok(Kind::Script(interpreter)) => file = interpreter,
             Ok(Kind::Elf(found)) => {
@@ -101,10 +103,10 @@ fn explain(file: &Path, program: &Path, obstacle: Option<String>) -> Result<(), 
     Err(Refusal::new(CANNOT_RUN, format!("{what} {obstacle}")))
 }
 
-/// What the kernel makes of a file.
+/// How the kernel would run a file.
 #[derive(Debug, PartialEq)]
 enum Kind {
-    /// Text that names this interpreter.
+    /// A script with this interpreter.
     Script(PathBuf),
     Elf(Elf),
     Other,
@@ -114,13 +116,13 @@ enum Kind {
 struct Elf {
     is_64_bit: bool,
     machine: u16,
-    /// The loader that the program asks for; static ones have none.
+    /// The loader that the program names; a static program names none.
     loader: Option<PathBuf>,
 }
 
 fn kind_of(file: &Path) -> io::Result<Kind> {
     let mut opened = File::open(file)?;
-    // As much as the kernel looks at.
+    // As much as the kernel reads.
     let mut head = [0; 256];
     let len = opened.read(&mut head)?;
     if let Some(line) = head[..len].strip_prefix(b"#!") {
@@ -153,7 +155,7 @@ fn elf_of<H: FileHeader<Endian = Endianness>>(
     })
 }
 
-/// The interpreter that the first line names, after its "#!".
+/// Returns the interpreter that a script's first line names after "#!".
 fn interpreter(line: &[u8]) -> Option<PathBuf> {
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
@@ -161,34 +163,37 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(first)))
 }
 
-/// What keeps the loader from it; `own` is this command, which is like the library.
+/// Says why the loader would not preload the library into the program. `own` is this
+/// command, which has the library's processor and loader.
 fn obstacle(file: &Path, program: &Elf, own: Option<&Elf>) -> Option<String> {
     if let Some(own) = own
         && (own.machine, own.is_64_bit) != (program.machine, program.is_64_bit)
     {
-        return Some("is for another processor than libtenure_preload.so".to_owned());
+        return Some(
+            "is for another processor than libtenure_preload.so: build both for the same one"
+                .to_owned(),
+        );
     }
     let Some(loader) = &program.loader else {
         return Some(
-            "is statically linked: nothing can be put under it; build it dynamically, or use \
-             tenure in its source"
+            "is statically linked: the loader cannot preload into it; link it dynamically, or \
+             use tenure in its source"
                 .to_owned(),
         );
     };
     let own_loader = own.and_then(|own| own.loader.as_ref());
     if own_loader.is_some_and(|own| own.file_name() != loader.file_name()) {
         return Some(format!(
-            "has another C library than libtenure_preload.so: its loader is {}",
+            "uses another C library than libtenure_preload.so: its loader is {}",
             loader.display()
         ));
     }
-    gets_rights(file)
-        .map(|how| format!("{how}: the loader does not let who starts it put anything under it"))
+    gained_rights(file)
+        .map(|how| format!("{how}: the loader ignores LD_PRELOAD in it; run it without tenure"))
 }
 
-/// How the program gets rights by being run that this process does not have, if it
-/// does.
-fn gets_rights(file: &Path) -> Option<&'static str> {
+/// Says how the program, when it is run, gains rights that this process does not have.
+fn gained_rights(file: &Path) -> Option<&'static str> {
     const SET_USER_ID: u32 = 0o4000;
     const SET_GROUP_ID_AND_EXECUTABLE: u32 = 0o2010;
     let is_nosuid = rustix::fs::statvfs(file)
@@ -226,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_found_as_exec_finds_it() {
+    fn program_is_found_as_execvp_finds_it() {
         let root = tempfile::tempdir().unwrap();
         let folders = ["a", "b", "c"].map(|name| root.path().join(name));
         for folder in &folders {
@@ -249,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interpreter_of_a_script_is_its_first_word() {
+    fn interpreter_of_a_script_is_the_first_word_of_its_line() {
         for (line, wanted) in [
             ("/bin/sh\necho", Some("/bin/sh")),
             (" \t/usr/bin/env  perl -w\n", Some("/usr/bin/env")),
@@ -262,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn this_program_is_like_itself() {
+    fn own_program_has_no_obstacle() {
         let own = env::current_exe().unwrap();
         let Kind::Elf(elf) = kind_of(&own).unwrap() else {
             panic!("not an ELF file");
@@ -273,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn each_obstacle_has_its_message() {
+    fn program_that_cannot_be_preloaded_has_its_message() {
         let own = Elf {
             is_64_bit: true,
             machine: elf::EM_X86_64,

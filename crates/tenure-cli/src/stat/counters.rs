@@ -1,10 +1,10 @@
-//! What tenure has done in a process, by its own counters.
+//! The counters that tenure keeps in a process.
 
 use comfy_table::{Cell, Table};
 use serde::Serialize;
 use tenure::{Error, Stats};
 
-use crate::{
+use tenure_bench::{
     table::{number, table_with},
     text::{bytes_text, count_text},
 };
@@ -15,12 +15,13 @@ const HEADER_WIDTH: usize = 18;
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Counters {
-    /// All of them, also those at zero.
+    /// All counters, including those at zero.
     Read(Vec<Figure>),
-    /// It does not use tenure, or has not done anything with it.
+    /// The process has not used tenure.
     None,
-    /// They cannot be read.
-    Unreadable { error: String },
+    Unreadable {
+        error: String,
+    },
 }
 
 /// One counter, or two that belong together.
@@ -37,7 +38,7 @@ impl Counters {
     pub fn of_process(pid: u32) -> Self {
         match Stats::of_process(pid) {
             Ok(Some(stats)) => Self::Read(figures(&stats)),
-            // It has just ended: there is nothing to tell.
+            // The process has ended meanwhile.
             Ok(None) | Err(Error::NoProcess { .. }) => Self::None,
             Err(error) => Self::Unreadable {
                 error: error.to_string(),
@@ -45,8 +46,7 @@ impl Counters {
         }
     }
 
-    /// Those that are not zero.
-    fn counted(&self) -> impl Iterator<Item = &Figure> {
+    fn nonzero(&self) -> impl Iterator<Item = &Figure> {
         let all: &[Figure] = match self {
             Self::Read(figures) => figures,
             Self::None | Self::Unreadable { .. } => &[],
@@ -81,34 +81,33 @@ fn figures(stats: &Stats) -> Vec<Figure> {
         calls("unlock_all", stats.unlock_all_calls),
         verb("lazy_free", stats.lazy_free),
         verb("freed eagerly", stats.eager_free),
-        verb("given back", stats.given_back),
+        verb("freed under pressure", stats.freed_under_pressure),
         verb("mark_volatile", stats.mark_volatile),
         verb("mark_nonvolatile", stats.mark_nonvolatile),
         bytes("purged by the kernel", stats.purged_by_kernel_bytes),
         bytes("purged on request", stats.purged_on_request_bytes),
         bytes("purged under pressure", stats.purged_under_pressure_bytes),
         bytes("offered now", stats.offered_bytes),
-        bytes("could not be offered", stats.not_offered_bytes),
-        bytes("lost protection", stats.unprotected_bytes),
+        bytes("offers failed", stats.offer_failed_bytes),
+        bytes("unprotected", stats.unprotected_bytes),
         bytes("volatile now", stats.volatile_bytes),
-        bytes("of it kept from the kernel", stats.kept_from_kernel_bytes),
+        bytes("of it unofferable", stats.unofferable_bytes),
         verb("munmap", stats.munmap),
         verb("discard", stats.discard),
         verb("punch", stats.punch),
-        verb("left to workers", stats.carried_off),
+        verb("deferred frees", stats.deferred_free),
         bytes("freed by callers", stats.freed_by_caller_bytes),
         calls("workers started", stats.workers_started),
-        bytes("waiting to be freed now", stats.pending_release_bytes),
+        bytes("pending now", stats.pending_release_bytes),
     ]
 }
 
-/// Returns a table of the counters that are not zero, for those processes that
-/// use tenure; none where none does.
+/// Returns a table of the counters that are not zero, or `None` if all are.
 pub fn table<'a>(processes: impl Iterator<Item = (u32, &'a Counters)>) -> Option<Table> {
     let mut table = table_with(["PID", "by tenure", "calls", "bytes"], HEADER_WIDTH);
     let mut is_empty = true;
     for (pid, counters) in processes {
-        for (index, figure) in counters.counted().enumerate() {
+        for (index, figure) in counters.nonzero().enumerate() {
             let pid = if index == 0 {
                 pid.to_string()
             } else {
@@ -133,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_counter_has_a_name() {
+    fn figures_cover_every_counter() {
         // A count is two figures; each of the others is one.
         let all = figures(&Stats::default());
         let figures = |figure: &Figure| {
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_happened_is_shown() {
+    fn table_shows_counters_that_are_not_zero() {
         let mut stats = Stats::default();
         assert!(table([(7, &Counters::Read(figures(&stats)))].into_iter()).is_none());
         stats.populate.calls = 1200;

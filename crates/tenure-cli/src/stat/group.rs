@@ -11,7 +11,7 @@ use tenure::Error;
 
 use super::{process::ProcessReport, report::Report};
 
-/// What a cgroup is charged with, the groups in it included.
+/// The memory that a cgroup is charged for, including the groups in it.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupReport {
     pub path: PathBuf,
@@ -21,25 +21,25 @@ pub struct GroupReport {
     /// Its own limit; null when it has none.
     pub limit_bytes: Option<u64>,
     pub anonymous_bytes: u64,
-    /// Without shared memory.
+    /// The page cache without shared memory.
     pub page_cache_bytes: u64,
     pub shared_memory_bytes: u64,
-    /// What the kernel takes first: page cache that was not used of late, and
-    /// what was freed lazily.
+    /// The pages that the kernel reclaims first: page cache that was not used lately, and
+    /// lazily freed pages.
     pub inactive_file_bytes: u64,
-    /// The sum over the processes that may be looked at.
+    /// The sum over the processes that may be read.
     pub lazily_free_bytes: u64,
     pub usage_without_lazily_free_bytes: u64,
-    /// How many processes may not be looked at.
+    /// How many processes may not be read.
     pub unreadable_processes: usize,
 }
 
-/// How a version of cgroups tells about memory.
+/// The names of the files and fields of a version of cgroups.
 struct Version {
     number: u8,
     usage: &'static str,
     limit: &'static str,
-    /// Names in `memory.stat`.
+    /// This and the following are fields of `memory.stat`.
     anonymous: &'static str,
     page_cache: &'static str,
     shared: &'static str,
@@ -74,8 +74,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Finds the cgroup: a folder, or a path in the file systems where cgroups
-    /// that control memory are mounted.
+    /// Finds a memory cgroup by its folder, or by its path below the mount points of the
+    /// cgroup file systems.
     pub fn find(path: &Path) -> Result<Self> {
         let inside = path.strip_prefix("/").unwrap_or(path);
         let mounted = mounts().into_iter().map(|mount| mount.join(inside));
@@ -92,7 +92,7 @@ impl Group {
                 .any(|folder| folder.join("cgroup.procs").exists())
             {
                 bail!(
-                    "{} is a cgroup without figures for memory: the controller is not enabled for it, or it is the root",
+                    "{} is a cgroup without figures for memory: enable the memory controller for it, or name a group below the root",
                     path.display()
                 );
             }
@@ -104,7 +104,7 @@ impl Group {
     fn at(folder: &Path) -> Option<Self> {
         let shows = |version: &&Version| folder.join(version.usage).is_file();
         let version = VERSIONS.iter().find(shows)?;
-        // Without the slash at the end.
+        // Collecting the components drops a slash at the end.
         let folder = folder.components().collect();
         Some(Self { folder, version })
     }
@@ -113,9 +113,8 @@ impl Group {
         !self.folder.exists()
     }
 
-    /// Looks at the cgroup and at its processes. Those that end meanwhile are
-    /// left out.
-    pub fn look(&self) -> Result<(Report, Vec<String>)> {
+    /// Reads the cgroup and its processes, without those that end meanwhile.
+    pub fn read(&self) -> Result<(Report, Vec<String>)> {
         if self.is_gone() {
             let gone = format!("the cgroup {} is gone", self.folder.display());
             return Ok((Report::of_processes(Vec::new()), vec![gone]));
@@ -124,10 +123,10 @@ impl Group {
         let mut unreadable_processes = 0;
         for pid in pids(&self.folder) {
             match ProcessReport::of(pid) {
-                // Without memory of its own: on its way out, or the kernel's.
+                // A process without memory is exiting, or a kernel thread.
                 Ok(process) if process.mapped_bytes == 0 => {}
                 Ok(process) => processes.push(process),
-                // Processes of another namespace have the number 0.
+                // Processes of another PID namespace appear as 0.
                 Err(Error::NoProcess { pid: 1.. }) => {}
                 Err(_) => unreadable_processes += 1,
             }
@@ -142,8 +141,8 @@ impl Group {
     }
 
     fn figures(&self, lazily_free_bytes: u64, unreadable_processes: usize) -> Result<GroupReport> {
-        /// Version 1 says "no limit" with the greatest number that it has, which
-        /// depends on the page size.
+        /// Version 1 shows "no limit" as its greatest number, which depends on the page
+        /// size.
         const NO_LIMIT: u64 = 1 << 62;
         let version = self.version;
         let read = |name| {
@@ -154,8 +153,8 @@ impl Group {
         let usage_bytes = usage
             .trim()
             .parse()
-            .with_context(|| format!("no number of bytes: {usage:?}"))?;
-        // "max" is no number.
+            .with_context(|| format!("{} is not a number: {usage:?}", version.usage))?;
+        // "max" does not parse as a number.
         let limit = read(version.limit)
             .ok()
             .and_then(|limit| limit.trim().parse().ok());
@@ -184,7 +183,7 @@ impl Group {
     }
 }
 
-/// Where cgroups that may control memory are mounted; version 1 first.
+/// Returns the mount points of cgroups that may control memory, version 1 first.
 fn mounts() -> Vec<PathBuf> {
     let process = procfs::process::Process::myself();
     let Ok(mounts) = process.and_then(|process| process.mountinfo()) else {
@@ -201,10 +200,10 @@ fn mounts() -> Vec<PathBuf> {
     [points("cgroup", Some("memory")), points("cgroup2", None)].concat()
 }
 
-/// The processes in the group and in those below.
+/// Returns the processes in the group and in those below.
 fn pids(folder: &Path) -> Vec<u32> {
-    // What cannot be read has gone meanwhile, or is a group of threads, whose
-    // processes are listed further up.
+    // The read fails where the group has gone meanwhile, or is a group of threads, whose
+    // processes a group above lists.
     let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     let mut pids: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_is_read() {
+    fn version_2_figures_are_read() {
         let tree = tree(&[
             ("memory.current", "1000\n"),
             ("memory.max", "max\n"),
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_counts_what_is_inside() {
+    fn version_1_figures_include_the_groups_inside() {
         let tree = tree(&[
             ("memory.usage_in_bytes", "1000\n"),
             ("memory.limit_in_bytes", "9223372036854771712\n"),
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_groups_below_count() {
+    fn pids_include_those_of_groups_below() {
         let tree = tree(&[
             ("cgroup.procs", "7\n0\n"),
             ("a/cgroup.procs", ""),
@@ -287,11 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_memory_cgroup_is_told() {
+    fn folder_that_is_no_memory_cgroup_is_an_error() {
         let error = |path: &Path| Group::find(path).err().unwrap().to_string();
         let none = tree(&[]);
         assert!(error(none.path()).starts_with("there is no memory cgroup /"));
         let bare = tree(&[("cgroup.procs", "")]);
-        assert!(error(bare.path()).contains("the controller is not enabled"));
+        assert!(error(bare.path()).contains("enable the memory controller"));
     }
 }

@@ -15,14 +15,14 @@ use anyhow::{Result, bail};
 use self::{group::Group, process::Processes, report::Report};
 use crate::cli::StatArguments;
 
-/// Shows what is asked for, once or until it has ended.
+/// Shows the processes or the cgroup, once or until they have ended.
 pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
     let mut subject = match &arguments.cgroup {
         Some(path) => Subject::Group(Group::find(path)?),
         None => Subject::Processes(Processes::of(&arguments.pids)),
     };
     let Some(interval) = arguments.watch else {
-        let (report, failures) = subject.look()?;
+        let (report, failures) = subject.read()?;
         if !report.is_empty() {
             print(&report, arguments, out)?;
         }
@@ -33,12 +33,12 @@ pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
     };
     let is_terminal = io::stdout().is_terminal() && !arguments.json;
     for round in 0_u64.. {
-        let (report, failures) = subject.look()?;
+        let (report, failures) = subject.read()?;
         if round == 0 && !failures.is_empty() {
             bail!(failures.join("; "));
         }
         if is_terminal {
-            // Home, and clear what was there.
+            // Moves the cursor home and clears the screen.
             write!(out, "\x1b[H\x1b[J")?;
         } else if round > 0 && !arguments.json && !report.is_empty() {
             writeln!(out)?;
@@ -69,19 +69,18 @@ fn print(report: &Report, arguments: &StatArguments, out: &mut impl Write) -> Re
     Ok(())
 }
 
-/// What is shown.
+/// The processes or the cgroup to show.
 enum Subject {
     Processes(Processes),
     Group(Group),
 }
 
 impl Subject {
-    /// Returns what there is to show, and a line for each process that was asked
-    /// for and cannot be shown (any longer).
-    fn look(&mut self) -> Result<(Report, Vec<String>)> {
+    /// Returns the figures, and an error for each process that cannot be read or has ended.
+    fn read(&mut self) -> Result<(Report, Vec<String>)> {
         match self {
-            Self::Processes(processes) => Ok(processes.look()),
-            Self::Group(group) => group.look(),
+            Self::Processes(processes) => Ok(processes.read()),
+            Self::Group(group) => group.read(),
         }
     }
 

@@ -1,11 +1,11 @@
-//! The processes asked for.
+//! The processes that the command line names.
 
 use serde::Serialize;
 use tenure::{Error, Residency};
 
 use super::{counters::Counters, report::Report};
 
-/// A process's row.
+/// The figures of a process.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProcessReport {
     pub pid: u32,
@@ -20,14 +20,14 @@ pub struct ProcessReport {
     pub locked_bytes: usize,
     pub huge_page_bytes: Option<usize>,
     pub hugetlb_bytes: usize,
-    /// What tenure has done in it.
+    /// The counters that tenure keeps in it.
     pub tenure: Counters,
 }
 
 impl ProcessReport {
     pub fn of(pid: u32) -> Result<Self, Error> {
         let residency = Residency::of_process(pid)?;
-        let name = look_up(pid).ok_or(Error::NoProcess { pid })?.name;
+        let name = identify(pid).ok_or(Error::NoProcess { pid })?.name;
         Ok(Self::new(pid, name, &residency))
     }
 
@@ -49,14 +49,14 @@ impl ProcessReport {
     }
 }
 
-/// What tells a process from a later one with its number.
+/// Tells a process from a later one with its number.
 struct Identity {
     name: String,
     start_time: u64,
     is_zombie: bool,
 }
 
-fn look_up(pid: u32) -> Option<Identity> {
+fn identify(pid: u32) -> Option<Identity> {
     let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
     let stat = process.stat().ok()?;
     Some(Identity {
@@ -66,14 +66,14 @@ fn look_up(pid: u32) -> Option<Identity> {
     })
 }
 
-/// Processes that are looked at again and again until they have ended.
+/// Processes that are read repeatedly until they have ended.
 pub struct Processes {
     left: Vec<Watched>,
 }
 
 struct Watched {
     pid: u32,
-    /// Known from the first look on.
+    /// Known from the first reading on.
     start_time: Option<u64>,
 }
 
@@ -92,11 +92,11 @@ impl Processes {
         self.left.is_empty()
     }
 
-    /// Looks at those that have not ended; returns a line for each that cannot
-    /// be looked at, and does not look at it again.
-    pub fn look(&mut self) -> (Report, Vec<String>) {
+    /// Reads the processes that are left. Returns an error for each that cannot be read, and
+    /// forgets it.
+    pub fn read(&mut self) -> (Report, Vec<String>) {
         let (mut processes, mut failures) = (Vec::new(), Vec::new());
-        self.left.retain_mut(|watched| match watched.look() {
+        self.left.retain_mut(|watched| match watched.read() {
             Ok(process) => {
                 processes.push(process);
                 true
@@ -111,10 +111,10 @@ impl Processes {
 }
 
 impl Watched {
-    fn look(&mut self) -> Result<ProcessReport, String> {
+    fn read(&mut self) -> Result<ProcessReport, String> {
         let pid = self.pid;
         let ended = || format!("process {pid} has ended");
-        match (self.start_time, look_up(pid)) {
+        match (self.start_time, identify(pid)) {
             (Some(_), None) => return Err(ended()),
             (Some(before), Some(now)) if now.start_time != before || now.is_zombie => {
                 return Err(ended());

@@ -1,4 +1,4 @@
-//! What is shown, as a table or as JSON.
+//! The output, as tables or as JSON.
 
 use std::fmt::Write as _;
 
@@ -6,14 +6,14 @@ use comfy_table::{Cell, Table};
 use serde::Serialize;
 
 use super::{counters, group::GroupReport, process::ProcessReport};
-use crate::{
+use tenure_bench::{
     table::{number, table_with},
     text::bytes_text,
 };
 
 const HEADER_WIDTH: usize = 14;
 
-/// One look.
+/// One reading of the processes or the cgroup.
 #[derive(Debug, Serialize)]
 pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,7 +60,7 @@ impl Report {
         }
         for process in &self.processes {
             if let counters::Counters::Unreadable { error } = &process.tenure {
-                let _ = writeln!(text, "no counters of {}: {error}", process.pid);
+                let _ = writeln!(text, "no counters of process {}: {error}", process.pid);
             }
         }
         let unreadable = self
@@ -70,7 +70,7 @@ impl Report {
         if unreadable > 0 {
             let _ = writeln!(
                 text,
-                "{unreadable} more may not be looked at: ask as root, or with CAP_SYS_PTRACE"
+                "{unreadable} more may not be read: run as root, or with CAP_SYS_PTRACE"
             );
         }
         text
@@ -145,7 +145,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// A program may call itself what it likes, also what a terminal obeys.
+/// Replaces control characters, because a program may put escape sequences in its name.
 fn printable(name: &str) -> String {
     name.chars()
         .map(|character| match character.is_control() {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_for_each_process() {
+    fn process_table_has_a_row_for_each_process() {
         let mut without = process(7, "a\x1b[2J");
         without.lazily_free_bytes = None;
         let text = Report::of_processes(vec![process(12345, "cache"), without]).text();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn hugetlb_memory_has_a_column_where_there_is_some() {
+    fn hugetlb_column_appears_where_a_process_has_some() {
         let mut huge = process(1, "a");
         assert!(
             !Report::of_processes(vec![huge.clone()])
@@ -211,19 +211,19 @@ mod tests {
     }
 
     #[test]
-    fn counters_stand_below_or_why_there_are_none() {
+    fn unreadable_counters_are_explained_below_the_table() {
         let mut process = process(7, "a");
         let error = "another layout".to_owned();
         process.tenure = counters::Counters::Unreadable { error };
         let text = Report::of_processes(vec![process]).text();
         assert!(
-            text.ends_with("\nno counters of 7: another layout\n"),
+            text.ends_with("\nno counters of process 7: another layout\n"),
             "{text}"
         );
     }
 
     #[test]
-    fn a_cgroup_stands_above_its_processes() {
+    fn cgroup_table_stands_above_its_processes() {
         let group = GroupReport {
             path: "/sys/fs/cgroup/jobs".into(),
             cgroup_version: 2,
@@ -242,7 +242,7 @@ mod tests {
             text.starts_with("cgroup /sys/fs/cgroup/jobs (version 2)\n"),
             "{text}"
         );
-        for part in ["300 MiB", "none", "240 MiB", "2 more may not be looked at"] {
+        for part in ["300 MiB", "none", "240 MiB", "2 more may not be read"] {
             assert!(text.contains(part), "{part}\n{text}");
         }
     }

@@ -1,4 +1,4 @@
-//! What the tests of the page need.
+//! The parts that the tests of the page share.
 
 use std::fs;
 

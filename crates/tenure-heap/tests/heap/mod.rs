@@ -1,4 +1,4 @@
-//! Blocks with contents that tell whose they are, and what the process holds.
+//! Blocks with recognisable contents, and the process's memory.
 
 // Each test file uses its own part of this.
 #![allow(dead_code)]
@@ -19,16 +19,16 @@ pub struct Block {
     pub seed: u64,
 }
 
-// It is the only one that uses its memory.
+// The `Block` is the only user of its memory.
 unsafe impl Send for Block {}
 
 impl Block {
-    /// One that holds anything.
+    /// Allocates a block with undefined contents.
     pub fn new(size: usize) -> Self {
         Self::of(tenure_heap::allocate(size, 16), size)
     }
 
-    /// One that holds zeros.
+    /// Allocates a block of zeros.
     pub fn zeroed(size: usize) -> Self {
         Self::of(tenure_heap::allocate_zeroed(size, 16), size)
     }
@@ -51,7 +51,7 @@ impl Block {
         Self { at, size, seed: 0 }
     }
 
-    /// One whose every byte is written.
+    /// Allocates a block and writes every byte.
     pub fn filled(size: usize, seed: u64) -> Self {
         let mut block = Self::new(size);
         block.fill(seed);
@@ -66,7 +66,7 @@ impl Block {
         }
     }
 
-    /// Whether every byte of the first `bytes` is what was written.
+    /// Returns whether each of the first `bytes` bytes is what was written.
     pub fn is_filled_up_to(&self, bytes: usize) -> bool {
         let mut pieces = self.bytes()[..bytes].chunks(PIECE).enumerate();
         pieces.all(|(number, piece)| piece == &expected(self.seed, number)[..piece.len()])
@@ -90,8 +90,8 @@ impl Block {
         unsafe { std::slice::from_raw_parts_mut(self.at, self.size) }
     }
 
-    /// As `realloc`: by the heap, or by a new block where it is not served. Returns
-    /// whether the heap did it.
+    /// Resizes the block in the heap, or copies it to a new block if the heap refuses.
+    /// Returns whether the heap did it.
     pub fn resize(&mut self, size: usize) -> bool {
         let at = unsafe { tenure_heap::reallocate(self.at, size) };
         if at.is_null() {
@@ -118,8 +118,8 @@ impl Drop for Block {
 
 const PIECE: usize = 4 << 10;
 
-/// What a piece of a block is filled with: a stretch of one long row of bytes, which
-/// begins elsewhere for each piece. No byte is zero.
+/// Returns the contents of a piece of a block: a part of one long row of bytes, from
+/// another offset for each piece. No byte is zero.
 fn expected(seed: u64, number: usize) -> &'static [u8; PIECE] {
     const SHIFTS: usize = 16381;
     static ROW: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -130,7 +130,7 @@ fn expected(seed: u64, number: usize) -> &'static [u8; PIECE] {
     ROW[shift..].first_chunk().unwrap()
 }
 
-/// What the process holds, in bytes.
+/// The process's anonymous memory, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     pub anonymous: usize,
@@ -153,13 +153,13 @@ impl Held {
         }
     }
 
-    /// What the kernel cannot take.
+    /// Returns the bytes that the kernel cannot reclaim.
     pub fn kept(self) -> usize {
         self.anonymous - self.lazily_free
     }
 }
 
-/// Waits until it is so, for some seconds at most; says whether it came to be.
+/// Waits, for at most 20 s, until `is_so`; returns whether it came true.
 pub fn comes_true(mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so() {
@@ -171,7 +171,7 @@ pub fn comes_true(mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// How many mappings the process has.
+/// Returns the number of the process's mappings.
 pub fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps")
         .unwrap()
@@ -179,7 +179,7 @@ pub fn mappings() -> usize {
         .count()
 }
 
-/// Does something on one of the CPUs that this thread may use, by its rank.
+/// Runs `work` on one of the CPUs that this thread may use, by its rank.
 pub fn on_cpu(rank: usize, work: impl FnOnce()) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let before = sched_getaffinity(None).unwrap();

@@ -1,17 +1,18 @@
-//! The functions that programs call. Each adds the address that it will return to,
-//! and goes on to the function of its name: it matters who calls.
+//! The exported functions. Each passes its return address, by which calls of allocators
+//! are recognised, to the function of its name in the parent module.
 
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 
-/// Defines a function of up to five arguments. The next register has the caller.
+/// Defines a function of up to five arguments; the next register takes the return
+/// address.
 macro_rules! entry {
     ($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty, $x86_64:literal, $aarch64:literal) => {
-        /// Adds the caller.
+        /// Passes the return address on.
         ///
         /// # Safety
         ///
-        /// As for the system call.
+        /// The conditions are those of the system call.
         #[unsafe(naked)]
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> $answer {
@@ -29,17 +30,17 @@ macro_rules! entry {
 
 entry!(munmap(addr: *mut c_void, len: usize) -> c_int, "rdx", "x2");
 entry!(madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int, "rcx", "x3");
-// The last argument may be missing, and is then not looked at.
+// The last argument may be missing; it is then not read.
 entry!(
     mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: c_int, new: *mut c_void)
         -> *mut c_void, "r9", "x5"
 );
 
-/// Adds the caller.
+/// Passes the return address on.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The conditions are those of `mmap(2)`.
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mmap(
@@ -50,7 +51,7 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // The seventh argument is on the stack, which is then as it has to be at a call.
+    // The seventh argument goes on the stack, which the push aligns as a call demands.
     #[cfg(target_arch = "x86_64")]
     naked_asm!(
         ".cfi_startproc",
@@ -67,11 +68,11 @@ pub unsafe extern "C" fn mmap(
     naked_asm!("mov x6, x30", "b {}", sym super::mmap);
 }
 
-/// The same: there are no other offsets than of 64 bits here.
+/// Is `mmap`: all offsets have 64 bits here.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The conditions are those of `mmap(2)`.
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mmap64(

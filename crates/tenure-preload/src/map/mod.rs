@@ -1,5 +1,5 @@
-//! mmap, munmap, mremap and madvise, as the options ask; small ranges, and all that
-//! tenure refuses, are the kernel's, with its errors.
+//! mmap, munmap, mremap and madvise with the options in effect. Small ranges, and those
+//! that tenure refuses, go to the kernel, whose errors the caller sees.
 
 mod entry;
 
@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tenure::{Access, PageRange};
 use tenure_options::Options;
 
-use crate::quiet::quietly;
+use crate::reentrancy::try_verb;
 use crate::{allocators, sys};
 
-/// Shorter ranges are freed sooner than moved out of the way.
-const LARGE_BYTES: usize = 4 << 20;
+/// The kernel frees shorter ranges faster than they can be moved away.
+const LARGE_BYTES: usize = tenure::release::THRESHOLD_BYTES;
 
 const NEVER: usize = usize::MAX;
 
-// From which length on each is tenure's.
+// The length from which on tenure handles each call.
 static MUNMAP_BYTES: AtomicUsize = AtomicUsize::new(NEVER);
 static DISCARD_BYTES: AtomicUsize = AtomicUsize::new(NEVER);
 static POPULATE_BYTES: AtomicUsize = AtomicUsize::new(NEVER);
 
-/// Has the options hold from now on.
+/// Puts the options into effect.
 pub(crate) fn turn_on(options: &Options) {
     let large_if = |is_on| if is_on { LARGE_BYTES } else { NEVER };
     MUNMAP_BYTES.store(large_if(options.munmap), Ordering::Relaxed);
@@ -30,11 +30,11 @@ pub(crate) fn turn_on(options: &Options) {
     POPULATE_BYTES.store(options.populate_bytes.unwrap_or(NEVER), Ordering::Relaxed);
 }
 
-fn is_tenures(len: usize, least: &AtomicUsize, caller: usize) -> bool {
-    len >= least.load(Ordering::Relaxed) && !allocators::contain(caller)
+fn is_handled(len: usize, min_bytes: &AtomicUsize, caller: usize) -> bool {
+    len >= min_bytes.load(Ordering::Relaxed) && !allocators::contains(caller)
 }
 
-/// The whole pages that the kernel would take the length for.
+/// Returns the whole pages to which the kernel rounds the length.
 fn pages(addr: *const c_void, len: usize) -> tenure::Result<PageRange> {
     let whole = len.checked_next_multiple_of(tenure::page_size());
     PageRange::new(addr.expose_provenance(), whole.unwrap_or(len))
@@ -43,12 +43,12 @@ fn pages(addr: *const c_void, len: usize) -> tenure::Result<PageRange> {
 unsafe extern "C" fn munmap(addr: *mut c_void, len: usize, caller: usize) -> c_int {
     // SAFETY: the caller of munmap gives the range up.
     let unmap = || unsafe { pages(addr, len)?.munmap() };
-    if is_tenures(len, &MUNMAP_BYTES, caller) && quietly(unmap) {
+    if is_handled(len, &MUNMAP_BYTES, caller) && try_verb(unmap) {
         return 0;
     }
-    // What tenure has unmapped before it failed is a hole now, and munmap passes
+    // Pages that tenure unmapped before it failed are a hole now, and munmap passes
     // over holes.
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller of munmap gives the range up.
     unsafe { sys::munmap(addr, len) }
 }
 
@@ -56,10 +56,10 @@ unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int, calle
     // SAFETY: the caller of madvise gives the contents up.
     let discard = || unsafe { pages(addr, len)?.discard() };
     let is_discard = advice == libc::MADV_DONTNEED;
-    if is_discard && is_tenures(len, &DISCARD_BYTES, caller) && quietly(discard) {
+    if is_discard && is_handled(len, &DISCARD_BYTES, caller) && try_verb(discard) {
         return 0;
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the conditions of `madvise(2)`.
     unsafe { sys::madvise(addr, len, advice) }
 }
 
@@ -72,21 +72,22 @@ unsafe extern "C" fn mmap(
     offset: i64,
     caller: usize,
 ) -> *mut c_void {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the conditions of `mmap(2)`.
     let memory = unsafe { sys::mmap(addr, len, prot, flags, fd, offset) };
     if memory != libc::MAP_FAILED
-        && is_tenures(len, &POPULATE_BYTES, caller)
-        && is_to_be_used(prot, flags)
+        && is_handled(len, &POPULATE_BYTES, caller)
+        && is_prefault_candidate(prot, flags)
     {
-        // Where it fails, pages come in when they are used, as ever.
-        // SAFETY: nobody else knows the mapping yet; populating changes no contents.
-        quietly(|| unsafe { pages(memory, len)?.populate(Access::Write) });
+        // On failure the pages are faulted in by their first use.
+        // SAFETY: no other code knows the mapping yet; populating changes no contents.
+        try_verb(|| unsafe { pages(memory, len)?.populate(Access::Write) });
     }
     memory
 }
 
-/// Whether it is private anonymous memory that is not mapped as a mere reserve.
-fn is_to_be_used(prot: c_int, flags: c_int) -> bool {
+/// Returns whether the mapping is private, anonymous and writable, and not a mere
+/// reservation.
+fn is_prefault_candidate(prot: c_int, flags: c_int) -> bool {
     const RESERVES: c_int = libc::MAP_NORESERVE | libc::MAP_STACK | libc::MAP_GROWSDOWN;
     flags & libc::MAP_TYPE == libc::MAP_PRIVATE
         && flags & libc::MAP_ANONYMOUS != 0
@@ -105,27 +106,27 @@ unsafe extern "C" fn mremap(
     let shrinks_by = old_len.saturating_sub(new_len);
     if new_len > 0
         && flags & !libc::MREMAP_MAYMOVE == 0
-        && is_tenures(shrinks_by, &MUNMAP_BYTES, caller)
+        && is_handled(shrinks_by, &MUNMAP_BYTES, caller)
     {
-        // The kernel looks at what stays, and then unmaps the tail.
-        // SAFETY: changes nothing: neither length nor place.
+        // The kernel checks the part that stays, and then unmaps the tail.
+        // SAFETY: neither the length nor the address changes.
         let same = unsafe { sys::mremap(old, new_len, new_len, 0, new) };
         if same == libc::MAP_FAILED {
             return same;
         }
         let page_bytes = tenure::page_size();
-        // It exists, so neither overflows.
+        // The range exists, so neither sum overflows.
         let kept = new_len.next_multiple_of(page_bytes);
         let tail = || {
             let tail = old_len.saturating_sub(kept);
             // SAFETY: the caller of mremap gives the tail up.
             unsafe { pages(old.wrapping_byte_add(kept), tail)?.munmap() }
         };
-        if quietly(tail) {
+        if try_verb(tail) {
             return same;
         }
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the conditions of `mremap(2)`.
     unsafe { sys::mremap(old, old_len, new_len, flags, new) }
 }
 
@@ -134,24 +135,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_will_be_used_is_populated() {
+    fn prefault_candidate_is_private_anonymous_and_writable() {
         let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let writable = libc::PROT_READ | libc::PROT_WRITE;
-        assert!(is_to_be_used(writable, anonymous));
-        assert!(is_to_be_used(writable, anonymous | libc::MAP_FIXED));
-        assert!(!is_to_be_used(libc::PROT_READ, anonymous));
-        assert!(!is_to_be_used(writable, libc::MAP_PRIVATE));
-        assert!(!is_to_be_used(
+        assert!(is_prefault_candidate(writable, anonymous));
+        assert!(is_prefault_candidate(writable, anonymous | libc::MAP_FIXED));
+        assert!(!is_prefault_candidate(libc::PROT_READ, anonymous));
+        assert!(!is_prefault_candidate(writable, libc::MAP_PRIVATE));
+        assert!(!is_prefault_candidate(
             writable,
             libc::MAP_SHARED | libc::MAP_ANONYMOUS
         ));
         for reserve in [libc::MAP_NORESERVE, libc::MAP_STACK, libc::MAP_GROWSDOWN] {
-            assert!(!is_to_be_used(writable, anonymous | reserve));
+            assert!(!is_prefault_candidate(writable, anonymous | reserve));
         }
     }
 
     #[test]
-    fn lengths_are_rounded_as_the_kernel_does() {
+    fn unaligned_length_is_rounded_up() {
         let page = tenure::page_size();
         let start = std::ptr::without_provenance::<c_void>(16 * page);
         assert_eq!(pages(start, page + 1).unwrap().len(), 2 * page);

@@ -1,4 +1,5 @@
-//! The library, the sets of options that it is tried with, and a folder for programs.
+//! The library, the sets of options with which it is tested, and a folder for C
+//! programs.
 
 // Each test file uses its own part of this.
 #![allow(dead_code)]
@@ -16,11 +17,11 @@ use std::sync::Mutex;
 use libtest_mimic::{Arguments, Completion, Trial};
 use tempfile::TempDir;
 
-/// Options, as the environment has them.
+/// Options, as environment variables.
 pub type Options = &'static [(&'static str, &'static str)];
 
-/// What everything is tried with. The threshold is low, for little is as large as the
-/// default.
+/// The sets of options with which everything is tested. One threshold is low, because
+/// few blocks reach the default.
 pub const SETS: [(&str, Options); 9] = [
     ("nothing", &[]),
     ("heap", &[HEAP]),
@@ -46,7 +47,7 @@ pub const VERBOSE: (&str, &str) = ("TENURE_VERBOSE", "1");
 pub const LOCK: (&str, &str) = ("TENURE_LOCK", "onfault");
 pub const POPULATE: (&str, &str) = ("TENURE_POPULATE", "1M");
 
-/// The library that cargo has made for this test: it lies beside it.
+/// Returns the library that cargo has built for this test, beside the test program.
 pub fn library() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let library = program.parent().unwrap().join("libtenure_preload.so");
@@ -54,7 +55,7 @@ pub fn library() -> PathBuf {
     library
 }
 
-/// Puts the library under a command, before other libraries.
+/// Preloads the library into a command, before other libraries.
 pub fn put_under<'a>(
     command: &'a mut Command,
     options: Options,
@@ -70,7 +71,7 @@ pub fn put_under<'a>(
     command.envs(options.iter().copied())
 }
 
-/// A folder of the project.
+/// Returns a folder of the project.
 pub fn project(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
@@ -80,7 +81,7 @@ pub fn project(folder: &str) -> PathBuf {
 /// A temporary folder in which C programs are compiled.
 pub struct Workshop {
     folder: TempDir,
-    /// Held while something is compiled: several tests use the same programs.
+    /// Held during a compilation, because several tests use the same programs.
     compiling: Mutex<()>,
 }
 
@@ -96,7 +97,7 @@ impl Workshop {
         self.folder.path().join(name)
     }
 
-    /// Compiles one source file, if that has not been done.
+    /// Compiles one source file, unless that has been done.
     pub fn compile(&self, source: &Path, flags: &[&str]) -> PathBuf {
         let _compiling = self.compiling.lock().unwrap();
         let program = self.path(&stem(source));
@@ -109,15 +110,15 @@ impl Workshop {
         program
     }
 
-    /// The same, of a library.
+    /// Compiles a shared library.
     pub fn compile_library(&self, name: &str) -> PathBuf {
         let source = project("tests/preload/libraries").join(name);
         self.compile(&source, &["-shared", "-fPIC"])
     }
 }
 
-/// Runs tests, two at a time: most are one program that is waited for. Without a
-/// compiler, or closed to this user, one in their place says why there are none.
+/// Runs the tests, two at a time, because most only wait for one program. Without a
+/// compiler or access to the sources, one skipped test in their place gives the reason.
 pub fn run(trials: impl FnOnce() -> Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);

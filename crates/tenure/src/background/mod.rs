@@ -1,4 +1,4 @@
-//! Background layer: threads that free memory behind its caller.
+//! Background layer: threads that free memory for callers that do not wait.
 
+pub(crate) mod chunk_sizer;
 pub(crate) mod freeing;
-pub(crate) mod pace;

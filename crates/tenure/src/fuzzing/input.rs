@@ -1,12 +1,12 @@
-//! Bytes taken for what a body needs.
+//! Decoding of fuzzer bytes into steps and numbers.
 
 use crate::ground::range::PageRange;
 use crate::ground::sys::page_size;
 
-/// How many pages a model has.
+/// The pages of a model.
 pub(crate) const PAGES: usize = 32;
 
-/// One thing to do, to the pages `from..to`.
+/// One operation on the pages `from..to`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) what: u8,
@@ -15,7 +15,7 @@ pub(crate) struct Step {
     pub(crate) more: u8,
 }
 
-/// Four bytes are a step; no step is of no pages.
+/// Decodes four bytes to a step; no step is empty.
 pub(crate) fn steps(data: &[u8]) -> impl Iterator<Item = Step> {
     let (steps, _) = data.as_chunks();
     steps.iter().map(|&[what, from, count, more]| {
@@ -30,13 +30,13 @@ pub(crate) fn steps(data: &[u8]) -> impl Iterator<Item = Step> {
     })
 }
 
-/// These pages of a model, at addresses that nothing has.
+/// Returns these pages of a model, at addresses that nothing uses.
 pub(crate) fn range(from: usize, to: usize) -> PageRange {
     let page = |index| (index + 16) * page_size();
     PageRange::between(page(from), page(to))
 }
 
-/// Numbers, one behind the other; zeros when there are no more bytes.
+/// A sequence of numbers; zeros when the bytes are used up.
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl Input<'_> {
@@ -50,7 +50,8 @@ impl Input<'_> {
         *first
     }
 
-    /// A number of up to as many bits: small ones are as likely as large ones.
+    /// Returns a number of up to so many bits: small ones are as likely as
+    /// large ones.
     pub(crate) fn number(&mut self, bits: u32) -> u64 {
         let shift = u32::from(self.byte()) % bits;
         let number = (0..8).fold(0, |number, _| number << 8 | u64::from(self.byte()));

@@ -1,6 +1,7 @@
-//! What is fuzzed: bodies that take any bytes and panic where tenure is wrong.
-//! Each stands beside what it tries. `fuzz/` has them run by libFuzzer, which sets
-//! `cfg(fuzzing)`; the tests here run them over what it has found.
+//! The fuzz targets: functions that take any bytes and panic where tenure is
+//! wrong. Each target stands beside the code that it tests. `fuzz/` has
+//! libFuzzer run them, which sets `cfg(fuzzing)`; the tests here replay its
+//! corpus.
 
 mod input;
 #[cfg(test)]
@@ -12,7 +13,7 @@ use crate::background::freeing;
 use crate::ground::sys;
 use crate::verbs::fuzzing as verbs;
 
-/// What keeps ranges, each beside a naive model of single pages.
+/// Fuzzes the registries of ranges, each beside a naive model of single pages.
 pub fn registries(data: &[u8]) {
     let Some((which, data)) = data.split_first() else {
         return;
@@ -20,15 +21,15 @@ pub fn registries(data: &[u8]) {
     match which % 6 {
         0 => verbs::registry(data),
         1 => verbs::marks(data),
-        2 => verbs::runs(data),
+        2 => verbs::free_extents(data),
         3 => verbs::objects(data),
-        4 => verbs::known(data),
+        4 => verbs::freed_ranges(data),
         _ => freeing::fuzzing::queue(data),
     }
 }
 
-/// What reads files of `/proc` and of cgroups: any text, and text as the kernel
-/// writes it, which must come out as it went in.
+/// Fuzzes the parsers of `/proc` and cgroup files: with any text, and with text
+/// as the kernel writes it, which they must return unchanged.
 pub fn parsers(data: &[u8]) {
     let Some((which, data)) = data.split_first() else {
         return;

@@ -1,11 +1,11 @@
-//! The bodies, run over what the fuzzer has found and over bytes of any kind.
+//! Replay of the fuzz targets over the corpus, and over random bytes.
 
 use std::fs;
 use std::path::Path;
 
 use super::{parsers, registries};
 
-/// How many inputs of any bytes are run beside those of the corpus.
+/// The number of random inputs besides those of the corpus.
 const RANDOM_INPUTS: usize = 2000;
 
 fn replay(target: &str, body: fn(&[u8])) {
@@ -25,27 +25,28 @@ fn replay(target: &str, body: fn(&[u8])) {
     }
 }
 
-/// Says which input it was, if it fails: `fuzz/README.md` tells how to run it alone.
+/// Runs the target on one input, and prints the input if it panics:
+/// `fuzz/README.md` tells how to run it alone.
 fn run(body: fn(&[u8]), data: &[u8]) {
-    struct Told<'a>(&'a [u8]);
-    impl Drop for Told<'_> {
+    struct Report<'a>(&'a [u8]);
+    impl Drop for Report<'_> {
         fn drop(&mut self) {
             if std::thread::panicking() {
                 eprintln!("the input was b\"{}\"", self.0.escape_ascii());
             }
         }
     }
-    let told = Told(data);
+    let report = Report(data);
     body(data);
-    drop(told);
+    drop(report);
 }
 
 #[test]
-fn registries_are_as_their_models() {
+fn registries_on_any_input_match_models() {
     replay("registries", registries);
 }
 
 #[test]
-fn parsers_stand_any_text() {
+fn parsers_on_any_text_do_not_panic() {
     replay("parsers", parsers);
 }

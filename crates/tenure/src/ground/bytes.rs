@@ -1,9 +1,9 @@
-//! Sizes as people read them.
+//! Formatting of sizes for error messages.
 
 use std::fmt;
 
-/// A number of bytes, shown in the largest binary unit that it reaches, with
-/// two decimals at most (`4 KiB`, `1.5 GiB`).
+/// A number of bytes, formatted in the largest binary unit that it reaches,
+/// with at most two decimals (`4 KiB`, `1.5 GiB`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub usize);
 
@@ -28,13 +28,13 @@ mod tests {
     use super::Bytes;
 
     #[test]
-    fn shows_the_largest_unit_reached() {
-        let shown = |bytes| Bytes(bytes).to_string();
-        assert_eq!(shown(0), "0 bytes");
-        assert_eq!(shown(1023), "1023 bytes");
-        assert_eq!(shown(4096), "4 KiB");
-        assert_eq!(shown(3 << 29), "1.5 GiB");
-        assert_eq!(shown((1 << 20) + (1 << 14)), "1.01 MiB");
-        assert_eq!(shown(usize::MAX), "16777215.99 TiB");
+    fn bytes_are_shown_in_largest_unit_reached() {
+        let text = |bytes| Bytes(bytes).to_string();
+        assert_eq!(text(0), "0 bytes");
+        assert_eq!(text(1023), "1023 bytes");
+        assert_eq!(text(4096), "4 KiB");
+        assert_eq!(text(3 << 29), "1.5 GiB");
+        assert_eq!(text((1 << 20) + (1 << 14)), "1.01 MiB");
+        assert_eq!(text(usize::MAX), "16777215.99 TiB");
     }
 }

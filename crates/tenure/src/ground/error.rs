@@ -1,91 +1,94 @@
-//! The one error type: what happened, to which range, and what to do about it.
+//! The error type of the library: each variant says what happened, to which
+//! range, and what to do about it.
 
 use rustix::io::Errno;
 
 use super::bytes::Bytes;
+use super::headroom_limit::HeadroomLimit;
 use super::range::PageRange;
-use super::room_bound::RoomBound;
 
-/// What a call of this library answers.
+/// A `Result` whose error is [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a verb refused or failed.
+/// The reason why a call failed.
 ///
-/// Unless a variant says otherwise, nothing has been changed in memory when it
-/// is returned. [`Error::errno`] is the kernel's word for it, as the C
-/// interface returns it.
+/// Unless a variant says otherwise, the call has changed no memory.
+/// [`Error::errno`] is the error number that the C interface returns for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The address or the length is not a whole number of pages.
+    /// The address or the length is not a multiple of the page size.
     #[error(
-        "{addr:#x}+{len:#x} is not whole pages: address and length must be multiples of {page_bytes} bytes here"
+        "{addr:#x}+{len:#x} is not aligned: address and length must be multiples of {page_bytes} bytes"
     )]
     Unaligned {
-        /// The first address asked for.
+        /// The requested address.
         addr: usize,
-        /// The length asked for, in bytes.
+        /// The requested length, in bytes.
         len: usize,
-        /// What both must be multiples of: the page size of this memory.
+        /// The page size of this memory, of which both must be multiples.
         page_bytes: usize,
     },
 
-    /// The range goes past the end of the address space.
-    #[error("{addr:#x}+{len:#x} goes past the end of the address space")]
+    /// The range extends past the end of the address space.
+    #[error("{addr:#x}+{len:#x} extends past the end of the address space")]
     Overflow {
-        /// The first address asked for.
+        /// The requested address.
         addr: usize,
-        /// The length asked for, in bytes.
+        /// The requested length, in bytes.
         len: usize,
     },
 
-    /// Byte bounds that do not lie inside their [`Mapping`](crate::Mapping).
+    /// The byte bounds do not lie inside their [`Mapping`](crate::Mapping).
     #[error("bytes {from}..{to} do not lie inside a mapping of {len} bytes")]
     OutOfBounds {
-        /// The first byte asked for.
+        /// The first byte requested.
         from: usize,
-        /// The byte behind the last one asked for.
+        /// The byte after the last one requested.
         to: usize,
-        /// The mapping's length in bytes.
+        /// The mapping's length, in bytes.
         len: usize,
     },
 
-    /// A mapping of no bytes was asked for (or a file that is empty).
+    /// The caller requested a mapping of zero bytes, or of an empty file.
     #[error("a mapping must have at least one byte; an empty file cannot be mapped")]
     EmptyMapping,
 
     /// A part of the range is not mapped.
-    #[error("{range} is not mapped throughout: there is a hole at {hole}; nothing was done")]
+    #[error("{range} has a hole at {hole}: map it, or leave it out; nothing was done")]
     Hole {
-        /// The range asked for.
+        /// The requested range.
         range: PageRange,
-        /// Its first part that is not mapped.
+        /// The first unmapped part of the range.
         hole: PageRange,
     },
 
-    /// The verb has no meaning on this kind of memory.
+    /// The verb does not support this kind of memory.
     #[error(
-        "cannot {verb} {range}: {part} is {found}, and {verb} works on {wanted} only; nothing was done"
+        "cannot {verb} {range}: {part} is {found}, and {verb} supports {wanted} only; nothing was done"
     )]
     WrongKind {
-        /// What was asked for.
+        /// The verb that failed.
         verb: &'static str,
-        /// The range asked for.
+        /// The requested range.
         range: PageRange,
         /// The part that is of another kind.
         part: PageRange,
-        /// Its kind.
+        /// The kind of that part.
         found: MemoryKind,
-        /// What the verb works on.
+        /// The kind of memory that the verb supports.
         wanted: &'static str,
     },
 
-    /// The protection of the memory does not allow what was asked for.
-    #[error("cannot {verb} {range}: {part} is mapped without {missing} access; nothing was done")]
+    /// The protection of the memory does not allow the access that the verb
+    /// needs.
+    #[error(
+        "cannot {verb} {range}: {part} is mapped without {missing} access; add it with mprotect; nothing was done"
+    )]
     NoAccess {
-        /// What was asked for.
+        /// The verb that failed.
         verb: &'static str,
-        /// The range asked for.
+        /// The requested range.
         range: PageRange,
         /// The part that lacks the access.
         part: PageRange,
@@ -95,198 +98,200 @@ pub enum Error {
 
     /// A part of the range is locked in memory.
     #[error(
-        "cannot {verb} {range}: a part of it is locked in memory; unlock it first; nothing was done"
+        "cannot {verb} {range}: a part of it is locked in memory; unlock that first; nothing was done"
     )]
     Locked {
-        /// What was asked for.
+        /// The verb that failed.
         verb: &'static str,
-        /// The range asked for.
+        /// The requested range.
         range: PageRange,
     },
 
     /// The lock would exceed `RLIMIT_MEMLOCK`.
     #[error(
-        "cannot lock {range}: RLIMIT_MEMLOCK is {}, {} of it in use, {} asked: raise it with ulimit -l or LimitMEMLOCK=, or give the program CAP_IPC_LOCK",
-        Bytes(*limit_bytes), Bytes(*used_bytes), Bytes(*asked_bytes)
+        "cannot lock {range}: it needs {2} more, but RLIMIT_MEMLOCK is {0}, of which {1} are in use: raise it with ulimit -l or LimitMEMLOCK=, or give the program CAP_IPC_LOCK",
+        Bytes(*limit_bytes), Bytes(*used_bytes), Bytes(*requested_bytes)
     )]
     LockLimit {
-        /// The range asked for.
+        /// The requested range.
         range: PageRange,
-        /// The soft limit.
+        /// The soft limit, in bytes.
         limit_bytes: usize,
-        /// What the process has locked already.
+        /// The bytes that the process has locked already.
         used_bytes: usize,
-        /// What of the range is not locked yet.
-        asked_bytes: usize,
+        /// The part of the range that is not locked yet, in bytes.
+        requested_bytes: usize,
     },
 
     /// Locking all memory of the process, or a new mapping that is locked
-    /// because of [`lock_all`](crate::lock_all), would exceed `RLIMIT_MEMLOCK`.
+    /// because of [`lock_all`](crate::lock::lock_all), would exceed `RLIMIT_MEMLOCK`.
     #[error(
-        "cannot {verb}: RLIMIT_MEMLOCK is {}, {} of it in use, {} asked: raise it with ulimit -l or LimitMEMLOCK=, or give the program CAP_IPC_LOCK",
-        Bytes(*limit_bytes), Bytes(*used_bytes), Bytes(*asked_bytes)
+        "cannot {verb}: it needs {2} more, but RLIMIT_MEMLOCK is {0}, of which {1} are in use: raise it with ulimit -l or LimitMEMLOCK=, or give the program CAP_IPC_LOCK",
+        Bytes(*limit_bytes), Bytes(*used_bytes), Bytes(*requested_bytes)
     )]
     ProcessLockLimit {
-        /// What was asked for.
+        /// The verb that failed.
         verb: &'static str,
-        /// The soft limit.
+        /// The soft limit, in bytes.
         limit_bytes: usize,
-        /// What the process has locked already.
+        /// The bytes that the process has locked already.
         used_bytes: usize,
-        /// What is to be locked besides.
-        asked_bytes: usize,
+        /// The further bytes to be locked.
+        requested_bytes: usize,
     },
 
-    /// The running kernel, or what confines this process, does not offer what
-    /// the verb is built on.
+    /// The running kernel, a container or a seccomp filter does not offer a
+    /// feature that the verb needs.
     #[error("cannot {verb}: {feature} is not available here ({answer}): {remedy}")]
     Unsupported {
-        /// What was asked for.
+        /// The verb that failed.
         verb: &'static str,
         /// The kernel feature that is missing.
         feature: &'static str,
-        /// What the kernel answered.
+        /// The kernel's answer.
         answer: Errno,
-        /// Since which kernel there is such a feature, and what may refuse it.
+        /// The kernel version that has the feature, and what may deny it.
         remedy: &'static str,
     },
 
-    /// The contents are volatile, and cannot be borrowed.
+    /// The contents are volatile, so they cannot be borrowed.
     #[error("{range} is volatile: mark it nonvolatile before it is used")]
     Volatile {
-        /// What is volatile.
+        /// The volatile range.
         range: PageRange,
     },
 
-    /// Volatile contents are lost.
-    #[error("{range} has been purged, whole or in part: mark it nonvolatile to learn which pages")]
+    /// A part of the volatile contents was purged.
+    #[error("pages of {range} have been purged: mark it nonvolatile to learn which")]
     Purged {
-        /// What is lost, whole or in part.
+        /// The range, of which at least one page was purged.
         range: PageRange,
     },
 
-    /// An arena has no free part that is as long.
+    /// The arena has no free extent of the requested length.
     #[error(
-        "the arena {arena} has no {} in one piece free, but {}: drop buffers, or make a larger arena (it takes address space only)",
-        Bytes(*asked_bytes), Bytes(*longest_bytes)
+        "the arena {arena} has no free extent of {} (the longest is {}): drop buffers, or make a larger arena (it takes address space only)",
+        Bytes(*requested_bytes), Bytes(*longest_bytes)
     )]
     ArenaFull {
         /// The arena.
         arena: PageRange,
-        /// What was asked for.
-        asked_bytes: usize,
-        /// The longest free part.
+        /// The requested length, in bytes.
+        requested_bytes: usize,
+        /// The longest free extent, in bytes.
         longest_bytes: usize,
     },
 
     /// The range is registered with another userfaultfd.
     #[error(
-        "cannot mark {range} volatile: a part of it is registered with another userfaultfd; nothing was done"
+        "cannot mark {range} volatile: a part of it is registered with another userfaultfd; end that registration first; nothing was done"
     )]
     Busy {
-        /// The range asked for.
+        /// The requested range.
         range: PageRange,
     },
 
-    /// Pages that cannot be brought in: behind the end of their file, or with
-    /// the pool of huge pages empty. Touching them would be SIGBUS.
+    /// A page has no backing: it lies past the end of its file, or the hugetlb
+    /// pool is empty. Touching it would be SIGBUS.
     ///
-    /// What lies before them may have been populated already.
+    /// Pages before it may have been populated already.
     #[error(
-        "cannot {verb} {range}: there is nothing to bring in for a page of it (a file shorter than its mapping, or no free huge page); touching it would be SIGBUS"
+        "cannot {verb} {range}: a page of it has no backing (the file is shorter than its mapping, or the hugetlb pool is empty), and touching it would be SIGBUS: extend the file, or enlarge the pool"
     )]
     NoBacking {
-        /// What was asked for.
+        /// The verb that failed.
         verb: &'static str,
-        /// The range asked for.
+        /// The requested range.
         range: PageRange,
     },
 
-    /// A page of the range is on broken memory.
-    #[error("cannot {verb} {range}: a page of it is on memory that has failed (EHWPOISON)")]
-    Poisoned {
-        /// What was asked for.
-        verb: &'static str,
-        /// The range asked for.
-        range: PageRange,
-    },
-
-    /// There is less memory than the verb would take. It looked before it
-    /// began, for past a cgroup's limit the kernel answers with SIGKILL.
+    /// A page of the range lies on memory with a hardware error (EHWPOISON).
     #[error(
-        "cannot {verb} {range}: it takes {}, and {bound} leaves {}: {}, or go on all the same with `force`; nothing was done",
-        Bytes(*need_bytes), Bytes(*room_bytes), bound.remedy()
+        "cannot {verb} {range}: a page of it lies on memory with a hardware error (EHWPOISON): unmap that page, whose contents cannot be recovered"
+    )]
+    HwPoison {
+        /// The verb that failed.
+        verb: &'static str,
+        /// The requested range.
+        range: PageRange,
+    },
+
+    /// The verb would need more than the headroom. It checks before it begins,
+    /// because past a cgroup's limit the kernel answers with SIGKILL.
+    #[error(
+        "cannot {verb} {range}: it needs {}, and {limit} leaves a headroom of {}: {}, or skip this check with `force`; nothing was done",
+        Bytes(*need_bytes), Bytes(*headroom_bytes), limit.remedy()
     )]
     NoMemory {
-        /// What was asked for.
+        /// The verb that failed.
         verb: &'static str,
-        /// The range asked for.
+        /// The requested range.
         range: PageRange,
-        /// What it would take.
+        /// The bytes that the verb would take.
         need_bytes: usize,
-        /// What there is.
-        room_bytes: usize,
-        /// What leaves no more. (In a box, for an error travels with the
-        /// mapping that was refused.)
-        bound: Box<RoomBound>,
+        /// The headroom, in bytes.
+        headroom_bytes: usize,
+        /// The limit that determines the headroom. Boxed, because an error
+        /// travels with the mapping that the call did not consume.
+        limit: Box<HeadroomLimit>,
     },
 
-    /// The kernel could make no further mapping: `vm.max_map_count`, the
-    /// address space limit, or overcommit.
+    /// The kernel could not create another mapping: the process has reached
+    /// `vm.max_map_count`, its address space limit, or the overcommit limit.
     #[error(
-        "{call} on {range} found no room: vm.max_map_count mappings are in use, or RLIMIT_AS or the overcommit limit is reached"
+        "{call} on {range} could not create a mapping: the process has reached vm.max_map_count, RLIMIT_AS or the overcommit limit: raise it, or unmap something"
     )]
-    NoRoom {
+    MappingLimit {
         /// The system call.
         call: &'static str,
-        /// The range asked for.
+        /// The requested range.
         range: PageRange,
     },
 
-    /// The work was cancelled before it was all done.
-    #[error("{verb} {range} was cancelled: {} of it are done", Bytes(*done_bytes))]
+    /// The work was cancelled before it was complete.
+    #[error("{verb} {range} was cancelled after {}", Bytes(*done_bytes))]
     Cancelled {
-        /// What was asked for.
+        /// The verb that failed.
         verb: &'static str,
-        /// The range asked for.
+        /// The requested range.
         range: PageRange,
-        /// What had been done by then.
+        /// The bytes that were done by then.
         done_bytes: usize,
     },
 
-    /// Waiting ended before the work did.
-    #[error("{} are still waiting to be freed", Bytes(*pending_bytes))]
+    /// The timeout expired before the work was complete.
+    #[error("the timeout expired with {} pending: wait longer", Bytes(*pending_bytes))]
     TimedOut {
-        /// What is still pending.
+        /// The bytes that are still pending.
         pending_bytes: usize,
     },
 
-    /// There is no process of this number.
+    /// There is no process with this number.
     #[error("there is no process {pid}")]
     NoProcess {
-        /// The number asked for.
+        /// The process number.
         pid: u32,
     },
 
-    /// The kernel does not show this process another one's memory.
+    /// The kernel does not let this process inspect another one's memory.
     #[error(
-        "may not look into process {pid} ({answer}): it takes the rights to trace it (ptrace): run as its user with kernel.yama.ptrace_scope=0, or as root or with CAP_SYS_PTRACE"
+        "no permission to inspect process {pid} ({answer}): run as its user with kernel.yama.ptrace_scope=0, as root, or with CAP_SYS_PTRACE"
     )]
-    MayNotLook {
+    PermissionDenied {
         /// The process.
         pid: u32,
-        /// What the kernel answered.
+        /// The kernel's answer.
         answer: Errno,
     },
 
-    /// The process counts in a layout that this version does not know.
+    /// The process has counters in a layout that this version does not know.
     #[error(
-        "the counters of process {pid} are {layout}, which this version of tenure cannot read: use the version that the process was built with"
+        "the counters of process {pid} have the layout {layout}, which this version of tenure cannot read: use the version that the process was built with"
     )]
-    OtherLayout {
+    IncompatibleLayout {
         /// The process.
         pid: u32,
-        /// The name of its counters.
+        /// The name of the layout.
         layout: String,
     },
 
@@ -295,7 +300,7 @@ pub enum Error {
     System {
         /// The system call, ioctl or file.
         call: &'static str,
-        /// What the kernel answered.
+        /// The kernel's answer.
         errno: Errno,
     },
 
@@ -304,15 +309,15 @@ pub enum Error {
     SystemAt {
         /// The system call or ioctl.
         call: &'static str,
-        /// The range it was made on.
+        /// The range that the call was made on.
         range: PageRange,
-        /// What the kernel answered.
+        /// The kernel's answer.
         errno: Errno,
     },
 }
 
 impl Error {
-    /// The error number that stands for this error, as in `errno(3)`.
+    /// Returns the error number that stands for this error, as in `errno(3)`.
     ///
     /// ```
     /// let error = tenure::PageRange::new(1, 1).unwrap_err();
@@ -330,19 +335,19 @@ impl Error {
             Self::Hole { .. }
             | Self::ArenaFull { .. }
             | Self::NoMemory { .. }
-            | Self::NoRoom { .. } => Errno::NOMEM,
+            | Self::MappingLimit { .. } => Errno::NOMEM,
             Self::LockLimit { limit_bytes: 0, .. }
             | Self::ProcessLockLimit { limit_bytes: 0, .. } => Errno::PERM,
             Self::LockLimit { .. } | Self::ProcessLockLimit { .. } => Errno::NOMEM,
             Self::Unsupported { .. } => Errno::OPNOTSUPP,
             Self::Busy { .. } | Self::Volatile { .. } => Errno::BUSY,
             Self::NoBacking { .. } | Self::Purged { .. } => Errno::FAULT,
-            Self::Poisoned { .. } => Errno::HWPOISON,
+            Self::HwPoison { .. } => Errno::HWPOISON,
             Self::Cancelled { .. } => Errno::CANCELED,
             Self::TimedOut { .. } => Errno::TIMEDOUT,
             Self::NoProcess { .. } => Errno::SRCH,
-            Self::MayNotLook { answer, .. } => *answer,
-            Self::OtherLayout { .. } => Errno::PROTO,
+            Self::PermissionDenied { answer, .. } => *answer,
+            Self::IncompatibleLayout { .. } => Errno::PROTO,
             Self::System { errno, .. } | Self::SystemAt { errno, .. } => *errno,
         };
         errno.raw_os_error()
@@ -356,11 +361,11 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// The kinds of memory that verbs tell apart.
+/// The kinds of memory that verbs distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryKind {
-    /// Private anonymous memory: what `malloc` hands out.
+    /// Private anonymous memory, such as `malloc` returns.
     PrivateAnonymous,
     /// Shared memory or a shared mapping of a file (memfd, tmpfs, disk).
     Shared,
@@ -384,16 +389,16 @@ impl std::fmt::Display for MemoryKind {
     }
 }
 
-/// What a consuming call gives back when it failed: the value, untouched, and
-/// why.
+/// The error of a call that consumes its argument: it returns the value,
+/// untouched, and the reason.
 ///
-/// Turns into an [`Error`] with `?`, which drops the value.
+/// `?` converts it to an [`enum@Error`] and drops the value.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Refused<T> {
     /// The value that the call would have consumed.
     pub value: T,
-    /// Why it did not.
+    /// The reason why the call failed.
     pub error: Error,
 }
 
@@ -408,17 +413,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lack_of_memory_is_told_with_its_figures_and_remedy() {
+    fn no_memory_error_names_figures_and_remedy() {
         let page = crate::page_size();
         let range = PageRange::new(page, 64 * page).unwrap();
-        let refused = |bound| Error::NoMemory {
+        let refused = |limit| Error::NoMemory {
             verb: "populate",
             range,
             need_bytes: 300 << 20,
-            room_bytes: 156 << 20,
-            bound: Box::new(bound),
+            headroom_bytes: 156 << 20,
+            limit: Box::new(limit),
         };
-        let by_cgroup = refused(RoomBound::Cgroup {
+        let by_cgroup = refused(HeadroomLimit::Cgroup {
             path: "/sys/fs/cgroup/jobs".into(),
             limit_bytes: 256 << 20,
             used_bytes: 100 << 20,
@@ -427,17 +432,19 @@ mod tests {
         assert_eq!(
             by_cgroup.to_string(),
             format!(
-                "cannot populate {range}: it takes 300 MiB, and the memory cgroup \
-                 /sys/fs/cgroup/jobs (limit 256 MiB, 100 MiB in use) leaves 156 MiB: raise the \
-                 limit, free memory in the cgroup, or go on all the same with `force`; \
-                 nothing was done"
+                "cannot populate {range}: it needs 300 MiB, and the memory cgroup \
+                 /sys/fs/cgroup/jobs (limit 256 MiB, 100 MiB in use) leaves a headroom of \
+                 156 MiB: raise the limit, free memory in the cgroup, or skip this check with \
+                 `force`; nothing was done"
             )
         );
-        let told = |bound| refused(bound).to_string();
-        assert!(told(RoomBound::MemAvailable).contains("MemAvailable leaves 156 MiB: free memory"));
-        let pool = RoomBound::HugePool {
+        let text = |limit| refused(limit).to_string();
+        let by_machine = text(HeadroomLimit::MemAvailable);
+        assert!(by_machine.contains("MemAvailable leaves a headroom of 156 MiB: free memory"));
+        let pool = HeadroomLimit::HugePool {
             page_bytes: 2 << 20,
         };
-        assert!(told(pool).contains("the pool of 2 MiB huge pages leaves 156 MiB: enlarge"));
+        let by_pool = text(pool);
+        assert!(by_pool.contains("the hugetlb pool of 2 MiB pages leaves a headroom of 156 MiB:"));
     }
 }

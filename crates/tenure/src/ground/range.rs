@@ -1,4 +1,4 @@
-//! The noun: a page-aligned range of addresses.
+//! `PageRange`: a page-aligned range of addresses, which every verb takes.
 
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
@@ -7,12 +7,12 @@ use super::bytes::Bytes;
 use super::error::{Error, Result};
 use super::sys;
 
-/// A range of this process's addresses that starts on a page boundary and has
-/// a whole number of pages.
+/// A range of this process's addresses that starts on a page boundary and has a
+/// whole number of pages.
 ///
-/// A `PageRange` owns nothing: it names addresses. What is mapped there may
-/// change under it, and every verb looks at the mappings anew. [`Mapping`]
-/// is the type that owns its memory.
+/// A `PageRange` owns nothing: it only names addresses. The program may map
+/// something else there at any time, so every verb checks the mappings again.
+/// [`Mapping`] is the type that owns its memory.
 ///
 /// [`Mapping`]: crate::Mapping
 ///
@@ -32,9 +32,10 @@ pub struct PageRange {
 }
 
 impl PageRange {
-    /// Names the `len` bytes at `addr`, which must be whole pages.
+    /// Names the `len` bytes at `addr`. Both must be multiples of the page
+    /// size.
     ///
-    /// `len == 0` is allowed and names nothing.
+    /// `len == 0` is allowed and makes an empty range.
     ///
     /// # Errors
     ///
@@ -56,11 +57,11 @@ impl PageRange {
         Ok(Self { start: addr, len })
     }
 
-    /// Names the pages that hold the `len` bytes at `addr`: the length is
-    /// rounded up, as `mlock(2)` does.
+    /// Names the pages that hold the `len` bytes at `addr`: rounds the length
+    /// up, as `mlock(2)` does.
     ///
-    /// For verbs that lose no data (populate, lock). The others would destroy a
-    /// neighbour's bytes: build their ranges with [`PageRange::new`].
+    /// Use it for verbs that lose no data (populate, lock). The others would
+    /// destroy a neighbour's bytes: build their ranges with [`PageRange::new`].
     ///
     /// # Errors
     ///
@@ -74,7 +75,7 @@ impl PageRange {
         Self::new(addr, rounded)
     }
 
-    /// Names the addresses from `start` up to `end`, both page-aligned already.
+    /// Makes the range `start..end` of two page-aligned addresses.
     pub(crate) fn between(start: usize, end: usize) -> Self {
         debug_assert!(start <= end);
         debug_assert!((start | end).is_multiple_of(sys::page_size()));
@@ -84,60 +85,60 @@ impl PageRange {
         }
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub fn start(self) -> usize {
         self.start
     }
 
-    /// The first address behind the range.
+    /// Returns the first address past the range.
     pub fn end(self) -> usize {
         self.start + self.len
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// Whether the range names nothing.
+    /// Returns whether the range is empty.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// The length in pages.
+    /// Returns the length in pages.
     pub fn pages(self) -> usize {
         self.len / sys::page_size()
     }
 
-    /// The first address as a pointer.
+    /// Returns the first address as a pointer.
     pub fn as_ptr(self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.start)
     }
 
-    /// The part that both ranges name, if any.
+    /// Returns the part that lies in both ranges, if there is one.
     pub fn intersection(self, other: Self) -> Option<Self> {
         let start = self.start.max(other.start);
         let end = self.end().min(other.end());
         (start < end).then(|| Self::between(start, end))
     }
 
-    /// Whether `other` lies wholly inside this range.
+    /// Returns whether `other` lies wholly inside this range.
     pub fn contains(self, other: Self) -> bool {
         self.start <= other.start && other.end() <= self.end()
     }
 
-    /// Cuts the range into pieces of `chunk_bytes` (a whole number of pages);
-    /// the last may be shorter.
+    /// Cuts the range into chunks of `chunk_bytes` (a whole number of pages);
+    /// the last one may be shorter.
     pub(crate) fn chunks(self, chunk_bytes: usize) -> impl Iterator<Item = Self> {
         debug_assert!(chunk_bytes > 0 && chunk_bytes.is_multiple_of(sys::page_size()));
         (0..self.len).step_by(chunk_bytes).map(move |at| {
             let start = self.start + at;
-            // The range may end where the addresses do.
+            // The range may end at the top of the address space.
             Self::between(start, start.saturating_add(chunk_bytes).min(self.end()))
         })
     }
 
-    /// Resolves byte bounds inside this range to addresses: start and length.
+    /// Resolves byte bounds inside this range to an address and a length.
     pub(crate) fn slice(self, bounds: impl RangeBounds<usize>) -> Result<(usize, usize)> {
         let from = match bounds.start_bound() {
             Bound::Included(&at) => at,
@@ -165,8 +166,8 @@ impl PageRange {
 }
 
 impl From<std::ops::Range<usize>> for PageRange {
-    /// For ranges that come back from tenure's own registries, which hold whole
-    /// pages only.
+    /// Converts a range of tenure's own registries, which hold whole pages
+    /// only.
     fn from(range: std::ops::Range<usize>) -> Self {
         Self::between(range.start, range.end)
     }
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_whole_pages() {
+    fn new_unaligned_or_overflowing_range_is_error() {
         let page = sys::page_size();
         assert!(matches!(
             PageRange::new(page + 1, page),
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn covering_rounds_the_length_up() {
+    fn covering_partial_page_rounds_length_up() {
         let page = sys::page_size();
         assert_eq!(PageRange::covering(page, 1).unwrap(), pages(1, 1));
         assert_eq!(PageRange::covering(page, page).unwrap(), pages(1, 1));
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn intersects_as_sets_do() {
+    fn intersection_and_contains_match_set_operations() {
         assert_eq!(pages(1, 4).intersection(pages(3, 4)), Some(pages(3, 2)));
         assert_eq!(pages(1, 2).intersection(pages(3, 2)), None);
         assert!(pages(1, 4).contains(pages(2, 3)));
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_cover_the_range_once() {
+    fn chunks_of_range_cover_it_once() {
         let page = sys::page_size();
         let got: Vec<_> = pages(1, 5).chunks(2 * page).collect();
         assert_eq!(got, [pages(1, 2), pages(3, 2), pages(5, 1)]);
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_stay_inside() {
+    fn slice_outside_range_is_error() {
         let range = pages(4, 4);
         let page = sys::page_size();
         assert_eq!(range.slice(..).unwrap(), (range.start(), range.len()));
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_end_with_the_addresses() {
+    fn chunks_at_top_of_address_space_do_not_overflow() {
         let page = sys::page_size();
         let last = PageRange::between(
             usize::MAX / page * page - 3 * page,

@@ -1,6 +1,6 @@
-//! What the verbs and the background look at before and while they act.
+//! Observation layer: headroom, memory pressure, residency and statistics.
 
+pub(crate) mod headroom;
 pub mod pressure;
 pub(crate) mod residency;
-pub(crate) mod room;
 pub(crate) mod stats;

@@ -1,4 +1,4 @@
-//! Ready-made things that stand on the verbs.
+//! Ready-made containers, built from the verbs.
 
 mod locked_file;
 pub(crate) mod secret;

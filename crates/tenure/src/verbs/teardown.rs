@@ -1,71 +1,74 @@
-//! Tear-down: whoever waits for this process need not wait for its memory.
+//! Tear-down: the parent's `wait` returns before the memory of this process is freed.
 //!
-//! A process with much memory takes long to end: the kernel frees the pages
-//! before it tells the parent. After [`enable`] the process has a helper, a
-//! process of its own that shares its memory (`clone(CLONE_VM)`) and does
-//! nothing but wait. When the process ends, however it ends (`exit`, `abort`,
-//! SIGKILL), its parent's `wait` returns in milliseconds, and the helper frees
-//! the memory behind it, with several tasks (as many as there are CPUs, at most
-//! four). When the process runs another program (`exec`), that one starts as
-//! quickly.
+//! A process with much memory takes long to exit, because the kernel frees its pages
+//! before it notifies the parent. After [`enable`] the process has a helper: a child
+//! process that shares its address space (`clone(CLONE_VM)`) and only waits. When the
+//! process ends, in whatever way (`exit`, `abort`, SIGKILL), its parent's `wait`
+//! returns in milliseconds. The helper is then the last user of the memory and frees
+//! it, with as many tasks as there are CPUs, at most four. When the process calls
+//! `exec`, the new program starts as quickly.
 //!
-//! Off unless asked for, and each process has to ask: a child after `fork` has
-//! no helper until it calls [`enable`] itself. A program that forks in order to
-//! run in the background enables it afterwards.
+//! Tear-down is off by default, and each process enables it for itself: a child after
+//! `fork` has no helper until it calls [`enable`]. A program that forks to run in the
+//! background enables it afterwards.
+//!
+//! # How the helper works
+//!
+//! The helper waits on a pidfd of the process and on a pipe that `exec` closes.
+//! Whichever wakes it, it frees memory only after `unshare(CLONE_VM)` has shown that no
+//! other task uses the address space. Otherwise it ends, which is always safe. Its code
+//! uses no libc, allocates nothing and cannot panic.
 //!
 //! # What does not change
 //!
-//! - Descriptors are closed, locks on files released, robust mutexes handed on
-//!   (EOWNERDEAD) and children handed over when the process ends, not when its
-//!   memory is free: the helper has none of these.
-//! - No memory is freed that anybody uses. Before it frees, the helper asks the
-//!   kernel whether it is alone. Where it is not (a child between `vfork` and
-//!   `exec`), or may not ask (`unshare` is refused by the seccomp profile of
-//!   many containers), it just ends, and the kernel frees the memory when its
-//!   last user has gone: as late as needed, in one task.
-//! - The helper sends no SIGCHLD, and `wait` does not see it, dead or alive.
-//! - Dumps of memory are written as ever. (Before Linux 5.16 the kernel ends
-//!   the helper then, and frees the memory as without it.)
+//! - When the process ends, not when its memory is free, the kernel closes its
+//!   descriptors, releases its file locks, passes on its robust mutexes (EOWNERDEAD)
+//!   and reparents its children: the helper has none of these.
+//! - No memory is freed while anything uses it. If the helper is not the last user (a
+//!   child between `vfork` and `exec`), or `unshare` is refused (by the seccomp profile
+//!   of many containers), the kernel frees the memory when its last user ends, in one
+//!   task.
+//! - The helper sends no SIGCHLD, and a plain `wait` never returns it.
+//! - Core dumps are written as before. (Before Linux 5.16 a dump ends the helper, and
+//!   the memory is freed as without it.)
 //!
 //! # What it costs
 //!
-//! - **Memory is still in use when `wait` returns.** Whoever starts the next
-//!   large process at once may find too little, of the machine's or of the
-//!   cgroup's.
-//! - One more process (against RLIMIT_NPROC and `pids.max`), a few pages of
-//!   memory, and one descriptor, kept open for the helper to notice `exec`.
-//!   Tools that add up RSS by process count the memory twice; `free` and the
-//!   cgroup's figures are right. `ps` shows the helper with the program's
-//!   command line, named `tenure-teardown`: `pkill -f` finds both.
-//! - The OOM killer, `cgroup.kill` and whoever else kills both get what they got
-//!   before, memory freed by the kernel, and no sooner. `process_mrelease` is
-//!   EINVAL as long as the helper lives.
-//! - What only the end of memory gives back comes later: mapped files (their
-//!   file system is busy, the program file cannot be written), System V shared
-//!   memory, and what drivers have mapped.
-//! - Calls that want a process to have its memory for itself may fail
-//!   meanwhile: `setns` to a time namespace, and SELinux's `setcon`.
-//! - `waitpid` with `__WALL` or `__WCLONE`, which few programs use, does see the
+//! - **Memory is still in use when `wait` returns.** A supervisor that starts the next
+//!   large process at once may find too little memory in the machine or the cgroup.
+//! - The helper is one more process (it counts against RLIMIT_NPROC and `pids.max`),
+//!   takes a few pages, and needs one descriptor that stays open so that it notices
+//!   `exec`. Tools that add up RSS by process count the memory twice; `free` and the
+//!   cgroup's figures are right. `ps` shows the helper with the program's command line,
+//!   named `tenure-teardown`: `pkill -f` finds both.
+//! - The OOM killer, `cgroup.kill` and any other SIGKILL for both processes free the
+//!   memory as before, and no sooner. `process_mrelease` is EINVAL while the helper
+//!   lives.
+//! - Resources that only the end of the address space releases come back later: mapped
+//!   files (their file system stays busy, and the program file cannot be written),
+//!   System V shared memory, and the mappings of drivers.
+//! - Calls that need an address space with one user may fail while the helper lives:
+//!   `setns` to a time namespace, and SELinux's `setcon`.
+//! - `waitpid` with `__WALL` or `__WCLONE`, which few programs use, does return the
 //!   helper.
 //!
-//! # Where nothing is gained
+//! # When not to use it
 //!
-//! - Where everything ends with the process: it is the first process of a pid
-//!   namespace (the main process of most containers), or its supervisor waits
-//!   for the whole cgroup (`systemctl stop`).
-//! - Where the process is the last user of little memory: a helper is made for
-//!   a process that has, or will have, gigabytes.
+//! - The first process of a pid namespace (the main process of most containers), and a
+//!   process whose supervisor waits for the whole cgroup (`systemctl stop`): everything
+//!   ends with the process, so nothing is gained.
+//! - A process with little memory: the helper pays off from gigabytes on.
 //!
-//! The helper of a process that has ended becomes a child of init, or of the
-//! nearest subreaper, which must reap it. It is in a session of its own, so a
-//! signal for the terminal's or the process's group does not reach it. A helper
-//! that is killed does no harm: the process just has none.
+//! After the process has ended, the helper is a child of init or of the nearest
+//! subreaper, which must reap it. It is in a session of its own, so signals to the
+//! terminal's or the process's group do not reach it. If the helper is killed, the
+//! process continues without one.
 //!
-//! # Rights
+//! # Privileges
 //!
-//! The helper keeps the user and capabilities that the process had at the time,
-//! but is confined by a seccomp filter to waiting, freeing and ending. So a
-//! daemon may enable tear-down first and give up its rights later.
+//! The helper keeps the user and the capabilities that the process had when it called
+//! [`enable`], but a seccomp filter confines it to waiting, freeing and ending. So a
+//! daemon may enable tear-down first and drop its privileges later.
 //!
 //! ```standalone_crate
 //! use tenure::teardown;
@@ -77,36 +80,36 @@
 //! # Ok::<(), tenure::Error>(())
 //! ```
 
-use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 use std::thread::available_parallelism;
 
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::Errno;
-use crate::ground::sys::fork::{ForkMutex, at_fork};
+use crate::ground::sys::fork::{ForkMutex, at_fork_once};
 use crate::ground::sys::helper::Helper;
 
-/// More tasks than these hardly free faster: they meet at the kernel's locks.
+/// More tasks hardly free faster, because they contend for the kernel's locks.
 const MAX_TASKS: usize = 4;
 
 static HELPER: ForkMutex<Option<Helper>> = ForkMutex::new(None);
 
-/// Makes a helper that frees this process's memory when the process has ended,
-/// with `clone(CLONE_VM)`, and waits until it is ready. See the
-/// [module](self) for what it costs.
+/// Starts a helper that frees this process's memory after the process has ended
+/// (`clone(CLONE_VM)`), and waits until it is ready. The [module](self) describes
+/// what it costs.
 ///
-/// Succeeds at once where there is a helper already; one that was killed is
-/// replaced. Any thread may call it, and may end afterwards.
+/// Succeeds at once if there is a helper already; a helper that was killed is
+/// replaced. Any thread may call this function, and may end afterwards.
 ///
 /// # Errors
 ///
-/// The process is as it was before.
+/// With the process unchanged:
 ///
 /// - [`Error::Unsupported`] before Linux 5.9, on processors other than x86-64
 ///   and aarch64, where a seccomp profile refuses `pidfd_open`, `close_range`
 ///   or seccomp filters, and in a process whose children begin a new pid
 ///   namespace (after `unshare(CLONE_NEWPID)`).
-/// - [`Error::System`] when there is no room for one more process (EAGAIN), a
-///   few descriptors (EMFILE) or the helper's stacks (ENOMEM).
+/// - [`Error::System`] when a limit refuses one more process (EAGAIN), a few
+///   descriptors (EMFILE) or memory for the helper's stacks (ENOMEM).
 ///
 /// ```standalone_crate
 /// tenure::teardown::enable()?;
@@ -114,7 +117,7 @@ static HELPER: ForkMutex<Option<Helper>> = ForkMutex::new(None);
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub fn enable() -> Result<()> {
-    keep_out_of_children().map_err(|errno| Error::System {
+    reset_in_children().map_err(|errno| Error::System {
         call: "pthread_atfork",
         errno,
     })?;
@@ -122,39 +125,39 @@ pub fn enable() -> Result<()> {
     if helper.as_ref().is_some_and(Helper::is_ready) {
         return Ok(());
     }
-    if let Some(gone) = helper.take() {
-        gone.end();
+    if let Some(killed) = helper.take() {
+        killed.end();
     }
     let tasks = available_parallelism().map_or(1, |cpus| cpus.get().min(MAX_TASKS));
     *helper = Some(Helper::start(tasks)?);
     Ok(())
 }
 
-/// Ends the helper, waits until it is gone, and takes back all that it needed:
-/// memory, the descriptor, and the process, with `waitpid`. Does nothing where
-/// there is none.
+/// Ends the helper, reaps it with `waitpid`, and frees its memory and its descriptor.
+/// Does nothing if there is no helper.
 ///
-/// Takes up to a second where the program has closed the helper's descriptor.
+/// It takes up to a second if the program has closed the helper's descriptor.
 pub fn disable() {
     if let Some(helper) = HELPER.lock().take() {
         helper.end();
     }
 }
 
-/// Whether there is a helper for this process: [`enable`] has succeeded in this
-/// process, not in its parent, and nobody has killed the helper since.
+/// Whether this process has a live helper: [`enable`] has succeeded in this process,
+/// not in its parent, and the helper has not been killed since.
 pub fn is_enabled() -> bool {
     HELPER.lock().as_ref().is_some_and(Helper::is_ready)
 }
 
-/// Makes what a helper needs in this process, if that has not been done.
+/// Registers the fork handlers, unless that was done before.
 pub(crate) fn prepare() {
-    let _ = keep_out_of_children();
+    let _ = reset_in_children();
 }
 
-/// Has children begin without: they do not have the helper's memory, and must
-/// not keep the descriptor whose end the helper waits for.
-fn keep_out_of_children() -> std::result::Result<(), Errno> {
+/// Registers fork handlers that make children start without a helper: a child does
+/// not share the helper's memory, and must close its copy of the descriptor whose
+/// closing the helper waits for.
+fn reset_in_children() -> std::result::Result<(), Errno> {
     unsafe extern "C" fn prepare() {
         HELPER.hold();
     }
@@ -163,15 +166,15 @@ fn keep_out_of_children() -> std::result::Result<(), Errno> {
         unsafe { HELPER.let_go(|_| ()) };
     }
     unsafe extern "C" fn child() {
-        // SAFETY: `prepare` has run in the thread that this is a copy of.
+        // SAFETY: `prepare` has run in the parent's thread that this thread is a copy of.
         unsafe {
             HELPER.let_go(|helper| {
-                if let Some(parents) = helper.take() {
-                    parents.forget();
+                if let Some(of_parent) = helper.take() {
+                    of_parent.forget();
                 }
             });
         }
     }
-    static REGISTERED: OnceLock<std::result::Result<(), Errno>> = OnceLock::new();
-    *REGISTERED.get_or_init(|| at_fork(prepare, parent, child))
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    at_fork_once(&IS_REGISTERED, prepare, parent, child)
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 use super::is_root;
 use tenure::{Features, MemoryCgroup};
 
-/// The folder of the cgroup that a child is to enter.
+/// Names the folder of the cgroup that a child enters.
 const GROUP: &str = "TENURE_TEST_CGROUP";
 
-/// That of another one, in the unified hierarchy, if it is to enter that as well.
+/// Names the folder of a second cgroup, in the unified hierarchy, that a child enters as
+/// well.
 const UNIFIED: &str = "TENURE_TEST_UNIFIED_CGROUP";
 
 /// Moves this process into the cgroup that its parent has made for it.
@@ -28,14 +29,14 @@ pub fn enter_group() -> PathBuf {
 pub struct Group {
     path: PathBuf,
     limit_file: &'static str,
-    /// Removed after what is in it.
+    /// The outer cgroup, removed after this one.
     outer: Option<Box<Group>>,
-    /// One in the unified hierarchy that is entered as well.
+    /// A cgroup in the unified hierarchy that is entered as well.
     unified: Option<PathBuf>,
 }
 
 impl Group {
-    /// Makes one below the group of this process, or says why it cannot.
+    /// Creates a cgroup below the one of this process, or returns the reason why it cannot.
     pub fn with_limit(limit_bytes: usize) -> Result<Self, String> {
         if !is_root() {
             return Err("making a cgroup needs root".to_owned());
@@ -47,9 +48,9 @@ impl Group {
             }
             MemoryCgroup::V2 => {
                 let own = own_folder("cgroup2", "")?;
-                // A group with processes in it has no limited groups in it.
-                let parent = own.ancestors().find(|group| hands_down_memory(group));
-                let parent = parent.ok_or("no cgroup of ours hands the memory controller down")?;
+                // A cgroup that contains processes cannot have limited child groups.
+                let parent = own.ancestors().find(|group| delegates_memory(group));
+                let parent = parent.ok_or("no cgroup of ours delegates the memory controller")?;
                 (parent.to_owned(), "memory.max")
             }
             _ => return Err("this process is in no memory cgroup".to_owned()),
@@ -60,7 +61,7 @@ impl Group {
     pub fn inner(self, limit_bytes: usize) -> Result<Self, String> {
         if self.limit_file == "memory.max" {
             fs::write(self.path.join("cgroup.subtree_control"), "+memory")
-                .map_err(|error| format!("handing the memory controller down: {error}"))?;
+                .map_err(|error| format!("delegating the memory controller: {error}"))?;
         }
         let (parent, limit_file) = (self.path.clone(), self.limit_file);
         Self::make(&parent, limit_file, limit_bytes, Some(Box::new(self)))
@@ -85,8 +86,8 @@ impl Group {
         Ok(group)
     }
 
-    /// Has the limit hold for memory and swap together, as in containers without
-    /// swap, where the kernel can limit that.
+    /// Makes the limit hold for memory and swap together, as in containers without swap,
+    /// where the kernel can limit that.
     pub fn without_swap(self) -> Result<Self, String> {
         let (file, limit) = match self.limit_file {
             "memory.max" => ("memory.swap.max", "0".to_owned()),
@@ -101,8 +102,8 @@ impl Group {
         Ok(self)
     }
 
-    /// Has a child be in a group of its own in the unified hierarchy, which tells
-    /// its own stalls: a second group, where version 1 controls memory.
+    /// Adds a cgroup of its own in the unified hierarchy, which reports its own stalls,
+    /// where version 1 controls memory.
     pub fn with_unified(mut self) -> Result<Self, String> {
         if self.limit_file == "memory.max" {
             return Ok(self);
@@ -114,7 +115,7 @@ impl Group {
         Ok(self)
     }
 
-    /// Tells a program that is to be run which group [`enter_group`] is to enter.
+    /// Sets the environment of a command so that [`enter_group`] finds its cgroup.
     pub fn tell(&self, command: &mut Command) {
         command.env(GROUP, &self.path);
         if let Some(unified) = &self.unified {
@@ -122,12 +123,13 @@ impl Group {
         }
     }
 
-    /// Runs a function named in `children:` in a process that is to enter.
+    /// Runs a function named in `children:` in a process that enters the cgroup.
     pub fn run(&self, child: &str) {
         self.run_without("", child);
     }
 
-    /// The same, as on a kernel without the features named.
+    /// Runs a function named in `children:` in a process that enters the cgroup, without
+    /// the named kernel features.
     pub fn run_without(&self, features: &str, child: &str) {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--child", child]);
@@ -147,7 +149,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A process that has just ended is counted a moment longer.
+        // The kernel counts a process that has just ended a moment longer.
         let remove = |path: &Path| {
             (0..200).any(|_| {
                 std::thread::sleep(Duration::from_millis(5));
@@ -164,13 +166,13 @@ impl Drop for Group {
     }
 }
 
-fn hands_down_memory(group: &Path) -> bool {
+fn delegates_memory(group: &Path) -> bool {
     let handed = fs::read_to_string(group.join("cgroup.subtree_control")).unwrap_or_default();
     handed.split_whitespace().any(|name| name == "memory")
 }
 
-/// The folder of this process's cgroup in the hierarchy that controls memory,
-/// where that is mounted whole.
+/// Returns the folder of this process's cgroup in the hierarchy that controls memory, where
+/// that hierarchy is mounted whole.
 fn own_folder(kind: &str, controller: &str) -> Result<PathBuf, String> {
     let is_ours = |list: &str| list.split(',').any(|name| name == controller);
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap();

@@ -1,11 +1,11 @@
-//! What every test file needs: a runner with a third result (skipped, with the
-//! reason), tests that run in a process of their own, and looks at real memory.
+//! Shared by every test file: a runner with a third result (skipped, with the reason),
+//! tests that run in a process of their own, and probes of real memory.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "tests probe memory that they have mapped themselves"
 )]
-// Each test file uses its own part of this.
+// Each test file uses its own part of this module.
 #![allow(dead_code)]
 
 pub mod cgroup;
@@ -26,7 +26,7 @@ use tenure::{Mapping, PageRange, page_size};
 #[allow(unused_imports, reason = "each test file uses its own part of this")]
 pub use {seccomp::*, smaps::*, undo::*};
 
-/// A test that may find that it cannot run here.
+/// The result of a test that may find that it cannot run here.
 pub trait Verdict {
     fn completion(self) -> Completion;
 }
@@ -45,34 +45,49 @@ impl Verdict for Completion {
 
 pub struct Test {
     pub name: &'static str,
+    /// The words in brackets before the test, separated by spaces.
+    pub kinds: &'static str,
     pub run: fn() -> Completion,
-    /// It runs also where the others of the file cannot.
+    /// Runs also where the other tests of the file cannot.
     pub everywhere: bool,
 }
 
-/// Makes `main` of a test file: its tests, the functions that tests run in a
-/// process of their own with [`in_child`], and why all of them may be skipped, but
-/// for those under `everywhere:`.
+/// Defines `main` of a test file from its tests, the functions that tests run in a process
+/// of their own with [`in_child`], and the reason why all tests may be skipped. Tests under
+/// `everywhere:` run regardless of that reason. `cargo xtask test` reads what stands in
+/// brackets before a test: `[exclusive]` has the machine to itself, `[thorough]` is left to
+/// `make test-thorough`.
 #[macro_export]
 macro_rules! tests {
-    ($($test:ident),* $(,)?) => { $crate::tests!($($test),*; children:); };
-    ($($test:ident),* $(,)?; children: $($child:ident),* $(,)?) => {
-        $crate::tests!(unless: || None; $($test),*; children: $($child),*);
-    };
-    (unless: $reason:expr; $($test:ident),* $(,)?; children: $($child:ident),* $(,)?) => {
-        $crate::tests!(unless: $reason; $($test),*; everywhere: ; children: $($child),*);
+    ($($([$($kind:ident)*])? $test:ident),* $(,)?) => {
+        $crate::tests!($($([$($kind)*])? $test),*; children:);
     };
     (
-        unless: $reason:expr; $($test:ident),* $(,)?;
-        everywhere: $($also:ident),* $(,)?;
+        $($([$($kind:ident)*])? $test:ident),* $(,)?;
+        children: $($child:ident),* $(,)?
+    ) => {
+        $crate::tests!(unless: || None; $($([$($kind)*])? $test),*; children: $($child),*);
+    };
+    (
+        unless: $reason:expr; $($([$($kind:ident)*])? $test:ident),* $(,)?;
+        children: $($child:ident),* $(,)?
+    ) => {
+        $crate::tests!(
+            unless: $reason; $($([$($kind)*])? $test),*; everywhere: ; children: $($child),*
+        );
+    };
+    (
+        unless: $reason:expr; $($([$($kind:ident)*])? $test:ident),* $(,)?;
+        everywhere: $($([$($also_kind:ident)*])? $also:ident),* $(,)?;
         children: $($child:ident),* $(,)?
     ) => {
         fn main() -> std::process::ExitCode {
             use $crate::common::{Test, Verdict, run};
             macro_rules! test {
-                ($name:ident, $everywhere:expr) => {
+                ($name:ident, $everywhere:expr, $kinds:expr) => {
                     Test {
                         name: stringify!($name),
+                        kinds: $kinds,
                         run: || $name().completion(),
                         everywhere: $everywhere,
                     }
@@ -80,15 +95,18 @@ macro_rules! tests {
             }
             run(
                 $reason,
-                &[$(test!($test, false),)* $(test!($also, true)),*],
+                &[
+                    $(test!($test, false, stringify!($($($kind)*)?)),)*
+                    $(test!($also, true, stringify!($($($also_kind)*)?))),*
+                ],
                 &[$((stringify!($child), $child as fn())),*],
             )
         }
     };
 }
 
-/// `unless` tells why none of the tests can run here, but for those that run
-/// everywhere.
+/// Runs the tests of a file. `unless` gives the reason why none of the tests can run here,
+/// except those that run everywhere.
 pub fn run(
     unless: fn() -> Option<&'static str>,
     tests: &[Test],
@@ -105,10 +123,10 @@ pub fn run(
         child();
         return ExitCode::SUCCESS;
     }
-    // Tests fork beside threads that may be at their first call.
+    // Tests fork beside threads that may be in their first call.
     tenure::prepare();
     let mut arguments = Arguments::from_args();
-    // One at a time: tests look at the whole process (limits, threads, RSS).
+    // One test at a time: tests measure the whole process (limits, threads, RSS).
     arguments.test_threads.get_or_insert(1);
     let trials = tests
         .iter()
@@ -118,7 +136,7 @@ pub fn run(
                 let reason = unless().filter(|_| !everywhere);
                 Ok::<_, Failed>(reason.map_or_else(run, skip))
             };
-            Trial::ignorable_test(test.name, body)
+            Trial::ignorable_test(test.name, body).with_kind(test.kinds)
         })
         .collect();
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -128,12 +146,12 @@ pub fn skip(reason: &str) -> Completion {
     Completion::ignored_with(reason)
 }
 
-/// For a test that brings in so much, which is refused past what the machine or its
-/// cgroup has left.
-pub fn too_little_room(need_bytes: usize) -> Option<Completion> {
-    let room = tenure::Room::now().unwrap();
-    let is_too_little = room.bytes < need_bytes;
-    is_too_little.then(|| skip(&format!("needs room for {} MiB", need_bytes >> 20)))
+/// Skips a test that populates `need_bytes`, which tenure rejects past the headroom of the
+/// machine or its cgroup.
+pub fn skip_without_headroom(need_bytes: usize) -> Option<Completion> {
+    let headroom = tenure::Headroom::now().unwrap();
+    let is_too_little = headroom.bytes < need_bytes;
+    is_too_little.then(|| skip(&format!("needs {} MiB of headroom", need_bytes >> 20)))
 }
 
 /// Runs a function of this test file, named in `children:`, in a new process.
@@ -141,12 +159,13 @@ pub fn in_child(name: &str) -> Output {
     child(name).output().unwrap()
 }
 
-/// The same, for functions that must end well.
+/// Runs a function of this test file in a new process, which must succeed.
 pub fn in_child_ok(name: &str) {
     assert_ended_well(name, &child(name).output().unwrap());
 }
 
-/// The same, as on a kernel without the features named.
+/// Runs a function of this test file in a new process without the named kernel features;
+/// the process must succeed.
 pub fn in_child_without(features: &str, name: &str) {
     let output = child(name)
         .env("TENURE_WITHOUT", features)
@@ -156,7 +175,7 @@ pub fn in_child_without(features: &str, name: &str) {
     print!("{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// The same with an environment variable set, however the function ends.
+/// Runs a function of this test file in a new process with an environment variable set.
 pub fn in_child_with(variable: &str, value: &str, name: &str) -> Output {
     child(name).env(variable, value).output().unwrap()
 }
@@ -199,14 +218,14 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether nothing but these tests runs on the machine, as in those of
-/// tests/kernels: they may change what concerns everybody.
+/// Whether only these tests run on the machine, as in tests/kernels: then they may change
+/// system-wide settings.
 pub fn machine_is_ours() -> bool {
     std::env::var_os("TENURE_TEST_MACHINE_IS_OURS").is_some_and(|value| value == "1")
 }
 
-/// Makes root a user like others, for whom limits hold.
-pub fn give_up_privileges() {
+/// Makes root a user without privileges, for whom limits hold.
+pub fn drop_privileges() {
     if is_root() {
         assert_eq!(unsafe { libc::setuid(65534) }, 0);
         // Without it files under /proc/self belong to root from here on.
@@ -214,7 +233,7 @@ pub fn give_up_privileges() {
     }
 }
 
-/// Whether `RLIMIT_MEMLOCK` does not hold for this process.
+/// Whether `RLIMIT_MEMLOCK` does not limit this process.
 pub fn may_lock_anything() -> bool {
     use rustix::{process::Resource, thread::CapabilitySet};
     let limit = rustix::process::getrlimit(Resource::Memlock).current;
@@ -222,8 +241,9 @@ pub fn may_lock_anything() -> bool {
     limit.is_none() || sets.effective.contains(CapabilitySet::IPC_LOCK)
 }
 
-/// Runs a function of this test file that locks all memory in a new process.
-pub fn without_limit_in_child(name: &str) -> Completion {
+/// Runs a function of this test file that locks all memory in a new process, or skips the
+/// test where `RLIMIT_MEMLOCK` forbids that.
+pub fn in_child_if_unlimited(name: &str) -> Completion {
     if !may_lock_anything() {
         return skip("locks all memory of a process, which RLIMIT_MEMLOCK does not allow");
     }
@@ -231,10 +251,10 @@ pub fn without_limit_in_child(name: &str) -> Completion {
     Completion::Completed
 }
 
-/// Has `RLIMIT_MEMLOCK` hold for this process, whoever runs it.
+/// Limits `RLIMIT_MEMLOCK` and drops the privileges that override it.
 pub fn limit_memlock(bytes: u64) {
     set_memlock(bytes);
-    give_up_privileges();
+    drop_privileges();
 }
 
 pub fn set_memlock(bytes: u64) {
@@ -246,49 +266,50 @@ pub fn set_memlock(bytes: u64) {
     setrlimit(Resource::Memlock, limit).unwrap();
 }
 
-/// The pages `count` from page `first` of a mapping or range.
+/// Returns `count` pages of a range, from page `first` on.
 pub fn pages(of: PageRange, first: usize, count: usize) -> PageRange {
     PageRange::new(of.start() + first * page_size(), count * page_size()).unwrap()
 }
 
-/// Private anonymous memory of base pages, with a [`mark`] of its own.
+/// Maps private anonymous memory of base pages, with a [`tag`], so that no neighbour merges with
+/// it.
 pub fn anonymous(page_count: usize) -> Mapping {
     let memory = Mapping::anonymous(page_count * page_size())
         .huge_pages(tenure::HugePages::Never)
         .map()
         .unwrap();
-    mark(memory.range());
+    tag(memory.range());
     memory
 }
 
-/// Gives the mapping a flag that nobody else's has (advice on read-ahead), so
-/// that [`is_still_there`] knows it again.
-pub fn mark(range: PageRange) {
+/// Sets a flag that no other mapping has (read-ahead advice), so that [`is_still_mapped`]
+/// recognizes the mapping.
+pub fn tag(range: PageRange) {
     let advice = rustix::mm::Advice::Random;
     unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), advice) }.unwrap();
 }
 
-/// Enough to be moved away when it is released: 64 MiB and one page.
+/// Maps and populates 64 MiB and one page: enough for a deferred free.
 pub fn large() -> Mapping {
     let memory = anonymous((64 << 20) / page_size() + 1);
     memory.populate(.., tenure::Access::Write).unwrap();
     memory
 }
 
-/// Whether the memory is still mapped, which has a [`mark`]. (What was unmapped
-/// may be somebody else's by now, a worker's stack for example.)
-pub fn is_still_there(range: PageRange) -> bool {
+/// Whether memory with a [`tag`] is still mapped. (Unmapped addresses may already hold
+/// another mapping, such as a worker's stack.)
+pub fn is_still_mapped(range: PageRange) -> bool {
     has_vm_flag(range, "rr")
 }
 
-/// Waits until all that was released is free.
-pub fn settle() {
+/// Waits until all pending memory is freed.
+pub fn drain_pending() {
     tenure::drain(Some(std::time::Duration::from_secs(60))).unwrap();
 }
 
-/// Writes something of its own to every page; no byte is zero. The kernel can do
-/// with the pages what it likes: none waits in the batch of a CPU that the thread
-/// then leaves, where MADV_FREE would pass it over.
+/// Writes a pattern of its own to every page; no byte is zero. No page stays in the batch
+/// of a CPU that the thread then leaves, where MADV_FREE would skip it: afterwards the
+/// kernel can reclaim every page.
 pub fn fill(range: PageRange) {
     on_one_cpu(|| {
         for page in 0..range.pages() {
@@ -296,24 +317,25 @@ pub fn fill(range: PageRange) {
             let bytes = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), page_size()) };
             bytes.copy_from_slice(pattern(at));
         }
-        finish_batches();
+        flush_batch();
     });
 }
 
-/// The same on every CPU. After freeing lazily, before anything else may have the
-/// kernel take pages: the thread may have been moved between the two calls of it.
-pub fn finish_all_batches() {
-    on_each_cpu(finish_batches);
+/// Flushes the batches of every CPU: pages that wait there are added to the kernel's LRU
+/// lists. Needed after a lazy free, before anything makes the kernel reclaim pages, because
+/// the thread may have moved to another CPU between the two calls of the lazy free; and for
+/// pages that [`fill`] did not write.
+pub fn flush_all_batches() {
+    on_each_cpu(flush_batch);
 }
 
-/// Puts the pages that this CPU has gathered in batches into the kernel's lists,
-/// as MADV_COLD does before it looks at any page: at one of ours that is always
-/// there.
-fn finish_batches() {
+/// Flushes this CPU's batches to the kernel's LRU lists, which MADV_COLD does before it
+/// looks at any page. The page given is one of the program that is always present.
+fn flush_batch() {
     static SOMETHING: u8 = 1;
     let at = (&raw const SOMETHING).addr();
     let page = PageRange::new(at / page_size() * page_size(), page_size()).unwrap();
-    // Refused for what is locked, by a test that locks everything.
+    // MADV_COLD fails on locked memory, in a test that locks everything.
     let _ = unsafe { rustix::mm::madvise(page.as_ptr().cast(), page.len(), Advice::LinuxCold) };
 }
 
@@ -326,8 +348,8 @@ pub fn is_filled(range: PageRange) -> bool {
     })
 }
 
-/// What [`fill`] writes to a page: a stretch of one long row of bytes, which
-/// begins elsewhere for each page.
+/// Returns what [`fill`] writes to a page: a part of one long row of bytes, at an offset
+/// that differs between pages.
 pub fn pattern(page: PageRange) -> &'static [u8] {
     const SHIFTS: usize = 4093;
     static ROW: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -346,8 +368,8 @@ pub fn is_zero(range: PageRange) -> bool {
         .all(|page| page == ZEROS.as_slice())
 }
 
-/// Which pages are in memory, by `/proc/self/pagemap`. A page that the kernel is just
-/// moving (compaction) looks as if it were in swap: such ones are looked at again.
+/// Which pages are present, according to `/proc/self/pagemap`. A page that the kernel is
+/// migrating (compaction) looks swapped out: such pages are read again.
 pub fn present(range: PageRange) -> Vec<bool> {
     let mut present = vec![false; range.pages()];
     for _ in 0..20 {
@@ -355,8 +377,8 @@ pub fn present(range: PageRange) -> Vec<bool> {
         for (is_present, entry) in present.iter_mut().zip(&entries) {
             *is_present |= entry >> 63 == 1;
         }
-        let mut looks = present.iter().zip(&entries);
-        if !looks.any(|(is_present, entry)| !is_present && entry >> 62 == 1) {
+        let mut entries_now = present.iter().zip(&entries);
+        if !entries_now.any(|(is_present, entry)| !is_present && entry >> 62 == 1) {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -364,8 +386,7 @@ pub fn present(range: PageRange) -> Vec<bool> {
     present
 }
 
-/// Which pages are neither in memory nor in swap, nor on their way between two
-/// places.
+/// Which pages are neither present nor in swap nor being migrated.
 pub fn absent(range: PageRange) -> Vec<bool> {
     let entries = pagemap(range).into_iter();
     entries.map(|entry| entry >> 62 == 0).collect()
@@ -388,21 +409,21 @@ pub fn count_present(range: PageRange) -> usize {
     present(range).into_iter().filter(|&is| is).count()
 }
 
-/// Has the kernel take what it may of the range, as under memory pressure.
+/// Makes the kernel reclaim what it may of the range, as under memory pressure.
 pub fn page_out(range: PageRange) {
     unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), Advice::LinuxPageOut) }
         .unwrap();
 }
 
-/// Has the kernel take every page of the range, which must be offered to it. What
-/// waits in the batch of a CPU comes first: once the kernel has tried to take such
-/// a page elsewhere, the batch's CPU forgets that MADV_FREE was asked for it.
+/// Makes the kernel reclaim every page of the range, which must have been offered. Batches
+/// are flushed first: once the kernel has tried to reclaim a page that waits in a batch,
+/// the batch's CPU forgets MADV_FREE for it.
 pub fn page_out_all(range: PageRange) {
     offer_and_page_out(range, || ());
 }
 
-/// Frees lazily, and has the kernel take every page: again what it passed over, since
-/// MADV_FREE leaves out pages that the kernel is just moving (compaction).
+/// Frees lazily and makes the kernel reclaim every page, repeatedly, because MADV_FREE
+/// skips pages that the kernel is migrating (compaction).
 pub fn lazy_free_and_page_out(range: PageRange) {
     offer_and_page_out(range, || unsafe { range.lazy_free() }.unwrap());
 }
@@ -410,7 +431,7 @@ pub fn lazy_free_and_page_out(range: PageRange) {
 fn offer_and_page_out(range: PageRange, offer: impl Fn()) {
     for _ in 0..2000 {
         offer();
-        finish_all_batches();
+        flush_all_batches();
         page_out(range);
         if count_present(range) == 0 {
             return;
@@ -428,7 +449,7 @@ pub fn raw_unmap(range: PageRange) {
     unsafe { rustix::mm::munmap(range.as_ptr().cast(), range.len()) }.unwrap();
 }
 
-/// Maps fresh private anonymous memory over the range, behind tenure's back.
+/// Maps fresh private anonymous memory over the range, without tenure.
 pub fn raw_map_over(range: PageRange) {
     unsafe {
         rustix::mm::mmap_anonymous(
@@ -446,7 +467,7 @@ pub fn raw_protect(range: PageRange, flags: rustix::mm::MprotectFlags) {
 }
 
 /// Registers a range with a userfaultfd that is not tenure's.
-pub fn register_elsewhere(range: PageRange) -> std::os::fd::OwnedFd {
+pub fn register_with_foreign_userfaultfd(range: PageRange) -> std::os::fd::OwnedFd {
     use linux_raw_sys::general::{UFFD_API, uffdio_api, uffdio_range, uffdio_register};
     use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER};
     use std::os::fd::AsRawFd;
@@ -475,14 +496,14 @@ pub fn register_elsewhere(range: PageRange) -> std::os::fd::OwnedFd {
     fd
 }
 
-/// Closes tenure's userfaultfd behind its back. (Only that one: its threads may be
-/// using others.)
+/// Closes tenure's userfaultfd without tenure. (Only that one: tenure's threads may be
+/// using other descriptors.)
 pub fn close_userfaultfd() {
     assert_eq!(unsafe { libc::close(userfaultfd_number()) }, 0);
 }
 
-/// Puts another file in the place of tenure's userfaultfd, at once: tenure's threads
-/// open files, too, and would get the number in between.
+/// Replaces tenure's userfaultfd by another file in one call: tenure's threads open files,
+/// too, and could get the number in between.
 pub fn replace_userfaultfd(file: std::fs::File) -> std::fs::File {
     use std::os::fd::{AsRawFd, FromRawFd};
     let number = userfaultfd_number();
@@ -505,13 +526,7 @@ fn userfaultfd_number() -> std::os::fd::RawFd {
     path.file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 
-/// Has every CPU put the pages that wait in its batches on the kernel's lists: for
-/// what was not written by [`fill`].
-pub fn empty_batches() {
-    on_each_cpu(finish_batches);
-}
-
-/// Does something without being moved to another CPU.
+/// Runs `work` without being moved to another CPU.
 pub fn on_one_cpu(work: impl FnOnce()) {
     let before = sched_getaffinity(None).unwrap();
     move_to(sched_getcpu());
@@ -519,7 +534,7 @@ pub fn on_one_cpu(work: impl FnOnce()) {
     sched_setaffinity(None, &before).unwrap();
 }
 
-/// Does something once on each CPU that this thread may use.
+/// Runs `work` once on each CPU that this thread may use.
 fn on_each_cpu(work: impl Fn()) {
     let before = sched_getaffinity(None).unwrap();
     for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| before.is_set(cpu)) {
@@ -535,7 +550,7 @@ fn move_to(cpu: usize) {
     sched_setaffinity(None, &one).unwrap();
 }
 
-/// A line of `/proc/self/status` in KiB, such as `VmLck`.
+/// Reads a line of `/proc/self/status` in KiB, such as `VmLck`.
 pub fn status_kib(line: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let found = status
@@ -549,8 +564,8 @@ pub fn status_kib(line: &str) -> u64 {
         .unwrap()
 }
 
-/// A temporary file of `len` bytes that [`fill`] knows nothing of: byte `n` is
-/// `n % 251`.
+/// Creates a temporary file of `len` bytes with a pattern other than [`fill`]'s: byte `n`
+/// is `n % 251`.
 pub fn file(len: usize) -> std::fs::File {
     use std::io::Write;
     let mut file = tempfile::tempfile().unwrap();
@@ -559,7 +574,8 @@ pub fn file(len: usize) -> std::fs::File {
     file
 }
 
-/// Huge pages of 2 MiB in the pool; what was added goes when it is dropped.
+/// Free huge pages of 2 MiB in the hugetlb pool. Dropping it removes the pages that it has
+/// added.
 pub struct HugePool {
     before: Option<String>,
 }
@@ -568,7 +584,7 @@ impl HugePool {
     const COUNT: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
     const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 
-    /// Sees to it that `wanted` of them are free, if that can be had.
+    /// Makes sure that `wanted` of them are free, if possible.
     pub fn of(wanted: usize) -> Option<Self> {
         let free = || {
             Some(

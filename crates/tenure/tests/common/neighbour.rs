@@ -1,16 +1,16 @@
-//! A thread whose memory may come to lie wherever there is a hole.
+//! A thread whose memory the kernel may place in any hole.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const STAMP: u64 = 0x6e65_6967_6862_6f75;
+const MAGIC: u64 = 0x6e65_6967_6862_6f75;
 
-/// Calls `refused` for half a second, beside a thread that maps so many bytes, uses
-/// them and unmaps them: just so many that the hole made by a refusal is the next in
-/// which they fit. Should they be taken away, the process dies of a signal.
-pub fn beside_a_neighbour(bytes: usize, mut refused: impl FnMut()) {
+/// Calls `failing` for half a second beside a thread that maps, uses and unmaps `bytes`: a
+/// size for which the hole made by a failing call is the next that fits. If the call unmaps
+/// the neighbour's memory, the process dies of a signal.
+pub fn beside_neighbour(bytes: usize, mut failing: impl FnMut()) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -20,7 +20,7 @@ pub fn beside_a_neighbour(bytes: usize, mut refused: impl FnMut()) {
         });
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_millis(500) {
-            refused();
+            failing();
         }
         done.store(true, Ordering::Relaxed);
     });
@@ -33,13 +33,13 @@ fn map_use_and_unmap(bytes: usize) {
     );
     let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, prot, flags, -1, 0) };
     if memory == libc::MAP_FAILED {
-        // At the limit of mappings, for a moment.
+        // The process is at the mapping limit for a moment.
         return;
     }
     let word = memory.cast::<u64>();
     for round in 0..200 {
-        unsafe { word.write_volatile(STAMP + round) };
-        assert_eq!(unsafe { word.read_volatile() }, STAMP + round);
+        unsafe { word.write_volatile(MAGIC + round) };
+        assert_eq!(unsafe { word.read_volatile() }, MAGIC + round);
     }
     assert_eq!(unsafe { libc::munmap(memory, bytes) }, 0);
 }

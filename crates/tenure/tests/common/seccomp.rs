@@ -1,6 +1,7 @@
-//! System calls refused, or all but some, for the rest of a process.
+//! Seccomp filters that fail a system call, or forbid all but some, for the rest of a
+//! process.
 
-/// Has seccomp answer a system call of this process with an error from now on.
+/// Makes seccomp answer a system call of this process with an error from now on.
 pub fn refuse(call: i64, errno: i32) {
     let step = |code: u32, jf, k| libc::sock_filter {
         code: code as u16,
@@ -9,7 +10,8 @@ pub fn refuse(call: i64, errno: i32) {
         k,
     };
     let mut program = [
-        // The number of the call; one more step if it is this one.
+        // Loads the number of the call; a match continues with the next step, others skip
+        // it.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
         step(
@@ -22,8 +24,8 @@ pub fn refuse(call: i64, errno: i32) {
     install_filter(&mut program);
 }
 
-/// Has seccomp end this process at any system call of this thread, and of those
-/// that it starts, but these.
+/// Makes seccomp kill this process at any system call of this thread, and of threads that
+/// it starts, except `calls`.
 pub fn allow_only(calls: &[i64]) {
     let step = |code: u32, jt, k| libc::sock_filter {
         code: code as u16,
@@ -33,7 +35,7 @@ pub fn allow_only(calls: &[i64]) {
     };
     let mut program = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
     for (index, &call) in calls.iter().enumerate() {
-        // Past the others, and past the end.
+        // Jumps past the other calls and past the KILL step.
         let past = u8::try_from(calls.len() - index).unwrap();
         program.push(step(
             libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,

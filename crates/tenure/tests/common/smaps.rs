@@ -1,8 +1,8 @@
-//! What the kernel says of mappings in smaps: flags, locks, figures.
+//! Mappings in `/proc/self/smaps`: flags, locks, figures.
 
 use tenure::{LockMode, PageRange, page_size};
 
-/// The lines of `/proc/self/smaps` for the mapping that holds the first page.
+/// Returns the lines of `/proc/self/smaps` for the mapping that contains the first page.
 fn smaps(range: PageRange) -> Option<Vec<String>> {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let holds =
@@ -17,14 +17,14 @@ fn smaps(range: PageRange) -> Option<Vec<String>> {
     )
 }
 
-/// The bounds in the first line of a mapping.
+/// Parses the bounds in the first line of a mapping.
 pub fn smaps_bounds(line: &str) -> Option<std::ops::Range<usize>> {
     let (start, end) = line.split_once(' ')?.0.split_once('-')?;
     let parse = |hex| usize::from_str_radix(hex, 16).ok();
     Some(parse(start)?..parse(end)?)
 }
 
-/// The two-letter flags of the mapping that holds the first page; none where
+/// Returns the two-letter flags of the mapping that contains the first page; none where
 /// nothing is mapped.
 pub fn vm_flags(range: PageRange) -> Vec<String> {
     let flags = smaps(range).and_then(|lines| line_of(&lines, "VmFlags"));
@@ -39,42 +39,42 @@ pub fn has_vm_flag(range: PageRange, flag: &str) -> bool {
     vm_flags(range).iter().any(|found| found == flag)
 }
 
-/// How a page is locked, as far as the kernel tells: before Linux 6.11 it tells only
+/// How a page is locked, as far as the kernel shows it: before Linux 6.11 smaps shows only
 /// whether it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeenLock(pub Option<LockMode>);
 
 impl PartialEq<Option<LockMode>> for SeenLock {
     fn eq(&self, expected: &Option<LockMode>) -> bool {
-        match kernel_tells_lock_modes() {
+        match smaps_shows_lock_mode() {
             true => self.0 == *expected,
             false => self.0.is_some() == expected.is_some(),
         }
     }
 }
 
-/// Whether the range is locked on fault, as far as the kernel tells.
+/// Whether the range is locked on fault, as far as the kernel shows it.
 pub fn is_locked_on_fault(range: PageRange) -> bool {
     lock_modes(range)
         .iter()
         .all(|&seen| seen == Some(LockMode::OnFault))
 }
 
-/// Whether smaps has the flag `lf`.
-pub fn kernel_tells_lock_modes() -> bool {
+/// Whether smaps has the flag `lf` (Linux 6.11).
+pub fn smaps_shows_lock_mode() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|byte: char| !byte.is_ascii_digit());
     let mut next = || numbers.next().unwrap().parse::<u32>().unwrap();
     (next(), next()) >= (6, 11)
 }
 
-/// Why the mode of others' locks cannot be known, if so.
-pub fn others_locks_are_untold() -> Option<&'static str> {
+/// Returns the reason why the mode of locks made without tenure is unknown, if it is.
+pub fn foreign_lock_modes_unknown() -> Option<&'static str> {
     let tells = tenure::Features::get().smaps_lock_mode.is_ok();
-    (!tells).then_some("the kernel does not tell how others have locked (before Linux 6.11)")
+    (!tells).then_some("smaps does not show the mode of foreign locks (before Linux 6.11)")
 }
 
-/// How each page is locked, by the flags of the mapping that it lies in.
+/// Returns how each page is locked, from the flags of its mapping.
 pub fn lock_modes(range: PageRange) -> Vec<SeenLock> {
     let mut modes = vec![SeenLock(None); range.pages()];
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -95,18 +95,18 @@ pub fn lock_modes(range: PageRange) -> Vec<SeenLock> {
     modes
 }
 
-/// Locks the range behind tenure's back.
+/// Locks the range with mlock(2), without tenure.
 pub fn raw_lock(range: PageRange) {
     unsafe { rustix::mm::mlock(range.as_ptr().cast(), range.len()) }.unwrap();
 }
 
-/// The same, on fault.
+/// Locks the range on fault with mlock2(2), without tenure.
 pub fn raw_lock_on_fault(range: PageRange) {
     let flags = rustix::mm::MlockFlags::ONFAULT;
     unsafe { rustix::mm::mlock_with(range.as_ptr().cast(), range.len(), flags) }.unwrap();
 }
 
-/// A line of smaps in bytes, such as `LazyFree`.
+/// Reads a line of smaps in bytes, such as `LazyFree`.
 pub fn smaps_bytes(range: PageRange, line: &str) -> u64 {
     let lines = smaps(range).expect("a mapping");
     let kib = line_of(&lines, line).expect("a line of smaps");

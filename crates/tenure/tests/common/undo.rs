@@ -1,15 +1,16 @@
-//! What a test changes for others is undone, however the test ends.
+//! Undoes system-wide changes of a test, however the test ends.
 
-/// Undoes something when it is dropped, or when this process ends, however that
-/// comes about: by a process of its own, which waits for it.
+/// Undoes a change when it is dropped or when this process ends in any way: a process of
+/// its own waits for that.
 pub struct Undo {
     pid: libc::pid_t,
-    /// Closed when it is time.
+    /// Closing it starts the undo.
     time: Option<std::io::PipeWriter>,
 }
 
 impl Undo {
-    /// Call it before what is to be undone is done. `undo` tells whether it is.
+    /// Starts the process that waits. The caller makes the change afterwards; `undo`
+    /// returns whether the change is undone.
     pub fn later(undo: impl FnOnce() -> bool) -> Self {
         use std::io::Read;
         let (mut read, write) = std::io::pipe().unwrap();
@@ -17,7 +18,7 @@ impl Undo {
         assert!(pid >= 0);
         if pid == 0 {
             drop(write);
-            // Who ends the tests from a terminal does not end this.
+            // A signal from the terminal that ends the tests must not end this process.
             unsafe { libc::setsid() };
             let _ = read.read(&mut [0]);
             let is_undone = std::panic::catch_unwind(std::panic::AssertUnwindSafe(undo));
@@ -35,6 +36,9 @@ impl Drop for Undo {
         drop(self.time.take());
         let mut status = 0;
         unsafe { libc::waitpid(self.pid, &mut status, 0) };
-        assert!(status == 0 || std::thread::panicking(), "it is not undone");
+        assert!(
+            status == 0 || std::thread::panicking(),
+            "the undo has failed"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Volatile memory beside what its owner knows of each page: what was written,
-//! what may be taken, and what is gone. Every step checks that the two agree.
+//! Volatile memory beside a model of each page: its contents, whether it may be purged, and
+//! whether it has been purged. Every step checks that the two agree.
 
 use std::os::fd::AsRawFd;
 use std::sync::LazyLock;
@@ -9,95 +9,96 @@ use std::time::Duration;
 use rustix::fs::MemfdFlags;
 use rustix::mm::Advice;
 use tenure::{
-    Error, Features, Mapping, Outcome, PageRange, Priority, VolatileArena, VolatileBuffer,
-    page_size, pressure,
+    Error, Features, Mapping, Outcome, PageRange, VolatileArena, VolatileBuffer, page_size,
+    pressure,
+    volatile::{Priority, VolatileOptions},
 };
 
 use super::{absent, pages};
 
-/// When the kernel is offered what has been marked.
+/// When marked memory is offered to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum HandOver {
-    /// Inside the call.
-    AtOnce,
-    /// By the keeper, at any time.
-    Soon,
-    /// Never, unless memory is short.
+pub enum OfferTiming {
+    /// Inside the marking call.
+    InCall,
+    /// By the offer thread, at any time.
+    ByThread,
+    /// Never, except under memory pressure.
     Never,
 }
 
-impl HandOver {
-    pub const ALL: [Self; 3] = [Self::AtOnce, Self::Soon, Self::Never];
+impl OfferTiming {
+    pub const ALL: [Self; 3] = [Self::InCall, Self::ByThread, Self::Never];
 
-    /// Has it hold for this process.
+    /// Sets the offer delay of this process.
     pub fn set(self) {
         watch_pressure();
-        tenure::set_hand_over_delay(match self {
-            Self::AtOnce => Duration::ZERO,
-            Self::Soon => Duration::from_micros(500),
+        tenure::volatile::set_offer_delay(match self {
+            Self::InCall => Duration::ZERO,
+            Self::ByThread => Duration::from_micros(500),
             Self::Never => Duration::from_secs(24 * 3600),
         });
     }
 }
 
-/// Set once memory has been short: then tenure offers, and takes, what it likes.
-static WAS_SHORT: AtomicBool = AtomicBool::new(false);
+/// Set once there was memory pressure: from then on tenure may offer and purge at any time.
+static WAS_UNDER_PRESSURE: AtomicBool = AtomicBool::new(false);
 
 pub fn watch_pressure() {
     static WATCHED: LazyLock<Option<pressure::Subscription>> =
-        LazyLock::new(|| pressure::subscribe(|_| WAS_SHORT.store(true, Relaxed)).ok());
+        LazyLock::new(|| pressure::subscribe(|_| WAS_UNDER_PRESSURE.store(true, Relaxed)).ok());
     LazyLock::force(&WATCHED);
 }
 
-pub fn memory_was_short() -> bool {
+pub fn was_under_pressure() -> bool {
     if pressure::level() > pressure::Level::None {
-        WAS_SHORT.store(true, Relaxed);
+        WAS_UNDER_PRESSURE.store(true, Relaxed);
     }
-    WAS_SHORT.load(Relaxed) || tenure::stats().purged_under_pressure_bytes > 0
+    WAS_UNDER_PRESSURE.load(Relaxed) || tenure::stats().purged_under_pressure_bytes > 0
 }
 
 pub fn can_offer() -> bool {
     Features::get().sigbus_on_missing() && Features::get().madv_populate.is_ok()
 }
 
-/// Also that which nobody has asked about huge pages for: that of arenas.
-fn all_memory_has_huge_pages() -> bool {
+/// Whether memory without huge-page advice, such as an arena's, gets huge pages.
+fn thp_is_always() -> bool {
     std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
         .is_ok_and(|modes| modes.contains("[always]"))
 }
 
-/// What unmarking has told this process to be lost.
+/// Bytes that unmarking has reported to this process as purged.
 pub static REPORTED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Of that, what may have been parts of huge pages.
+/// The part of them that may have lain in huge pages.
 pub static REPORTED_HUGE_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// One page, as its owner knows it.
+/// The model of one page.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Page {
-    /// What was written last; 0 is nothing: it reads as zeros.
+    /// The version written last; 0 if nothing was written, which reads as zeros.
     version: usize,
     volatile: bool,
-    /// The kernel has been offered what is in it, or may have been.
-    takeable: bool,
-    /// Its contents are gone, which unmarking will have to tell.
-    gone: bool,
+    /// The page has been offered to the kernel, or may have been.
+    maybe_offered: bool,
+    /// The contents are gone, which unmarking must report.
+    purged: bool,
     locked: bool,
-    /// It may be a part of a huge page, and have contents by a neighbour's.
+    /// The page may be part of a huge page, and so have contents because its neighbour has.
     in_huge: bool,
 }
 
 impl Page {
-    fn may_be_taken(&self) -> bool {
-        // Without PAGEMAP_SCAN, unmarking cannot tell the page of zeros from
-        // others, and makes it a page of its own, which can be lost.
+    fn may_be_purged(&self) -> bool {
+        // Without PAGEMAP_SCAN, unmarking cannot tell the zero page from others and
+        // repopulates it as a page of its own, which can be purged.
         let has_contents =
             self.version > 0 || self.in_huge || Features::get().pagemap_scan.is_err();
-        self.volatile && has_contents && (self.takeable || memory_was_short())
+        self.volatile && has_contents && (self.maybe_offered || was_under_pressure())
     }
 }
 
-/// The contents of a page: no byte is zero, and each differs from the next
+/// Returns the contents of a page: no byte is zero, and each byte differs from the next
 /// version's.
 fn contents(page: PageRange, version: usize) -> &'static [u8] {
     const SHIFTS: usize = 4093;
@@ -118,13 +119,13 @@ fn bytes_of(page: PageRange) -> &'static [u8] {
 }
 
 thread_local! {
-    /// What bytes go through when a page may not be there.
-    static THROUGH: rustix::fd::OwnedFd =
-        rustix::fs::memfd_create("through", MemfdFlags::CLOEXEC).unwrap();
+    /// The file through which system calls copy pages that may not be present.
+    static TRANSFER: rustix::fd::OwnedFd =
+        rustix::fs::memfd_create("transfer", MemfdFlags::CLOEXEC).unwrap();
 }
 
-/// Whether a system call has done all of a page, or has met one that is gone.
-fn was_there(done: isize) -> bool {
+/// Whether a system call has copied a whole page; otherwise it met a purged one.
+fn was_present(done: isize) -> bool {
     if done < 0 {
         let error = std::io::Error::last_os_error();
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT), "{error}");
@@ -133,10 +134,10 @@ fn was_there(done: isize) -> bool {
 }
 
 /// Copies a page out by a system call, which reads it as the program would.
-pub fn read_through(page: PageRange) -> Option<Vec<u8>> {
-    THROUGH.with(|through| {
+pub fn read_by_syscall(page: PageRange) -> Option<Vec<u8>> {
+    TRANSFER.with(|through| {
         let fd = through.as_raw_fd();
-        if !was_there(unsafe { libc::pwrite(fd, page.as_ptr().cast(), page.len(), 0) }) {
+        if !was_present(unsafe { libc::pwrite(fd, page.as_ptr().cast(), page.len(), 0) }) {
             return None;
         }
         let mut copy = vec![0; page.len()];
@@ -146,16 +147,16 @@ pub fn read_through(page: PageRange) -> Option<Vec<u8>> {
 }
 
 /// Writes a page by a system call, which writes it as the program would.
-fn write_through(page: PageRange, bytes: &[u8]) -> bool {
-    THROUGH.with(|through| {
+fn write_by_syscall(page: PageRange, bytes: &[u8]) -> bool {
+    TRANSFER.with(|through| {
         assert_eq!(rustix::io::pwrite(through, bytes, 0), Ok(page.len()));
         let fd = through.as_raw_fd();
-        was_there(unsafe { libc::pread(fd, page.as_ptr().cast(), page.len(), 0) })
+        was_present(unsafe { libc::pread(fd, page.as_ptr().cast(), page.len(), 0) })
     })
 }
 
-/// How many lazily freed pages the kernel has taken, anybody's.
-pub fn lazily_freed_and_taken() -> Option<u64> {
+/// Counts the lazily freed pages that the kernel has reclaimed in the whole system.
+pub fn lazyfree_reclaimed_pages() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/vmstat").ok()?;
     let count = text
         .lines()
@@ -163,17 +164,17 @@ pub fn lazily_freed_and_taken() -> Option<u64> {
     count.parse().ok()
 }
 
-/// Has the kernel take what it may. Somebody may unmap the range meanwhile.
-pub fn page_out_if_there(range: PageRange) {
+/// Makes the kernel reclaim what it may. Another thread may unmap the range concurrently.
+pub fn page_out_if_mapped(range: PageRange) {
     let _ =
         unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), Advice::LinuxPageOut) };
 }
 
-/// What unmarking has told.
+/// The purged pages that one unmarking has reported.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Lost {
+pub struct PurgeCount {
     pub pages: usize,
-    /// Those that were still there when it was called.
+    /// Purged pages that were still present just before the call.
     pub unforeseen: usize,
 }
 
@@ -187,31 +188,31 @@ enum Body {
 pub struct Memory {
     body: Body,
     pages: Vec<Page>,
-    hand_over: HandOver,
+    timing: OfferTiming,
     next_version: usize,
 }
 
 impl Memory {
-    pub fn plain(mapping: Mapping, hand_over: HandOver) -> Self {
-        Self::new(mapping.range(), Body::Plain(mapping), hand_over)
+    pub fn plain(mapping: Mapping, timing: OfferTiming) -> Self {
+        Self::new(mapping.range(), Body::Plain(mapping), timing)
     }
 
-    pub fn buffer(mapping: Mapping, hand_over: HandOver) -> Self {
+    pub fn buffer(mapping: Mapping, timing: OfferTiming) -> Self {
         let buffer = VolatileBuffer::from_mapping(mapping).unwrap();
-        Self::new(buffer.range(), Body::Buffer(buffer), hand_over)
+        Self::new(buffer.range(), Body::Buffer(buffer), timing)
     }
 
-    /// The same, of huge pages.
-    pub fn huge_buffer(mapping: Mapping, hand_over: HandOver) -> Self {
-        let mut memory = Self::buffer(mapping, hand_over);
+    /// Wraps a mapping of huge pages in a buffer.
+    pub fn huge_buffer(mapping: Mapping, timing: OfferTiming) -> Self {
+        let mut memory = Self::buffer(mapping, timing);
         memory.pages.iter_mut().for_each(|page| page.in_huge = true);
         memory
     }
 
-    pub fn in_arena(arena: &VolatileArena, page_count: usize, hand_over: HandOver) -> Self {
+    pub fn in_arena(arena: &VolatileArena, page_count: usize, timing: OfferTiming) -> Self {
         let buffer = arena.buffer(page_count * page_size()).unwrap();
-        let mut memory = Self::new(buffer.range(), Body::Buffer(buffer), hand_over);
-        let in_huge = all_memory_has_huge_pages();
+        let mut memory = Self::new(buffer.range(), Body::Buffer(buffer), timing);
+        let in_huge = thp_is_always();
         memory
             .pages
             .iter_mut()
@@ -219,12 +220,12 @@ impl Memory {
         memory
     }
 
-    fn new(range: PageRange, body: Body, hand_over: HandOver) -> Self {
+    fn new(range: PageRange, body: Body, timing: OfferTiming) -> Self {
         let pages = vec![Page::default(); range.pages()];
         Self {
             body,
             pages,
-            hand_over,
+            timing,
             next_version: 1,
         }
     }
@@ -244,7 +245,8 @@ impl Memory {
         pages(self.range(), index, 1)
     }
 
-    /// A buffer is marked and unmarked as a whole.
+    /// Returns the whole buffer, which is only marked and unmarked whole, or the part
+    /// given.
     pub fn part(&self, first: usize, count: usize) -> (usize, usize) {
         match self.body {
             Body::Plain(_) => (first, count),
@@ -252,21 +254,23 @@ impl Memory {
         }
     }
 
-    fn known(&mut self, (first, count): (usize, usize)) -> &mut [Page] {
+    fn model_of(&mut self, (first, count): (usize, usize)) -> &mut [Page] {
         &mut self.pages[first..first + count]
     }
 
     fn has_locked(&mut self, part: (usize, usize)) -> bool {
-        self.known(part).iter().any(|page| page.locked)
+        self.model_of(part).iter().any(|page| page.locked)
     }
 
     pub fn mark(&mut self, first: usize, count: usize, priority: Priority) {
         let part = self.part(first, count);
         let range = pages(self.range(), part.0, part.1);
         let marked = match &mut self.body {
-            Body::Plain(_) => unsafe { range.mark_volatile_with(priority) },
+            Body::Plain(_) => unsafe {
+                range.mark_volatile_with(VolatileOptions::new().priority(priority))
+            },
             Body::Buffer(buffer) => {
-                buffer.mark_volatile_with(priority);
+                buffer.mark_volatile_with(VolatileOptions::new().priority(priority));
                 Ok(())
             }
         };
@@ -275,48 +279,51 @@ impl Memory {
             Err(Error::Locked { .. }) if self.has_locked(part) => return,
             Err(error) => panic!("{error}"),
         }
-        let takeable = can_offer() && self.hand_over != HandOver::Never;
-        for page in self.known(part) {
+        let maybe_offered = can_offer() && self.timing != OfferTiming::Never;
+        for page in self.model_of(part) {
             page.volatile = true;
-            page.takeable |= takeable;
+            page.maybe_offered |= maybe_offered;
         }
     }
 
-    pub fn unmark(&mut self, first: usize, count: usize) -> Lost {
+    pub fn unmark(&mut self, first: usize, count: usize) -> PurgeCount {
         let part = self.part(first, count);
         let range = pages(self.range(), part.0, part.1);
-        let absent = self.note_what_is_gone(part);
+        let absent = self.record_purged(part);
         let outcome = match &mut self.body {
             Body::Plain(_) => unsafe { range.mark_nonvolatile() }.unwrap(),
             Body::Buffer(buffer) => buffer.mark_nonvolatile().unwrap(),
         };
-        let reported = Self::flags(range, &outcome);
-        let mut lost = Lost::default();
+        let reported = Self::reported_pages(range, &outcome);
+        let mut purges = PurgeCount::default();
         for (index, (&reported, absent)) in (part.0..).zip(reported.iter().zip(absent)) {
             let page = &mut self.pages[index];
             if reported {
                 assert!(
-                    page.gone || page.may_be_taken(),
-                    "page {index} was not lost: {page:?}"
+                    page.purged || page.may_be_purged(),
+                    "page {index} is reported purged, but cannot be: {page:?}"
                 );
-                lost.pages += 1;
-                lost.unforeseen += usize::from(!page.gone && !absent);
-                (page.version, page.gone) = (0, false);
+                purges.pages += 1;
+                purges.unforeseen += usize::from(!page.purged && !absent);
+                (page.version, page.purged) = (0, false);
             }
-            assert!(!page.gone, "page {index} is lost without a word: {page:?}");
-            (page.volatile, page.takeable) = (false, false);
-            self.look(index);
+            assert!(
+                !page.purged,
+                "page {index} was purged without a report: {page:?}"
+            );
+            (page.volatile, page.maybe_offered) = (false, false);
+            self.check_page(index);
         }
-        let lost_bytes = (lost.pages * page_size()) as u64;
-        REPORTED_BYTES.fetch_add(lost_bytes, Relaxed);
+        let purged_bytes = (purges.pages * page_size()) as u64;
+        REPORTED_BYTES.fetch_add(purged_bytes, Relaxed);
         if self.pages[0].in_huge {
-            REPORTED_HUGE_BYTES.fetch_add(lost_bytes, Relaxed);
+            REPORTED_HUGE_BYTES.fetch_add(purged_bytes, Relaxed);
         }
-        lost
+        purges
     }
 
-    /// Which pages of the range have been reported.
-    fn flags(range: PageRange, outcome: &Outcome) -> Vec<bool> {
+    /// Which pages of the range are reported.
+    fn reported_pages(range: PageRange, outcome: &Outcome) -> Vec<bool> {
         let mut reported = vec![false; range.pages()];
         if let Outcome::Purged(runs) = outcome {
             assert!(!runs.is_empty());
@@ -334,23 +341,22 @@ impl Memory {
         reported
     }
 
-    /// What was written and is nowhere any more has been taken. Returns which pages are
-    /// nowhere.
-    fn note_what_is_gone(&mut self, part: (usize, usize)) -> Vec<bool> {
+    /// Records absent pages that had contents as purged. Returns which pages are absent.
+    fn record_purged(&mut self, part: (usize, usize)) -> Vec<bool> {
         let absent = absent(pages(self.range(), part.0, part.1));
-        for (page, &absent) in self.known(part).iter_mut().zip(&absent) {
+        for (page, &absent) in self.model_of(part).iter_mut().zip(&absent) {
             if absent && page.volatile && page.version > 0 {
                 assert!(
-                    page.gone || page.may_be_taken(),
-                    "taken, and was not offered: {page:?}"
+                    page.purged || page.may_be_purged(),
+                    "purged without having been offered: {page:?}"
                 );
-                page.gone = true;
+                page.purged = true;
             }
         }
         absent
     }
 
-    /// Writes to each page something of its own.
+    /// Writes contents of its own to each page.
     pub fn write(&mut self, first: usize, count: usize) {
         let version = self.next_version;
         self.next_version += 1;
@@ -364,34 +370,34 @@ impl Memory {
                         .copy_from_nonoverlapping(bytes.as_ptr(), at.len())
                 };
             } else if matches!(self.body, Body::Buffer(_)) {
-                continue; // It lends nobody its bytes now.
-            } else if write_through(at, bytes) {
-                assert!(!page.gone, "page {index} has come back: {page:?}");
-                // A write keeps a page that has been offered; not one that will be.
-                page.takeable &= self.hand_over != HandOver::AtOnce;
+                continue; // A volatile buffer lends no bytes.
+            } else if write_by_syscall(at, bytes) {
+                assert!(!page.purged, "page {index} has reappeared: {page:?}");
+                // A write keeps a page that has been offered, but not one that will be.
+                page.maybe_offered &= self.timing != OfferTiming::InCall;
             } else {
                 assert!(
-                    page.gone || page.may_be_taken(),
+                    page.purged || page.may_be_purged(),
                     "page {index} cannot be written: {page:?}"
                 );
-                page.gone = true;
+                page.purged = true;
                 continue;
             }
             page.version = version;
         }
     }
 
-    /// Looks at a page; whether it is there.
-    fn look(&self, index: usize) -> bool {
+    /// Checks a page. Returns whether it is present.
+    fn check_page(&self, index: usize) -> bool {
         let (at, page) = (self.page(index), &self.pages[index]);
         let expected = contents(at, page.version);
         if !page.volatile {
             assert!(bytes_of(at) == expected, "page {index} is wrong: {page:?}");
             return true;
         }
-        match read_through(at) {
+        match read_by_syscall(at) {
             Some(found) => {
-                assert!(!page.gone, "page {index} has come back: {page:?}");
+                assert!(!page.purged, "page {index} has reappeared: {page:?}");
                 assert!(
                     found == expected,
                     "volatile page {index} is wrong: {page:?}"
@@ -400,7 +406,7 @@ impl Memory {
             }
             None => {
                 assert!(
-                    page.gone || page.may_be_taken(),
+                    page.purged || page.may_be_purged(),
                     "page {index} cannot be read: {page:?}"
                 );
                 false
@@ -408,20 +414,20 @@ impl Memory {
         }
     }
 
-    /// Looks at pages.
+    /// Checks pages, and records those that are purged.
     pub fn check(&mut self, first: usize, count: usize) {
         for index in first..first + count {
-            if !self.look(index) {
-                self.pages[index].gone = true;
+            if !self.check_page(index) {
+                self.pages[index].purged = true;
             }
         }
     }
 
-    /// The same for who only borrows it: copies bytes out as a reader does.
-    /// Whether that could be done.
+    /// Checks bytes through a shared reference, copying them out as a reader does. Returns
+    /// whether they could be read.
     pub fn read(&self, offset: usize, len: usize) -> bool {
         let Body::Buffer(buffer) = &self.body else {
-            return self.look(offset / page_size());
+            return self.check_page(offset / page_size());
         };
         let mut copy = vec![0; len];
         let read = match buffer.read_volatile_into(offset, &mut copy) {
@@ -431,10 +437,10 @@ impl Memory {
         };
         let touched = offset / page_size()..(offset + len).div_ceil(page_size());
         if !read {
-            let may_be = |page: &Page| page.gone || page.may_be_taken();
+            let purgeable = |page: &Page| page.purged || page.may_be_purged();
             assert!(
-                self.pages.iter().any(may_be),
-                "nothing was lost: {:?}",
+                self.pages.iter().any(purgeable),
+                "reported purged, but no page can be: {:?}",
                 self.pages
             );
             return false;
@@ -442,7 +448,7 @@ impl Memory {
         let mut at = offset;
         for index in touched {
             let page = &self.pages[index];
-            assert!(!page.gone, "page {index} was read: {page:?}");
+            assert!(!page.purged, "purged page {index} was read: {page:?}");
             let end = ((index + 1) * page_size()).min(offset + len);
             let within = at % page_size()..(end - 1) % page_size() + 1;
             let expected = &contents(self.page(index), page.version)[within];
@@ -466,13 +472,13 @@ impl Memory {
         if let Err(error) = &purged {
             assert!(is_locked, "{error}");
         }
-        for page in self.known(part).iter_mut().filter(|page| page.volatile) {
+        for page in self.model_of(part).iter_mut().filter(|page| page.volatile) {
             match purged {
-                Ok(()) if page.version > 0 => page.gone = true,
-                // A page of zeros stays, unless it has memory of its own: as a part of a
-                // huge page, or where the kernel did not tell when it was taken back. Of
-                // an error some may be done.
-                _ => page.takeable = true,
+                Ok(()) if page.version > 0 => page.purged = true,
+                // A zero page stays, unless it has memory of its own: as a part of a huge
+                // page, or where the kernel could not identify it when it was repopulated.
+                // After an error some pages may be purged.
+                _ => page.maybe_offered = true,
             }
         }
     }
@@ -481,16 +487,16 @@ impl Memory {
         if let Body::Plain(mapping) = &mut self.body {
             let bounds = first * page_size()..(first + count) * page_size();
             mapping.discard(bounds).unwrap();
-            self.known((first, count)).fill(Page::default());
+            self.model_of((first, count)).fill(Page::default());
         }
     }
 
-    /// Locks pages behind tenure's back.
+    /// Locks pages without tenure.
     pub fn lock(&mut self, first: usize, count: usize) {
         let range = pages(self.range(), first, count);
         let flags = rustix::mm::MlockFlags::ONFAULT;
         if unsafe { rustix::mm::mlock_with(range.as_ptr().cast(), range.len(), flags) }.is_ok() {
-            self.known((first, count))
+            self.model_of((first, count))
                 .iter_mut()
                 .for_each(|page| page.locked = true);
         }
@@ -502,80 +508,81 @@ impl Memory {
         self.forget_locks();
     }
 
-    /// A child inherits none.
+    /// Forgets the locks, which a child does not inherit.
     pub fn forget_locks(&mut self) {
         self.pages.iter_mut().for_each(|page| page.locked = false);
     }
 
-    /// Has the kernel take what it may.
+    /// Makes the kernel reclaim what it may.
     pub fn page_out(&self, first: usize, count: usize) {
-        page_out_if_there(pages(self.range(), first, count));
+        page_out_if_mapped(pages(self.range(), first, count));
     }
 }
 
-/// Whether the contents are what was told of them. (What is offered the kernel
-/// may take at any time, also in a test.)
-pub fn is_as_told(range: PageRange, outcome: &Outcome) -> bool {
-    let lost: &[PageRange] = match outcome {
+/// Whether the contents match a reported outcome. (The kernel may purge offered pages at
+/// any time, also during a test.)
+pub fn matches_outcome(range: PageRange, outcome: &Outcome) -> bool {
+    let runs: &[PageRange] = match outcome {
         Outcome::Intact => &[],
         Outcome::Purged(runs) => runs,
     };
     (0..range.pages()).all(|page| {
         let page = pages(range, page, 1);
-        match lost.iter().any(|run| run.contains(page)) {
+        match runs.iter().any(|run| run.contains(page)) {
             true => super::is_zero(page),
             false => super::is_filled(page),
         }
     })
 }
 
-/// What the kernel takes by itself of what it has been offered, at any time.
-pub struct Watch {
-    taken: Option<u64>,
-    asked_bytes: u64,
+/// Counts what the kernel reclaims by itself of offered memory, which it may do at any
+/// time.
+pub struct PurgeWatch {
+    reclaimed: Option<u64>,
+    requested_bytes: u64,
 }
 
-impl Watch {
+impl PurgeWatch {
     pub fn now() -> Self {
         Self {
-            taken: lazily_freed_and_taken(),
-            asked_bytes: tenure::stats().purged_on_request_bytes,
+            reclaimed: lazyfree_reclaimed_pages(),
+            requested_bytes: tenure::stats().purged_on_request_bytes,
         }
     }
 
-    /// Whether so many pages may be gone: the kernel has taken as many, anybody's,
-    /// or they were asked for.
+    /// Whether `page_count` pages may have been purged: the kernel has reclaimed as many in
+    /// the whole system, or the program has purged them itself.
     pub fn explains(&self, page_count: usize) -> bool {
-        let asked_bytes = tenure::stats().purged_on_request_bytes - self.asked_bytes;
-        let taken = match (lazily_freed_and_taken(), self.taken) {
+        let requested_bytes = tenure::stats().purged_on_request_bytes - self.requested_bytes;
+        let reclaimed = match (lazyfree_reclaimed_pages(), self.reclaimed) {
             (Some(now), Some(before)) => now - before,
             _ => u64::MAX,
         };
-        page_count as u64 <= taken.saturating_add(asked_bytes / page_size() as u64)
+        page_count as u64 <= reclaimed.saturating_add(requested_bytes / page_size() as u64)
     }
 
-    /// Asserts that these pages are lost of the range, others only if the kernel
-    /// has taken them as well, and that the contents are what was told of them.
+    /// Asserts that the outcome reports the `expected` pages as purged, others only if the
+    /// kernel has reclaimed as many, and that the contents match it.
     #[track_caller]
-    pub fn assert_lost(&self, range: PageRange, outcome: &Outcome, expected: &[PageRange]) {
-        assert!(is_as_told(range, outcome), "{outcome:?}");
+    pub fn assert_purged(&self, range: PageRange, outcome: &Outcome, expected: &[PageRange]) {
+        assert!(matches_outcome(range, outcome), "{outcome:?}");
         let runs: &[PageRange] = match outcome {
             Outcome::Intact => &[],
             Outcome::Purged(runs) => runs,
         };
         for part in expected {
-            let is_lost = runs.iter().any(|run| run.contains(*part));
-            assert!(is_lost, "{part:?} in {outcome:?}");
+            let is_reported = runs.iter().any(|run| run.contains(*part));
+            assert!(is_reported, "{part:?} is not reported in {outcome:?}");
         }
         let count = |parts: &[PageRange]| parts.iter().map(|part| part.pages()).sum::<usize>();
         assert!(
             count(runs) == count(expected) || self.explains(count(runs)),
-            "more than {expected:?}: {outcome:?}"
+            "more than {expected:?} is reported: {outcome:?}"
         );
     }
 }
 
-/// How many page faults that read nothing in this thread has had.
+/// Counts the minor page faults of this thread.
 pub fn minor_faults() -> i64 {
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     assert_eq!(

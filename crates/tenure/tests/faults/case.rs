@@ -1,5 +1,5 @@
-//! What an operation is given: it says which of its calls may fail, and checks what
-//! comes of it.
+//! The context of an operation: the operation says which of its calls may fail, and checks
+//! the result.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ pub struct Fault {
     pub thread: String,
     pub call: String,
     pub file: Option<String>,
-    /// Which of the calls of this name that the thread makes; from 1.
+    /// Which of the thread's calls of this name fails; from 1.
     pub occurrence: usize,
     pub errno: i32,
 }
@@ -34,17 +34,17 @@ impl fmt::Display for Fault {
 }
 
 pub struct Case {
-    /// None: this is the warm-up.
+    /// None in the warm-up.
     pub control: Option<&'static Control>,
     pub fault: Option<Fault>,
 }
 
-/// Where something is missing for good, what is refused stays refused: then the
-/// process ends well, and reports how it was refused.
+/// Set in a process where a feature is missing: a rejected call is rejected again. The
+/// process then succeeds, and reports the error.
 static MISSING: OnceLock<&'static Control> = OnceLock::new();
 
 impl Case {
-    /// For a process in which something is missing.
+    /// Creates the context of a process in which a feature is missing.
     pub fn of_missing(control: &'static Control) -> Self {
         let is_first = MISSING.set(control).is_ok();
         assert!(is_first, "one operation in each process");
@@ -54,7 +54,7 @@ impl Case {
         }
     }
 
-    /// Does what may fail: `work` and whatever other threads do meanwhile.
+    /// Runs `work` armed: its calls may fail, and those of other threads meanwhile.
     pub fn armed<T>(&self, work: impl FnOnce() -> T) -> T {
         let arm = |armed| {
             if let Some(control) = self.control {
@@ -67,24 +67,24 @@ impl Case {
         answer
     }
 
-    /// The same for a call of tenure, whose error must tell what has failed.
-    pub fn attempt<T, E: Told>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    /// Runs a call of tenure armed. Its error must name the call that failed.
+    pub fn attempt<T, E: AsError>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let answer = self.armed(work);
         if let Err(error) = &answer {
-            self.check(error.told());
+            self.check(error.as_error());
         }
         answer
     }
 
-    /// The same for a call that can be made again, which must then succeed.
-    pub fn attempt_twice<T, E: Told>(&self, mut work: impl FnMut() -> Result<T, E>) -> T {
+    /// Runs a call of tenure armed, and again unarmed if it failed, which must succeed.
+    pub fn attempt_twice<T, E: AsError>(&self, mut work: impl FnMut() -> Result<T, E>) -> T {
         match self.attempt(&mut work) {
             Ok(value) => value,
             Err(_) => again(work()),
         }
     }
 
-    /// An error is one that the fault explains.
+    /// Asserts that the fault explains the error.
     pub fn check(&self, error: &Error) {
         if MISSING.get().is_some() {
             return;
@@ -98,15 +98,15 @@ impl Case {
         assert!(is_met, "failed before the fault: {error}");
         assert!(
             tells_of(error, fault),
-            "does not tell of the fault: {error} ({error:?})"
+            "the error does not name the fault: {error} ({error:?})"
         );
     }
 }
 
-/// What must succeed, for nothing fails any more.
-pub fn again<T, E: Told>(answer: Result<T, E>) -> T {
+/// Unwraps the answer of a call that must succeed, because nothing fails any more.
+pub fn again<T, E: AsError>(answer: Result<T, E>) -> T {
     answer.unwrap_or_else(|error| {
-        let error = error.told();
+        let error = error.as_error();
         if let Some(control) = MISSING.get() {
             control.write_report(kind(error));
             unsafe { libc::_exit(0) };
@@ -123,18 +123,18 @@ fn kind(error: &Error) -> &'static str {
     }
 }
 
-pub trait Told {
-    fn told(&self) -> &Error;
+pub trait AsError {
+    fn as_error(&self) -> &Error;
 }
 
-impl Told for Error {
-    fn told(&self) -> &Error {
+impl AsError for Error {
+    fn as_error(&self) -> &Error {
         self
     }
 }
 
-impl<T> Told for Refused<T> {
-    fn told(&self) -> &Error {
+impl<T> AsError for Refused<T> {
+    fn as_error(&self) -> &Error {
         &self.error
     }
 }
@@ -142,29 +142,34 @@ impl<T> Told for Refused<T> {
 fn tells_of(error: &Error, fault: &Fault) -> bool {
     let errno = fault.errno;
     match error {
-        // What pthread_create makes of the calls that it makes.
+        // pthread_create returns its own errors for the calls that it makes.
         Error::System {
             call: "clone",
-            errno: told,
+            errno: answer,
         } => {
             let names = ["mmap", "mprotect", "clone", "clone3"];
             let is_of_thread = names.contains(&fault.call.as_str());
             is_of_thread
-                && matches!(told.raw_os_error(), told if told == errno || told == libc::EAGAIN)
+                && matches!(answer.raw_os_error(), answer if answer == errno || answer == libc::EAGAIN)
         }
-        Error::System { call, errno: told }
+        Error::System {
+            call,
+            errno: answer,
+        }
         | Error::SystemAt {
-            call, errno: told, ..
-        } => told.raw_os_error() == errno && names(call, fault),
+            call,
+            errno: answer,
+            ..
+        } => answer.raw_os_error() == errno && names(call, fault),
         Error::Unsupported { answer, .. } => answer.raw_os_error() == errno,
-        Error::NoRoom { call, .. } => errno == libc::ENOMEM && names(call, fault),
-        // What the kernel says of a hole that comes up meanwhile, or of a lock.
+        Error::MappingLimit { call, .. } => errno == libc::ENOMEM && names(call, fault),
+        // The kernel's answers for a hole that appears concurrently, and for a lock.
         Error::Hole { .. } => errno == libc::ENOMEM,
         Error::Locked { .. } => errno == libc::EBUSY && fault.call == "msync",
         Error::Busy { .. } => errno == libc::EBUSY,
         Error::NoBacking { .. } | Error::Purged { .. } => errno == libc::EFAULT,
-        Error::Poisoned { .. } => errno == libc::EHWPOISON,
-        Error::MayNotLook { answer, .. } => answer.raw_os_error() == errno,
+        Error::HwPoison { .. } => errno == libc::EHWPOISON,
+        Error::PermissionDenied { answer, .. } => answer.raw_os_error() == errno,
         Error::NoProcess { .. } => matches!(errno, libc::ENOENT | libc::ESRCH),
         Error::LockLimit { .. } | Error::ProcessLockLimit { .. } => {
             matches!(errno, libc::ENOMEM | libc::EPERM | libc::EAGAIN)
@@ -180,7 +185,7 @@ fn names(call: &str, fault: &Fault) -> bool {
     let is_of_file = |file: &String| {
         let is_pagemap = file.ends_with("pagemap") && call.starts_with("PAGEMAP_SCAN");
         let is_secret = file.contains("secretmem") && call == "memfd_secret";
-        // Some are opened in a folder that was opened before.
+        // Some files are opened relative to a folder that was opened before.
         let is_named = call.contains("/proc") && call.contains(file.as_str());
         is_pagemap || is_secret || is_named || (file.contains("/proc") && call.contains("/proc"))
     };

@@ -1,5 +1,5 @@
-//! What the process under test and its supervisor tell each other: a page of memory
-//! that both have, so that neither makes a system call for it.
+//! The page of memory that the process under test and its supervisor share, so that neither
+//! makes a system call to communicate.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::SeqCst};
 
@@ -9,11 +9,11 @@ const REPORT_BYTES: usize = 16 << 10;
 pub struct Control {
     /// The number of the filter's descriptor in the process under test, or -1.
     pub listener: AtomicI32,
-    /// The supervisor has the descriptor.
+    /// The supervisor has taken the descriptor.
     pub is_taken: AtomicBool,
     /// Calls are counted, and one of them may be answered with an error.
     pub is_armed: AtomicBool,
-    /// The call that was to fail has.
+    /// The call that was to fail has failed.
     pub is_met: AtomicBool,
     report_len: AtomicUsize,
     report: std::cell::UnsafeCell<[u8; REPORT_BYTES]>,
@@ -32,7 +32,7 @@ impl Control {
         control
     }
 
-    /// Before each process under test.
+    /// Resets the page before each process under test.
     pub fn begin(&self) {
         self.listener.store(-1, SeqCst);
         self.is_taken.store(false, SeqCst);
@@ -41,7 +41,7 @@ impl Control {
         self.report_len.store(0, SeqCst);
     }
 
-    /// Called once, by the process under test.
+    /// Stores the report. The process under test calls it once.
     pub fn write_report(&self, text: &str) {
         assert!(text.len() <= REPORT_BYTES, "a report of {}", text.len());
         let to = self.report.get().cast::<u8>();
@@ -49,7 +49,7 @@ impl Control {
         self.report_len.store(text.len(), SeqCst);
     }
 
-    /// Called when the process under test has ended.
+    /// Returns the report, after the process under test has ended.
     pub fn report(&self) -> String {
         let len = self.report_len.load(SeqCst);
         let bytes = unsafe { std::slice::from_raw_parts(self.report.get().cast::<u8>(), len) };

@@ -1,12 +1,12 @@
-//! The seccomp filter of the process under test: each system call that may fail is
-//! shown to the supervisor first.
+//! The seccomp filter of the process under test: the supervisor sees each system call that
+//! may fail before it is made.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::{sock_filter, sock_fprog};
 
-/// Calls that cannot fail in a way that matters, made very often, or needed before
-/// there is a supervisor. All others are shown to it.
+/// Calls that cannot fail in a way that matters, that are made very often, or that are
+/// needed before there is a supervisor. The supervisor sees all others.
 const NOT_SHOWN: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -27,8 +27,8 @@ const NOT_SHOWN: &[i64] = &[
     libc::SYS_tgkill,
 ];
 
-/// Installs the filter on this thread, and so on those that it starts. Answers the
-/// number of the descriptor at which calls are shown, or the kernel's error.
+/// Installs the filter on this thread and on the threads that it starts. Returns the number
+/// of the descriptor that reports the calls, or the kernel's error.
 pub fn install() -> Result<RawFd, i32> {
     let step = |code: u32, jt: u8, jf: u8, k: u32| sock_filter {
         code: code as u16,
@@ -51,7 +51,8 @@ pub fn install() -> Result<RawFd, i32> {
         program.push(is(0, 1, call as u32));
         program.push(answer(libc::SECCOMP_RET_ALLOW));
     }
-    // Of futex(2) only what touches pages (the lower half of its second argument).
+    // Of futex(2) the supervisor sees only FUTEX_WAKE_OP, which touches pages (the lower
+    // half of the second argument).
     program.push(is(0, 4, libc::SYS_futex as u32));
     program.push(load(std::mem::offset_of!(libc::seccomp_data, args) + 8));
     program.push(step(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, 127));
@@ -80,11 +81,11 @@ pub fn install() -> Result<RawFd, i32> {
 /// A system call that waits for an answer.
 pub type Shown = libc::seccomp_notif;
 
-/// Where a process's system calls are shown.
+/// The descriptor that reports a process's system calls.
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// Takes a copy of the descriptor out of the process.
+    /// Copies the descriptor out of the process.
     pub fn of_process(pid: libc::pid_t, number: RawFd) -> std::io::Result<Self> {
         let process = rustix::process::Pid::from_raw(pid).expect("a child");
         let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())?;
@@ -93,7 +94,7 @@ impl Listener {
             number,
             rustix::process::PidfdGetfdFlags::empty(),
         )?;
-        // Who is shown a call runs at once, on the same CPU (Linux 6.6).
+        // The supervisor runs at once, on the same CPU (Linux 6.6).
         unsafe { libc::ioctl(fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, 1_u64) };
         Ok(Self(unsafe {
             OwnedFd::from_raw_fd(std::os::fd::IntoRawFd::into_raw_fd(fd))
@@ -116,7 +117,7 @@ impl Listener {
         let fd = self.0.as_raw_fd();
         match unsafe { libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_RECV, &mut shown) } {
             0 => Next::Call(shown),
-            // Who made the call has been killed meanwhile.
+            // The calling thread has been killed meanwhile.
             _ => Next::Nothing,
         }
     }
@@ -132,7 +133,7 @@ impl Listener {
                 Some(_) => 0,
             },
         };
-        // It fails where who made the call has been killed meanwhile.
+        // This fails if the calling thread has been killed meanwhile.
         unsafe {
             libc::ioctl(
                 self.0.as_raw_fd(),
@@ -146,6 +147,6 @@ impl Listener {
 pub enum Next {
     Call(Shown),
     Nothing,
-    /// No process has the filter any more.
+    /// No process with the filter is left.
     AllHaveEnded,
 }

@@ -1,13 +1,12 @@
-//! Every system call that tenure makes fails once, in each operation, with each error
-//! that the kernel can give there. Nothing may panic, hang or leak, no byte may be
-//! lost, the error tells which call has failed, and the operation succeeds when it is
-//! tried again.
+//! Every system call that tenure makes fails once, in each operation, with one error that
+//! the kernel can give there (`fault::`), or with each (`every_errno::`). Nothing may panic, hang or leak, no byte may be lost, the
+//! error names the call that failed, and the operation succeeds when it is repeated.
 //!
-//! The library has no code for this: a seccomp filter shows each call of the process
-//! under test to this one, which answers the chosen call with the chosen error. So
-//! also the C library's calls fail, and those of tenure's own threads.
+//! The library has no code for this: a seccomp filter reports each call of the process
+//! under test to this one, which answers the chosen call with the chosen error. So the C
+//! library's calls fail, too, and those of tenure's own threads.
 //!
-//! `TENURE_FAULT` runs only the cases of which the description contains its value.
+//! `TENURE_FAULT` restricts the run to cases whose description contains its value.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -33,8 +32,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Has the C library give back the stack of each thread that ends, and take memory
-/// from one heap, so that what is mapped can be compared.
+use run::Errnos;
+
+/// Makes the C library unmap the stack of each thread that ends and use one heap, so that
+/// mappings can be compared.
 const TUNABLES: &str = "glibc.pthread.stack_cache_size=0:glibc.malloc.arena_max=1:\
                         glibc.malloc.mmap_threshold=33554432";
 
@@ -50,16 +51,22 @@ fn main() -> ExitCode {
         panic!("exec: {}", again.exec());
     }
     let mut arguments = Arguments::from_args();
-    // In this thread, so that the processes under test are forked from a process that
-    // has no other.
+    // Trials run in this thread, so that the processes under test are forked from a
+    // single-threaded process.
     arguments.test_threads = Some(1);
-    let trials = operations::ALL.iter().map(|operation| {
-        let body = move || {
-            let (cases, completion) = run::all_cases(operation)?;
-            CASES.fetch_add(cases, Relaxed);
-            Ok::<_, Failed>(completion)
+    let faults = operations::ALL.iter().flat_map(|operation| {
+        let trial = |way: &str, errnos, kind| {
+            let body = move || {
+                let (cases, completion) = run::cases(operation, errnos)?;
+                CASES.fetch_add(cases, Relaxed);
+                Ok::<_, Failed>(completion)
+            };
+            Trial::ignorable_test(format!("{way}::{}", operation.name), body).with_kind(kind)
         };
-        Trial::ignorable_test(format!("fault::{}", operation.name), body)
+        [
+            trial("fault", Errnos::One, ""),
+            trial("every_errno", Errnos::Every, "thorough"),
+        ]
     });
     let missing = missing::ALL.iter().map(|missing| {
         let body = move || {
@@ -67,9 +74,9 @@ fn main() -> ExitCode {
             CASES.fetch_add(cases, Relaxed);
             Ok::<_, Failed>(completion)
         };
-        Trial::ignorable_test(format!("missing::{}", missing.name), body)
+        Trial::ignorable_test(format!("missing::{}", missing.name), body).with_kind("thorough")
     });
-    let trials = trials.chain(missing);
+    let trials = faults.chain(missing);
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     if !conclusion.has_failed() {
         println!("{} cases, all clean", CASES.load(Relaxed));

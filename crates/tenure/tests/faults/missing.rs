@@ -1,6 +1,6 @@
-//! Kernels and containers that lack something, as real ones do: the same operations,
-//! each in a process to which the kernel answers as if it were not there. Each works
-//! with the same meaning, or refuses with the error that is documented.
+//! Kernels and containers that lack a feature, as real ones do: each operation runs in a
+//! process to which the kernel answers as if the feature were missing. Each works as
+//! documented, or returns the documented error.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use super::operations;
 use super::state;
 use super::supervisor::{Seen, supervise};
 
-/// What is missing.
+/// A missing feature.
 pub struct Missing {
     pub name: &'static str,
-    /// The answer to a call, where it is missing.
+    /// Returns the error of a call that needs the feature.
     answer: fn(&Seen) -> Option<i32>,
-    /// The operations that refuse, and how; all others work.
+    /// The operations that fail, and with which error; all others work.
     refusals: &'static [(&'static str, &'static str)],
 }
 
@@ -65,7 +65,7 @@ fn everything(seen: &Seen) -> Option<i32> {
         .or_else(|| call(seen, "process_vm_readv", EPERM))
 }
 
-/// A way that is asked for by name is not replaced by another.
+/// A strategy that is requested by name is not replaced by another.
 const POPULATE_BY_NAME: &[(&str, &str)] = &[
     ("populate_allocated", "Unsupported"),
     ("populate_file_ahead", "Unsupported"),
@@ -127,7 +127,7 @@ pub const ALL: &[Missing] = &[
             ("locked_file", "System"),
             ("locked_file_with_budget", "System"),
             ("map_locked_on_fault", "System"),
-            ("mmap_as_told", "System"),
+            ("mmap_request", "System"),
             ("secret_buffer", "System"),
             ("unlock_one_mode", "System"),
         ],
@@ -164,7 +164,7 @@ pub const ALL: &[Missing] = &[
     },
 ];
 
-/// Runs every operation where it is missing. Answers how many there were.
+/// Runs every operation without the feature. Returns how many there were.
 pub fn all_operations(missing: &'static Missing) -> Result<(usize, Completion), Failed> {
     let control = Control::new();
     let mut failures = Vec::new();
@@ -175,7 +175,7 @@ pub fn all_operations(missing: &'static Missing) -> Result<(usize, Completion), 
                 .is_armed
                 .store(true, std::sync::atomic::Ordering::SeqCst);
             (operation.run)(&Case::of_missing(control));
-            state::settle();
+            state::wait_until_idle();
         };
         let ended = match supervise(control, body, |seen| (missing.answer)(seen)) {
             Ok(ended) => ended,
@@ -194,7 +194,7 @@ pub fn all_operations(missing: &'static Missing) -> Result<(usize, Completion), 
         .map(|&(name, how)| (name, how.to_owned()));
     let wanted: BTreeMap<_, _> = wanted.collect();
     if refusals != wanted {
-        failures.push(format!("refused are {refusals:#?}"));
+        failures.push(format!("the operations that fail are {refusals:#?}"));
     }
     match failures.is_empty() {
         true => Ok((operations::ALL.len(), Completion::Completed)),

@@ -1,4 +1,4 @@
-//! All faults of one operation.
+//! Every fault of one operation.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,22 @@ use super::operations::Operation;
 use super::state::{self, State};
 use super::supervisor::{Ended, Seen, supervise};
 
-/// Of calls that a thread makes more often than this, the first and the last ones.
+/// Of calls that a thread makes more often, only so many first and last ones fail.
 const OCCURRENCES: usize = 2;
 
-/// Enough to see what is wrong.
+/// Stops after so many failures.
 const FAILURES: usize = 20;
 
-/// How many cases there were.
-pub fn all_cases(operation: &Operation) -> Result<(usize, Completion), Failed> {
+/// Which errors a call fails with.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Errnos {
+    /// The first of its list.
+    One,
+    Every,
+}
+
+/// Runs the cases of an operation. Returns how many there were.
+pub fn cases(operation: &Operation, errnos: Errnos) -> Result<(usize, Completion), Failed> {
     if let Some(reason) = (operation.unless)() {
         return Ok((0, Completion::ignored_with(reason)));
     }
@@ -31,7 +39,7 @@ pub fn all_cases(operation: &Operation) -> Result<(usize, Completion), Failed> {
     }
     let usual = state::parse(&clean.report);
     let only = std::env::var("TENURE_FAULT").unwrap_or_default();
-    let faults: Vec<Fault> = faults(&clean.seen)
+    let faults: Vec<Fault> = faults(&clean.seen, errnos)
         .into_iter()
         .filter(|fault| fault.to_string().contains(&only))
         .collect();
@@ -68,9 +76,9 @@ fn run(
                 control,
                 fault: fault.cloned(),
             });
-            state::settle();
+            state::wait_until_idle();
         };
-        // The first time: what is made once for the process is made without faults.
+        // The warm-up creates without faults what a process creates once.
         if operation.is_warm {
             run(None);
         }
@@ -94,8 +102,8 @@ fn problem(ended: &Ended, operation: &Operation, fault: &Fault, usual: &State) -
         return ended.problem.clone();
     }
     let mut usual = usual.clone();
-    // Addresses that are left, for nobody tries again: the stacks of the tear-down
-    // helper, and what a cache reserves to see whether there is as much.
+    // Addresses that stay mapped, because munmap is not repeated: the stacks of the
+    // tear-down helper, and the range that a cache reserves to check that it can.
     let left_bytes = match (operation.name, fault.call.as_str()) {
         ("teardown", "munmap") => 256 << 10,
         ("volatile_cache", "munmap") => 64 << 20,
@@ -106,11 +114,11 @@ fn problem(ended: &Ended, operation: &Operation, fault: &Fault, usual: &State) -
         .or_default() += left_bytes;
     let usual = &usual;
     let excess = state::excess(&state::parse(&ended.report), usual);
-    (!excess.is_empty()).then(|| format!("left behind: {}", excess.join(", ")))
+    (!excess.is_empty()).then(|| format!("leaked: {}", excess.join(", ")))
 }
 
-/// What can fail in what a clean run has called.
-fn faults(seen: &[Seen]) -> Vec<Fault> {
+/// Lists the faults that can occur in the calls of a run without faults.
+fn faults(seen: &[Seen], errnos: Errnos) -> Vec<Fault> {
     let key = |seen: &Seen| (seen.thread.clone(), seen.call.name.clone());
     let mut totals = HashMap::new();
     for seen in seen {
@@ -125,7 +133,11 @@ fn faults(seen: &[Seen]) -> Vec<Fault> {
         if *occurrence > OCCURRENCES && *occurrence + OCCURRENCES <= total {
             continue;
         }
-        faults.extend(seen.call.errnos.iter().map(|&errno| Fault {
+        let count = match errnos {
+            Errnos::One => 1,
+            Errnos::Every => usize::MAX,
+        };
+        faults.extend(seen.call.errnos.iter().take(count).map(|&errno| Fault {
             thread: seen.thread.clone(),
             call: seen.call.name.clone(),
             file: seen.call.file.clone(),

@@ -1,65 +1,70 @@
-//! What a process holds: mappings, descriptors, threads and locked memory, to see
-//! whether a failed call has left something behind.
+//! The resources of a process: mappings, descriptors, threads and locked memory. Comparing
+//! them shows whether a failed call has leaked any.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How much there is of each kind.
+/// The amount of each kind of resource.
 pub type State = BTreeMap<String, u64>;
 
-/// Threads that end when their work is done; others linger.
-const PASSING: &[&str] = &["tenure-populate", "tenure-budget"];
+/// Threads that end when their work is done; others stay for a while.
+const PASSING: &[&str] = &["tenure-populate", "tenure-evictor"];
 
-/// Waits until everything that ends by itself has ended.
-pub fn settle() {
-    super::common::settle();
+/// Waits until pending memory is freed and every passing thread has ended.
+pub fn wait_until_idle() {
+    super::common::drain_pending();
     let start = Instant::now();
     while threads().any(|name| PASSING.contains(&name.as_str())) {
-        assert!(start.elapsed() < Duration::from_secs(10), "threads go on");
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "threads do not end"
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// The C library unmaps the stacks of threads that have ended when another ends.
+/// Has the C library unmap the stacks of threads that have ended, which it does when
+/// another ends.
 fn unmap_stacks() {
     std::thread::spawn(|| ()).join().unwrap();
 }
 
-/// What is there at several looks: threads in the background open files for a moment.
+/// Returns the minimum over several looks: threads in the background open files for a
+/// moment.
 pub fn lasting() -> State {
     unmap_stacks();
-    let mut least = now();
+    let mut minimum = now();
     for _ in 0..5 {
         std::thread::sleep(Duration::from_millis(3));
-        lessen(&mut least);
+        take_minimum(&mut minimum);
     }
-    least
+    minimum
 }
 
 /// Waits until there is no more than usual, for a second at most.
 pub fn without_excess(usual: &State) -> State {
     let start = Instant::now();
     unmap_stacks();
-    let mut least = now();
-    while !excess(&least, usual).is_empty() && start.elapsed() < Duration::from_secs(1) {
+    let mut minimum = now();
+    while !excess(&minimum, usual).is_empty() && start.elapsed() < Duration::from_secs(1) {
         std::thread::sleep(Duration::from_millis(3));
         unmap_stacks();
-        let state = lessen(&mut least);
-        // As they are now, for each explains a stack: one may have started between the
-        // look at the threads and the one at the mappings.
-        least.extend(
+        let state = take_minimum(&mut minimum);
+        // Current threads replace the minimum, because each accounts for a stack: one may
+        // have started between the look at the threads and the one at the mappings.
+        minimum.extend(
             state
                 .into_iter()
                 .filter(|(kind, _)| kind.starts_with("threads ")),
         );
     }
-    least
+    minimum
 }
 
-/// Looks once more, and keeps what is there at both looks. Answers what it has seen.
-fn lessen(least: &mut State) -> State {
+/// Looks once more and reduces `minimum` to the minimum of both. Returns the new look.
+fn take_minimum(minimum: &mut State) -> State {
     let state = now();
-    least.retain(|kind, amount| {
+    minimum.retain(|kind, amount| {
         *amount = state.get(kind).copied().unwrap_or(0).min(*amount);
         *amount > 0
     });
@@ -69,7 +74,7 @@ fn lessen(least: &mut State) -> State {
 fn now() -> State {
     let mut state = State::new();
     let mut add = |kind: String, amount| *state.entry(kind).or_default() += amount;
-    // Before the mappings, so that there is a stack for each.
+    // Threads are read before the mappings, so that each has its stack there.
     threads().for_each(|name| add(format!("threads {name}"), 1));
     for line in read("maps").lines() {
         let mut fields = line.split_whitespace();
@@ -103,15 +108,16 @@ pub fn parse(text: &str) -> State {
         .collect()
 }
 
-/// What there is more of than in a process in which nothing failed.
+/// Returns what there is more of than in a process in which nothing failed.
 ///
-/// Not counted: threads that linger for ten seconds and come when they are first
-/// needed, with their stacks and what the watcher of pressure waits for; and addresses without access, for where a part of
-/// them cannot be unmapped they stay reserved, which takes no memory.
+/// It does not count threads that stay for ten seconds and start when they are first
+/// needed, with their stacks and the pressure watcher's descriptor; nor addresses without
+/// access, because a part of them that cannot be unmapped stays reserved, which takes no
+/// memory.
 pub fn excess(state: &State, clean: &State) -> Vec<String> {
     let of = |state: &State, kind: &str| state.get(kind).copied().unwrap_or(0);
     let more = |kind: &str| of(state, kind).saturating_sub(of(clean, kind));
-    let lingering = ["free", "keeper", "pressure"].map(|name| format!("threads tenure-{name}"));
+    let lingering = ["free", "offer", "pressure"].map(|name| format!("threads tenure-{name}"));
     let stacks: u64 = lingering.iter().map(|name| more(name)).sum();
     let allowed = |kind: &str| match kind {
         kind if lingering.iter().any(|name| name == kind) => 2,

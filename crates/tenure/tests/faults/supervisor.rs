@@ -1,5 +1,5 @@
-//! Runs a body in a process of its own, of which every system call is shown here
-//! before it is made, and answers some of them with errors.
+//! Runs a body in a process of its own, sees every system call of that process before it is
+//! made, and answers some of them with errors.
 
 use std::time::{Duration, Instant};
 
@@ -9,33 +9,33 @@ use super::control::Control;
 use super::filter::{self, Listener, Next, Shown};
 use super::table::{self, Described};
 
-/// A process that takes longer hangs: clean ones take less than a second.
+/// A process that takes longer hangs: one without faults takes less than a second.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// For processes that the one under test has left behind.
+/// The time that processes left by the one under test have to end.
 const AFTERLIFE: Duration = Duration::from_secs(5);
 
 /// One system call that the process has made while it was armed.
 pub struct Seen {
-    /// Which thread: `main`, or the name of the others.
+    /// The thread: `main`, or its name.
     pub thread: String,
     pub call: Described,
 }
 
-/// What has become of a process.
+/// How a process has ended.
 pub struct Ended {
     pub seen: Vec<Seen>,
     pub report: String,
-    /// The call that was to fail was made.
+    /// The call that was to fail was made, and failed.
     pub is_met: bool,
-    /// Why it did not end well.
+    /// The reason why it failed.
     pub problem: Option<String>,
 }
 
-/// Runs `body` in a process of its own. `judge` is asked about each call that is
-/// made while the process is armed; the error that it names is the answer.
+/// Runs `body` in a process of its own. `judge` is asked about each call that is made while
+/// the process is armed, and returns the error to answer it with.
 ///
-/// Err: such a supervisor cannot be had here, and why.
+/// Err: the reason why no supervisor is available here.
 pub fn supervise(
     control: &Control,
     body: impl FnOnce(),
@@ -61,7 +61,7 @@ pub fn supervise(
     loop {
         match listener.next(50) {
             Next::Call(shown) => {
-                let errno = look(control, pid, &shown, &mut ended, &mut judge);
+                let errno = judge_call(control, pid, &shown, &mut ended, &mut judge);
                 listener.answer(&shown, errno);
             }
             Next::AllHaveEnded => break,
@@ -76,12 +76,12 @@ pub fn supervise(
         if Instant::now() > deadline {
             ended.problem = Some(match status {
                 None => format!("it hangs:\n{}", where_it_is(pid)),
-                Some(_) => "it has left a process behind".to_owned(),
+                Some(_) => "it has left a process running".to_owned(),
             });
             break;
         }
     }
-    // Whoever of its processes is left gets no answers from here on, and ends.
+    // Remaining processes get no answers from here on, and end.
     drop(listener);
     if ended.problem.is_some() && status.is_none() {
         end(pid);
@@ -146,7 +146,7 @@ fn take_listener(control: &Control, pid: libc::pid_t) -> Result<Listener, String
     Ok(listener)
 }
 
-fn look(
+fn judge_call(
     control: &Control,
     pid: libc::pid_t,
     shown: &Shown,
@@ -158,11 +158,11 @@ fn look(
     }
     let tid = shown.pid as libc::pid_t;
     let Some(call) = table::describe(tid, &shown.data) else {
-        let what = format!(
+        let problem = format!(
             "system call {}, which the table does not list",
             shown.data.nr
         );
-        ended.problem.get_or_insert(what);
+        ended.problem.get_or_insert(problem);
         return None;
     };
     let thread = match tid == pid {
@@ -181,7 +181,7 @@ fn look(
 fn name_of(tid: libc::pid_t) -> String {
     let name = std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
     match name.trim_end() {
-        // A thread that has not named itself has the name of who started it.
+        // A thread that has not named itself has the name of the thread that started it.
         name if name.starts_with("tenure-") => name.to_owned(),
         _ => "new".to_owned(),
     }
@@ -203,7 +203,7 @@ fn end(pid: libc::pid_t) {
     status_if_ended(pid, 0);
 }
 
-/// The threads of a process, and the call that each is in.
+/// Returns the threads of a process, and the system call that each is in.
 fn where_it_is(pid: libc::pid_t) -> String {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let threads = tasks.into_iter().flatten().flatten().map(|task| {

@@ -1,7 +1,7 @@
-//! The system calls that tenure makes, and how each can fail there: by the manual
+//! The system calls that tenure makes, and the errors of each, according to the manual
 //! pages and the kernel's sources, on any kernel since 5.4.
 //!
-//! A call that is not here fails the test: it has to be thought about first.
+//! A call that is missing here fails the test, so that its errors are considered first.
 
 use std::os::unix::fs::FileExt;
 
@@ -10,17 +10,17 @@ use libc::{
     ENOENT, ENOMEM, ENOSPC, ENOSYS, ENOTTY, EOPNOTSUPP, EPERM, ESRCH,
 };
 
-/// A system call, as far as it matters how it can fail.
+/// A system call, as far as its errors depend on it.
 #[derive(Clone, Debug)]
 pub struct Described {
-    /// With what it is told to do, such as `madvise(MADV_FREE)`.
+    /// The call with what it does, such as `madvise(MADV_FREE)`.
     pub name: String,
-    /// The file that it works on.
+    /// The file that the call works on.
     pub file: Option<String>,
     pub errnos: &'static [i32],
 }
 
-/// What the thread is about to call; `None` for what is not listed.
+/// Describes the call that the thread is about to make; `None` if it is not listed.
 pub fn describe(tid: libc::pid_t, data: &libc::seccomp_data) -> Option<Described> {
     let number = i64::from(data.nr);
     let args = &data.args;
@@ -35,7 +35,7 @@ pub fn describe(tid: libc::pid_t, data: &libc::seccomp_data) -> Option<Described
             0 => on_file("mmap", descriptor(4), &[ENOMEM, EACCES, ENODEV]),
             _ => plain("mmap", &[ENOMEM]),
         },
-        // The C library ends the process when it cannot unmap a thread's stack.
+        // The C library ends the process if it cannot unmap a thread's stack.
         libc::SYS_munmap if args[1] == stack_bytes() => plain("munmap(stack)", &[]),
         libc::SYS_munmap => plain("munmap", &[ENOMEM]),
         libc::SYS_mremap => match args[3] as i32 & libc::MREMAP_DONTUNMAP {
@@ -52,7 +52,7 @@ pub fn describe(tid: libc::pid_t, data: &libc::seccomp_data) -> Option<Described
         libc::SYS_munlock => plain("munlock", &[ENOMEM, EPERM]),
         libc::SYS_mlockall => plain("mlockall", &[ENOMEM, EPERM, EINVAL]),
         libc::SYS_munlockall => plain("munlockall", &[EPERM]),
-        // Not ENOMEM, which says that there is a hole: there is none.
+        // Not ENOMEM, which reports a hole: there is none.
         libc::SYS_msync => plain("msync", &[EBUSY]),
         libc::SYS_mincore => plain("mincore", &[ENOMEM, EAGAIN]),
         libc::SYS_userfaultfd => plain(
@@ -69,7 +69,7 @@ pub fn describe(tid: libc::pid_t, data: &libc::seccomp_data) -> Option<Described
         libc::SYS_read => on_file("read", descriptor(0), &[ENOMEM, EINTR]),
         libc::SYS_pread64 => on_file("pread", descriptor(0), &[ENOMEM, EINTR]),
         libc::SYS_write => on_file("write", descriptor(0), &[ENOMEM, EINTR]),
-        // Not EFAULT, which says that the kernel has taken the page: it has not.
+        // Not EFAULT, which reports a purged page: there is none.
         libc::SYS_pwrite64 => on_file("pwrite", descriptor(0), &[ENOMEM, ENOSPC, EINTR]),
         libc::SYS_pwritev => on_file("pwritev", descriptor(0), &[EFAULT, ENOMEM, ENOSPC, EINTR]),
         libc::SYS_futex => plain(
@@ -111,7 +111,7 @@ pub fn describe(tid: libc::pid_t, data: &libc::seccomp_data) -> Option<Described
             &[ENOSPC, ENOMEM, EINTR, EOPNOTSUPP],
         ),
         libc::SYS_fadvise64 => on_file("fadvise", descriptor(0), &[]),
-        // What it says, it says when the descriptor is closed already.
+        // close reports errors after it has closed the descriptor.
         libc::SYS_close => plain("close", &[]),
         libc::SYS_fcntl => match args[1] as i32 {
             libc::F_DUPFD_CLOEXEC | libc::F_DUPFD => {
@@ -143,7 +143,7 @@ pub fn describe(tid: libc::pid_t, data: &libc::seccomp_data) -> Option<Described
         libc::SYS_prlimit64 => plain("getrlimit", &[]),
         libc::SYS_sysinfo => plain("sysinfo", &[]),
         libc::SYS_uname => plain("uname", &[]),
-        // The standard library's own, for its hash maps.
+        // The standard library calls it for its hash maps.
         libc::SYS_getrandom => plain("getrandom", &[]),
         libc::SYS_capget => plain("capget", &[]),
         libc::SYS_process_vm_readv => plain("process_vm_readv", &[EPERM, ENOSYS, ENOMEM, EFAULT]),
@@ -163,14 +163,14 @@ pub fn describe(tid: libc::pid_t, data: &libc::seccomp_data) -> Option<Described
     Some(Described { name, file, errnos })
 }
 
-/// Of a thread of tenure's, with its guard page.
+/// The size of the stack of one of tenure's threads, with its guard page.
 fn stack_bytes() -> u64 {
     (2 << 20) + tenure::page_size() as u64
 }
 
 const OPEN: &[i32] = &[EMFILE, ENFILE, ENOMEM, EACCES, ENOENT];
 
-/// Only a file on a disk or in a network can fail to tell what it is.
+/// Only a file on a disk or in a network can fail to return its status.
 fn status(path: Option<String>) -> &'static [i32] {
     let is_file = |path: String| path.starts_with('/') && !path.starts_with("/memfd:");
     match path.is_some_and(is_file) {
@@ -179,7 +179,7 @@ fn status(path: Option<String>) -> &'static [i32] {
     }
 }
 
-/// Splitting a mapping for a flag: what is ENOMEM at first becomes EAGAIN.
+/// Where a mapping cannot be split for a flag, the kernel turns ENOMEM into EAGAIN.
 const FLAG: &[i32] = &[EAGAIN, ENOMEM, EINVAL];
 
 fn advice(advice: i32) -> Option<(&'static str, &'static [i32])> {
@@ -192,7 +192,7 @@ fn advice(advice: i32) -> Option<(&'static str, &'static [i32])> {
             "MADV_POPULATE_WRITE",
             &[EINVAL, ENOMEM, EFAULT, EHWPOISON, EAGAIN],
         ),
-        // The tests' own mark.
+        // The tests' own tag.
         libc::MADV_RANDOM => ("MADV_RANDOM", &[]),
         libc::MADV_FREE => ("MADV_FREE", &[EINVAL, ENOMEM]),
         libc::MADV_DONTNEED => ("MADV_DONTNEED", &[EINVAL, ENOMEM, EPERM]),
@@ -224,9 +224,9 @@ fn request(request: u32) -> Option<(&'static str, &'static [i32])> {
         known::UFFDIO_API => ("UFFDIO_API", &[EINVAL, EPERM]),
         known::UFFDIO_REGISTER => ("UFFDIO_REGISTER", &[ENOMEM, EBUSY, EINVAL]),
         known::UFFDIO_UNREGISTER => ("UFFDIO_UNREGISTER", &[ENOMEM, EINVAL]),
-        // Not EEXIST, which says that a page is there: it would be.
+        // Not EEXIST, which reports a page that is present: it would be present.
         known::UFFDIO_ZEROPAGE => ("UFFDIO_ZEROPAGE", &[EAGAIN, ENOENT, ENOMEM, ESRCH]),
-        // A question: both answers are answers.
+        // This only queries: both answers are valid.
         known::UFFDIO_CONTINUE => ("UFFDIO_CONTINUE", &[]),
         USERFAULTFD_IOC_NEW => ("USERFAULTFD_IOC_NEW", &[EMFILE, ENFILE, ENOMEM]),
         PAGEMAP_SCAN => ("PAGEMAP_SCAN", &[ENOTTY, ENOMEM, EFAULT]),
@@ -241,7 +241,7 @@ const PAGEMAP_SCAN: u32 =
 const PROCMAP_QUERY: u32 =
     rustix::ioctl::opcode::read_write::<linux_raw_sys::general::procmap_query>(b'f', 17);
 
-/// A path that the thread names, without the numbers of processes.
+/// Reads a path of the thread's memory, without process ids.
 fn text(tid: libc::pid_t, at: u64) -> Option<String> {
     let memory = std::fs::File::open(format!("/proc/{tid}/mem")).ok()?;
     let mut bytes = [0; 256];
@@ -250,13 +250,13 @@ fn text(tid: libc::pid_t, at: u64) -> Option<String> {
     Some(without_numbers(std::str::from_utf8(&bytes[..end]).ok()?))
 }
 
-/// What a descriptor of the thread is.
+/// Returns the file of a thread's descriptor.
 fn link(tid: libc::pid_t, fd: i32) -> Option<String> {
     let path = std::fs::read_link(format!("/proc/{tid}/fd/{fd}")).ok()?;
     Some(without_numbers(path.to_str()?))
 }
 
-/// Each row of digits as one `N`, so that runs can be compared.
+/// Replaces each row of digits by one `N`, so that runs can be compared.
 pub fn without_numbers(path: &str) -> String {
     let mut short = String::new();
     for char in path.chars() {

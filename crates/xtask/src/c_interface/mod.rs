@@ -1,5 +1,6 @@
 //! The C header and the man pages of section 3, from the source of tenure-c.
 
+mod functions;
 mod header;
 mod page;
 mod source;
@@ -10,8 +11,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use self::source::Interface;
+use crate::figures;
 
-/// In the order in which they come in the header.
+pub use self::functions::mistakes;
+
+/// The source files, in the order of the header.
 const SOURCES: [&str; 8] = [
     "lib",
     "populate",
@@ -23,6 +27,9 @@ const SOURCES: [&str; 8] = [
     "stats",
 ];
 
+/// The header, below the root.
+const HEADER: &str = "crates/tenure-c/include/tenure.h";
+
 /// Makes the files, with their paths below `root`.
 pub fn files(root: &Path, version: &str) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     let folder = root.join("crates/tenure-c");
@@ -32,10 +39,10 @@ pub fn files(root: &Path, version: &str) -> Result<Vec<(PathBuf, Vec<u8>)>> {
         .collect();
     let mut interface = Interface::default();
     for source in &sources {
-        interface.read(&read(source)?);
+        interface.read(&read(source)?)?;
     }
     // cbindgen follows the modules by itself.
-    let header = header::make(&sources[0])?;
+    let header = figures::fill(&header::make(&sources[0])?)?;
     let mut files = Vec::new();
     for function in &interface.functions {
         let example = folder.join(format!("examples/pages/{}.c", function.name));
@@ -43,8 +50,7 @@ pub fn files(root: &Path, version: &str) -> Result<Vec<(PathBuf, Vec<u8>)>> {
             .with_context(|| format!("the page of {}", function.name))?;
         files.push((format!("man/{}.3", function.name).into(), page.into_bytes()));
     }
-    let path = "crates/tenure-c/include/tenure.h".into();
-    files.push((path, header.into_bytes()));
+    files.push((HEADER.into(), header.into_bytes()));
     Ok(files)
 }
 

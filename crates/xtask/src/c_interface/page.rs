@@ -18,7 +18,7 @@ pub fn make(
     let mut page = Roff::new();
     page.control("TH", [name, "3", " ", version, "tenure"]);
     page.control("SH", ["NAME"]);
-    page.text([roman(format!("{name} - {}", in_short(function)))]);
+    page.text([roman(format!("{name} - {}", summary(function)))]);
     page.control("SH", ["LIBRARY"]);
     page.text([
         roman("tenure ("),
@@ -36,9 +36,9 @@ pub fn make(
     page.control("SH", ["DESCRIPTION"]);
     write(&mut page, &function.section(None));
     constants(&mut page, interface, function);
-    for found in structures(header, prototype) {
+    for structure in structures(header, prototype) {
         page.control("PP", []);
-        verbatim(&mut page, found, roman);
+        verbatim(&mut page, structure, roman);
     }
     for heading in ["Return value", "Errors", "Caveats", "Notes"] {
         let lines = function.section(Some(heading));
@@ -54,8 +54,8 @@ pub fn make(
     Ok(page.to_roff())
 }
 
-/// The first sentence, or its beginning.
-fn in_short(function: &Item) -> String {
+/// Returns the first sentence up to a colon, if it has one.
+fn summary(function: &Item) -> String {
     let text = function.section(None).join(" ").replace('`', "");
     let end = text.find([':', '.']).unwrap_or(text.len());
     let mut letters = text[..end].chars();
@@ -63,7 +63,7 @@ fn in_short(function: &Item) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-/// The declaration of the function, up to its semicolon.
+/// Returns the declaration of the function, up to its semicolon.
 fn prototype<'a>(header: &'a str, name: &str) -> Option<&'a str> {
     let is_it =
         |line: &str| !line.starts_with([' ', '#', '/']) && line.contains(&format!("{name}("));
@@ -72,21 +72,26 @@ fn prototype<'a>(header: &'a str, name: &str) -> Option<&'a str> {
     Some(&rest[..=rest.find(';')?])
 }
 
-/// The definitions of the structures that the prototype names.
-fn structures<'a>(header: &'a str, prototype: &str) -> Vec<&'a str> {
-    let names = prototype.split("struct ").skip(1);
-    let mut found: Vec<&str> = names
-        .filter_map(|rest| {
-            let opening = format!("struct {} {{", rest.split_whitespace().next()?);
-            let rest = &header[header.find(&opening)?..];
-            Some(&rest[..rest.find("\n};")? + 3])
-        })
-        .collect();
-    found.dedup();
+/// Returns the definitions of the structures that a declaration names; before each, those
+/// of its fields.
+fn structures<'a>(header: &'a str, declaration: &str) -> Vec<&'a str> {
+    let mut found: Vec<&str> = Vec::new();
+    for definition in declaration.split("struct ").skip(1).filter_map(|rest| {
+        let opening = format!("struct {} {{", rest.split_whitespace().next()?);
+        let rest = &header[header.find(&opening)?..];
+        Some(&rest[..rest.find("\n};")? + 3])
+    }) {
+        let fields = &definition["struct ".len()..];
+        for structure in structures(header, fields).into_iter().chain([definition]) {
+            if !found.contains(&structure) {
+                found.push(structure);
+            }
+        }
+    }
     found
 }
 
-/// The constants that the description names, each with its meaning.
+/// Writes the constants that the description names, each with its meaning.
 fn constants(page: &mut Roff, interface: &Interface, function: &Item) {
     let text = function.section(None).join(" ");
     let named = |item: &&Item| text.contains(&format!("`{}`", item.name));
@@ -97,7 +102,7 @@ fn constants(page: &mut Roff, interface: &Interface, function: &Item) {
     }
 }
 
-/// Writes paragraphs, and lists whose items are "* TAG: text".
+/// Writes paragraphs, and lists with items of the form "* TAG: text".
 fn write(page: &mut Roff, lines: &[&str]) {
     for block in blocks(lines) {
         if let Some(item) = block.strip_prefix("* ") {
@@ -132,7 +137,7 @@ fn blocks(lines: &[&str]) -> Vec<String> {
     blocks
 }
 
-/// What is between backticks is bold, and so are names of pages.
+/// Makes text between backticks and the names of man pages bold.
 fn inlines(text: &str) -> Vec<Inline> {
     let mut parts = Vec::new();
     for (index, part) in text.split('`').enumerate() {
@@ -166,15 +171,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_has_its_sections() {
+    fn make_function_with_sections_writes_them_all() {
         let mut interface = Interface::default();
-        interface.read(
+        let read = interface.read(
             "/// First.\npub const F_ONE: c_uint = 1;\n/// Does `it`: at\n/// once.\n///\n/// `flags` is `F_ONE`.\n///\n\
              /// # Errors\n///\n/// * `-EINVAL`: It is\n///   wrong.\n/// * `-EIO`: Too.\n///\n/// # See also\n///\n/// mlock(2)\n\
              #[unsafe(no_mangle)]\npub extern \"C\" fn f(x: c_int) {}\n",
         );
-        let header =
-            "struct s {\n    int a;\n};\n\n/** f(x) */\nint f(struct s *x,\n      int flags);\n";
+        read.unwrap();
+        let header = "struct t {\n    int b;\n};\n\nstruct s {\n    struct t a;\n};\n\n/** f(x) */\nint f(struct s *x,\n      int flags);\n";
         let page = make(
             &interface,
             &interface.functions[0],
@@ -187,7 +192,7 @@ mod tests {
         for wanted in [
             ".SH NAME\nf \\- does it\n",
             "int f(struct s *x,\n",
-            "struct s {\n    int a;\n};",
+            "struct t {\n    int b;\n};\n.fi\n.PP\n.nf\nstruct s {\n    struct t a;\n};",
             ".TP\nF_ONE\nFirst.",
             ".TP\n\\-EINVAL\nIt is wrong.\n.TP\n\\-EIO\nToo.",
             ".SH EXAMPLE",

@@ -1,14 +1,18 @@
 //! The doc comments of functions and constants.
 
-/// What has a name and a doc comment.
+use anyhow::Result;
+
+use crate::figures;
+
+/// A function or constant and its doc comment.
 #[derive(Debug, PartialEq)]
 pub struct Item {
     pub name: String,
-    /// Without the slashes.
+    /// The lines, without slashes, with figures in place of their names.
     pub doc: Vec<String>,
 }
 
-/// What C programs see.
+/// The functions and constants of the C interface.
 #[derive(Debug, Default)]
 pub struct Interface {
     pub functions: Vec<Item>,
@@ -16,13 +20,13 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Adds what a source file declares.
-    pub fn read(&mut self, text: &str) {
+    /// Adds the declarations of a source file.
+    pub fn read(&mut self, text: &str) -> Result<()> {
         let mut doc = Vec::new();
         let mut exported = false;
         for line in text.lines() {
             if let Some(comment) = line.strip_prefix("///") {
-                doc.push(comment.strip_prefix(' ').unwrap_or(comment).to_owned());
+                doc.push(figures::fill(comment.strip_prefix(' ').unwrap_or(comment))?);
             } else if line.starts_with("#[") {
                 exported |= line == "#[unsafe(no_mangle)]";
             } else {
@@ -37,11 +41,12 @@ impl Interface {
                 }
             }
         }
+        Ok(())
     }
 }
 
 impl Item {
-    /// The lines before the first heading, or those under the heading named.
+    /// Returns the lines before the first heading, or those under the given one.
     pub fn section(&self, heading: Option<&str>) -> Vec<&str> {
         let mut inside = heading.is_none();
         let mut lines = Vec::new();
@@ -66,13 +71,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_exported_is_found_with_its_sections() {
+    fn read_source_finds_exported_items_with_their_sections() {
         let mut interface = Interface::default();
-        interface.read(
+        let read = interface.read(
             "/// A flag.\npub const A: c_uint = 1;\nconst B: u8 = 2;\n\n/// Does it.\n///\n\
              /// # Errors\n///\n/// * `-EINVAL`: no.\n#[unsafe(no_mangle)]\n\
              pub unsafe extern \"C\" fn does_it(\n    x: c_int,\n) {}\n\n/// Ours.\nfn other() {}\n",
         );
+        read.unwrap();
         let names = |items: &[Item]| {
             items
                 .iter()

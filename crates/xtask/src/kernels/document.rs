@@ -1,4 +1,4 @@
-//! docs/KERNELS.md, of what is recorded.
+//! Makes docs/KERNELS.md from the recorded results.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,41 +11,41 @@ use anyhow::Result;
 use super::record::{Boot, Program};
 
 const TITLE: &str = "\
-<!-- Made by `cargo xtask kernels` from tests/kernels/results; `make generate` makes it anew. -->
+<!-- Made by `cargo xtask kernels` from tests/kernels/results; `make generate` rewrites it. -->
 
 # Kernels
 
-The tests of the library, run on Debian's stock kernels:
+The results of the library's tests on Debian's stock kernels:
 
 ```console
 $ make test-kernels
 ```
 
 QEMU emulates a machine of two x86-64 CPUs in software, so no virtualisation is needed. A
-column is one boot, with the programs for which it may matter. They run
+column is one boot, with the test programs for which it may matter. They run
 
 - **root**: as root, without swap;
 - **user**: as user 65534 without privileges; secretmem.enable=1;
 - **swap**: as root, with 1 GiB of swap; secretmem.enable=1;
 - **group**: as root, with swap, in a memory cgroup of 512 MiB (version 2);
 - **small**: as root, with 2 GiB of swap, on a machine of 640 MiB;
-- **psi-off**: as root, without swap, with psi=0: the kernel tells nothing of stalls.
+- **psi-off**: as root, without swap, with psi=0: the kernel reports no stalls.
 
 Kernels and images are Debian's own packages, booted with mitigations=off, which saves
 time under emulation. The disk is ext4; cgroups are of version 2.
 ";
 
 const NOT_RUN: &str = "
-## What has not been run
+## Not covered
 
-- Other processors: all that is here is x86-64 with pages of 4 KiB.
+- Other processors: all results are from x86-64 with 4 KiB pages.
 - Machines with several NUMA nodes, and real hardware: devices and time are emulated.
-- Kernels with patches of vendors, older than 6.1, or with memory control by cgroups of
+- Kernels with vendors' patches, older than 6.1, or with memory control by cgroups of
   version 1 (the project's own machine has Linux 6.18 with those; `make test` runs there).
-- The command, the C library, the heap and the preload: only the library's own tests are run.
+- The command, the C library, the heap and the preload: only the library's own tests run.
 ";
 
-/// Makes the document of all that is recorded below `root`.
+/// Returns the document of all that is recorded below `root`.
 pub fn document(root: &Path) -> Result<String> {
     Ok(text(&super::recorded(root)?))
 }
@@ -61,25 +61,26 @@ fn text(boots: &[Boot]) -> String {
         })
         .collect();
     text.extend(kernels);
-    text.push_str("\n## What tenure finds\n\nBy `tenure doctor`, in the place of the tests.\n\n");
+    text.push_str(
+        "\n## Features\n\nThe results of `tenure doctor` in the environment of the tests.\n\n",
+    );
     text.push_str(&checks(boots));
     text.push_str(
-        "\n## What the tests say\n\nHow many have passed; s: skipped, with the reason below; \
-         **f**: failed.\n\n",
+        "\n## Results\n\nThe number of passed tests; s: skipped, with the reason below; **f**: failed.\n\n",
     );
     text.push_str(&programs(boots));
-    text.push_str(&troubles(boots));
+    text.push_str(&failures(boots));
     text.push_str(&skips(boots));
     text.push_str(
-        "\n## What the kernel did\n\nCounted in the last boot, in pages and events. \
-         `pglazyfreed` are the pages that the kernel took of what was freed lazily or volatile.\n\n",
+        "\n## Kernel counters\n\nCounted during the last boot, in pages and events. \
+         `pglazyfreed` counts the lazily freed or offered pages that the kernel reclaimed.\n\n",
     );
     text.push_str(&counters(boots));
     text.push_str(NOT_RUN);
     text
 }
 
-/// A table with a column for each boot; `cell` is asked for each row.
+/// Returns a table with a row for each of `rows` and a column for each boot.
 fn table<'a>(
     boots: &[Boot],
     first: &str,
@@ -104,7 +105,7 @@ fn table<'a>(
     text
 }
 
-/// All names, in the order of the first boot that has them.
+/// Returns all names once, in the order of the first boot that has them.
 fn names<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = BTreeSet::new();
     all.filter(|name| seen.insert(*name)).collect()
@@ -145,8 +146,8 @@ fn checks(boots: &[Boot]) -> String {
     if !reasons.is_empty() {
         text.push('\n');
     }
-    for ((what, found), where_) in reasons {
-        let _ = writeln!(text, "- {what} ({}): {found}", where_.join(", "));
+    for ((check, found), places) in reasons {
+        let _ = writeln!(text, "- {check} ({}): {found}", places.join(", "));
     }
     text
 }
@@ -183,7 +184,7 @@ fn sum(boot: &Boot) -> Program {
     sum
 }
 
-/// A cell: "12", "10, 2 s", or "9, 2 s, **1 f**".
+/// Returns a cell: "12", "10, 2 s", or "9, 2 s, **1 f**".
 fn counts(program: &Program) -> String {
     let mut cell = program.passed.to_string();
     if !program.skipped.is_empty() {
@@ -193,26 +194,26 @@ fn counts(program: &Program) -> String {
         let _ = write!(cell, ", **{} f**", program.failed.len());
     }
     if program.trouble.is_some() {
-        cell.push_str(", **not to its end**");
+        cell.push_str(", **unfinished**");
     }
     cell
 }
 
-fn troubles(boots: &[Boot]) -> String {
+fn failures(boots: &[Boot]) -> String {
     let mut text = String::new();
     for boot in boots {
-        for trouble in boot.troubles() {
-            let _ = writeln!(text, "- {}: {trouble}", boot.configuration);
+        for failure in boot.failures() {
+            let _ = writeln!(text, "- {}: {failure}", boot.configuration);
         }
     }
     match text.is_empty() {
-        true => "\nNothing has failed.\n".to_owned(),
-        false => format!("\nNot well:\n\n{text}"),
+        true => "\nNo test has failed.\n".to_owned(),
+        false => format!("\nFailures:\n\n{text}"),
     }
 }
 
 fn skips(boots: &[Boot]) -> String {
-    // By reason, then by test: where.
+    // The boots of each test, by the reason for which it was skipped.
     let mut reasons: BTreeMap<&str, BTreeMap<String, Vec<&str>>> = BTreeMap::new();
     for boot in boots {
         for program in &boot.programs {
@@ -223,7 +224,7 @@ fn skips(boots: &[Boot]) -> String {
             }
         }
     }
-    let mut text = "\n## What was skipped, and why\n\n".to_owned();
+    let mut text = "\n## Skipped tests, by reason\n\n".to_owned();
     for (reason, tests) in reasons {
         let _ = writeln!(text, "- {reason}");
         for (test, places) in tests {
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn each_boot_is_a_column_and_each_reason_is_named() {
+    fn document_has_a_column_per_boot_and_every_skip_reason() {
         let text = text(&[boot("6.1/root"), boot("6.12/root")]);
         for line in [
             "| program | 6.1 root | 6.12 root |",
@@ -290,26 +291,26 @@ mod tests {
             "- PAGEMAP_SCAN, limited (6.1/root, 6.12/root): no",
             "- needs root",
             "  - `lock::charges`: everywhere",
-            "Nothing has failed.",
+            "No test has failed.",
         ] {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");
         }
     }
 
     #[test]
-    fn what_is_not_well_is_told() {
+    fn document_lists_failures() {
         let mut bad = boot("6.1/root");
         bad.programs[0].failed.push("stays".to_owned());
         bad.programs[0].trouble = Some("killed after 300 s in stays".to_owned());
         let text = text(&[bad, boot("6.12/root")]);
         for line in [
-            "| lock | 5, 1 s, **1 f**, **not to its end** | 5, 1 s |",
+            "| lock | 5, 1 s, **1 f**, **unfinished** | 5, 1 s |",
             "- 6.1/root: lock: stays failed",
             "- 6.1/root: lock: killed after 300 s in stays",
             "  - `lock::charges`: everywhere",
         ] {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");
         }
-        assert!(!text.contains("Nothing has failed."));
+        assert!(!text.contains("No test has failed."));
     }
 }

@@ -1,13 +1,13 @@
-//! Reads what tests/kernels/init prints: lines that begin with `@`, and between them what
-//! the programs have printed.
+//! Reads the output of tests/kernels/init: lines that begin with `@`, and between them
+//! the output of the programs.
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
 use super::record::{Boot, Check, Program, Skip};
-use crate::summary::Summary;
+use super::summary::Summary;
 
-/// What is read of `tenure doctor --json`.
+/// The part of `tenure doctor --json` that is recorded.
 #[derive(Deserialize)]
 struct Doctor {
     checks: Vec<Check>,
@@ -16,7 +16,7 @@ struct Doctor {
 /// Reads the log of one boot.
 pub fn read(text: &str) -> Result<Boot> {
     let mut boot = Boot::default();
-    // The lines since the last one of init's.
+    // The lines since the last one that begins with `@`.
     let mut output = Vec::new();
     let mut running = None;
     for line in text.lines() {
@@ -54,14 +54,14 @@ pub fn read(text: &str) -> Result<Boot> {
     if let Some(name) = running {
         boot.programs.push(Program {
             name,
-            trouble: Some("the machine ended before it".to_owned()),
+            trouble: Some("the machine ended before the program".to_owned()),
             ..Program::default()
         });
     }
     Ok(boot)
 }
 
-/// Reads "NAME STATUS SECONDS" and what the program has printed.
+/// Reads "NAME STATUS SECONDS" and the program's output.
 fn program(ended: &str, output: &[&str]) -> Result<Program> {
     let mut fields = ended.split(' ');
     let mut next = || {
@@ -70,14 +70,14 @@ fn program(ended: &str, output: &[&str]) -> Result<Program> {
             .context("name, status and seconds of a program")
     };
     let (name, status, seconds) = (next()?, next()?, next()?);
-    let mut summary = Summary::default();
-    output.iter().for_each(|line| summary.read_line(line));
-    let is_whole = output.iter().any(|line| line.starts_with("test result: "));
+    let summary = Summary::read(output);
+    let has_result = output.iter().any(|line| line.starts_with("test result: "));
     let failed = failed(output);
     let trouble = match status {
-        "0" if is_whole => None,
-        // Of libtest and libtest-mimic: there are failed tests, and they are named.
-        "101" if is_whole && !failed.is_empty() => None,
+        "0" if has_result => None,
+        // libtest and libtest-mimic exit with 101 when tests failed, whose names the
+        // output has.
+        "101" if has_result && !failed.is_empty() => None,
         "137" => Some(format!("killed after {seconds} s in {}", last_test(output))),
         _ => Some(format!("ended with {status} in {}", last_test(output))),
     };
@@ -85,8 +85,8 @@ fn program(ended: &str, output: &[&str]) -> Result<Program> {
         name: name.to_owned(),
         seconds: seconds.parse().context("seconds")?,
         trouble,
-        // There are no counts of what was killed.
-        passed: match is_whole {
+        // A killed program prints no counts.
+        passed: match has_result {
             true => summary.passed,
             false => output.iter().filter(|line| has_passed(line)).count() as u64,
         },
@@ -103,8 +103,8 @@ fn has_passed(line: &str) -> bool {
     line.starts_with("test ") && line.ends_with(" ... ok")
 }
 
-/// Returns the tests that have failed, also of a program that did not get to its end.
-/// What a test prints may stand before how it ended.
+/// Returns the failed tests, also of a program that did not reach its end. A test's own
+/// output may stand between its name and its outcome.
 fn failed(output: &[&str]) -> Vec<String> {
     let mut failed = Vec::new();
     let mut begun = None;
@@ -126,7 +126,7 @@ fn failed(output: &[&str]) -> Vec<String> {
     failed
 }
 
-/// Returns the test that was begun last.
+/// Returns the test that began last.
 fn last_test<'a>(output: &[&'a str]) -> &'a str {
     let name = |line: &&'a str| Some(line.strip_prefix("test ")?.split_once(" ... ")?.0.trim());
     output.iter().rev().find_map(name).unwrap_or("no test")
@@ -189,7 +189,7 @@ Killed
 "#;
 
     #[test]
-    fn all_that_was_said_is_recorded() {
+    fn complete_log_is_read_whole() {
         let boot = read(LOG).unwrap();
         assert_eq!(boot.configuration, "6.1/swap");
         assert_eq!(boot.kernel, "6.1.0-56-cloud-amd64");
@@ -205,7 +205,7 @@ Killed
         assert_eq!(lock.skipped, [skip("charges: needs 64 MiB: 8 MiB here")]);
         assert_eq!(boot.programs[1].passed, 1);
         assert_eq!(
-            boot.troubles(),
+            boot.failures(),
             [
                 "lock: is_kept failed",
                 "prepare: fails failed",
@@ -216,21 +216,21 @@ Killed
     }
 
     #[test]
-    fn a_machine_that_ends_in_the_middle_is_not_well() {
+    fn truncated_log_is_a_failure() {
         let text = LOG.split_once("@end prepare").unwrap().0;
         let boot = read(text).unwrap();
         assert!(!boot.complete);
         assert_eq!(
-            boot.troubles()[1..],
+            boot.failures()[1..],
             [
-                "prepare: the machine ended before it",
-                "the machine has not come to its end"
+                "prepare: the machine ended before the program",
+                "the machine did not shut down by itself"
             ]
         );
     }
 
     #[test]
-    fn a_program_that_tells_no_result_is_not_well() {
+    fn program_without_result_line_is_a_failure() {
         let well = program("lock 0 1", &["test result: ok. 1 passed; 0 failed"]).unwrap();
         assert_eq!(well.trouble, None);
         for status in ["0", "101", "139"] {

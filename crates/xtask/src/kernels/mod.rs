@@ -1,9 +1,10 @@
-//! What the tests say on Debian's kernels (tests/kernels): read from what the virtual
-//! machines have printed, recorded, and shown in docs/KERNELS.md.
+//! Results of the tests on Debian's kernels (tests/kernels): read from the output of
+//! the virtual machines, recorded, and shown in docs/KERNELS.md.
 
 mod document;
 mod log;
 mod record;
+mod summary;
 
 use std::{
     ffi::OsStr,
@@ -16,21 +17,21 @@ use anyhow::{Context as _, Result, bail};
 pub use document::document;
 use record::Boot;
 
-/// Where results are recorded, below the root.
+/// The folder of the recorded results, below the root.
 const RESULTS: &str = "tests/kernels/results";
 
-/// Records what lies in `logs`, one `.log` for each boot, and makes docs/KERNELS.md anew.
-/// What was recorded of other programs, on the same kernel in the same configuration,
-/// stays. Returns whether all tests have passed or said why they cannot run.
+/// Records `logs`, one `.log` for each boot, and makes docs/KERNELS.md again. Results
+/// of programs that did not run stay recorded if kernel and configuration are the same.
+/// Returns whether every test has passed or was skipped with a reason.
 pub fn record(root: &Path, logs: &[PathBuf]) -> Result<bool> {
-    let mut all_well = true;
+    let mut all_passed = true;
     for path in logs {
         let text = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
         let mut boot = log::read(&String::from_utf8_lossy(&text))
             .with_context(|| format!("in {}", path.display()))?;
-        for trouble in boot.troubles() {
-            println!("{}: {trouble}", boot.configuration);
-            all_well = false;
+        for failure in boot.failures() {
+            println!("{}: {failure}", boot.configuration);
+            all_passed = false;
         }
         let name = boot.configuration.replace('/', "-");
         let to = root.join(RESULTS).join(format!("{name}.json"));
@@ -44,10 +45,10 @@ pub fn record(root: &Path, logs: &[PathBuf]) -> Result<bool> {
     }
     let path = root.join("docs/KERNELS.md");
     fs::write(&path, document(root)?).with_context(|| format!("writing {}", path.display()))?;
-    Ok(all_well)
+    Ok(all_passed)
 }
 
-/// Reads all that is recorded, in the order in which it is shown.
+/// Reads all recorded boots, in the order in which the document shows them.
 fn recorded(root: &Path) -> Result<Vec<Boot>> {
     let folder = root.join(RESULTS);
     let mut boots = Vec::new();
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_boot_is_recorded_by_its_name_and_shown() {
+    fn recorded_boot_is_in_results_and_document() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("docs")).unwrap();
         let log = root.path().join("some.log");

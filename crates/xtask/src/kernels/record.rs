@@ -1,4 +1,4 @@
-//! What is recorded of one boot.
+//! The record of one boot.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,23 @@ use serde::{Deserialize, Serialize};
 pub struct Boot {
     /// The kernel's short name and that of the configuration: "6.1/swap".
     pub configuration: String,
-    /// As `uname -r` and `uname -v` have it.
+    /// The output of `uname -r` and `uname -v`.
     pub kernel: String,
     pub version: String,
     pub command_line: String,
     pub memory_kib: u64,
-    /// Whether the machine has come to its end by itself.
+    /// Whether the machine shut down by itself.
     pub complete: bool,
-    /// What `tenure doctor` says.
+    /// The checks of `tenure doctor`.
     pub checks: Vec<Check>,
     pub programs: Vec<Program>,
     /// The kernel's counters at the end.
     pub counters: BTreeMap<String, u64>,
-    /// What it had to complain of.
+    /// The kernel's warnings.
     pub kernel_said: Vec<String>,
 }
 
-/// A line of `tenure doctor --json`; the rest of it follows from these.
+/// A check of `tenure doctor --json`, without the fields that follow from these.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct Check {
     pub verb: String,
@@ -39,7 +39,7 @@ pub struct Check {
 pub struct Program {
     pub name: String,
     pub seconds: u64,
-    /// How it ended, if not by itself and with all its results.
+    /// How the program ended, unless it exited by itself with all its results.
     pub trouble: Option<String>,
     pub passed: u64,
     pub failed: Vec<String>,
@@ -53,11 +53,12 @@ pub struct Skip {
     pub reason: String,
 }
 
-/// The order of configurations; those of other names come last.
+/// The order of configurations; others come last.
 const ORDER: [&str; 6] = ["root", "user", "swap", "group", "small", "psi-off"];
 
 impl Boot {
-    /// What it is sorted by: kernels by their numbers, then the configurations' order.
+    /// Returns the sort key: the kernel's numbers, then the configuration's place in
+    /// [`ORDER`].
     pub fn place(&self) -> (Vec<u32>, usize, String) {
         let (kernel, name) = self.names();
         let numbers = kernel.split('.').map(|part| part.parse().unwrap_or(0));
@@ -76,7 +77,7 @@ impl Boot {
             .unwrap_or((&self.configuration, ""))
     }
 
-    /// Takes over what an earlier boot of the same kernel has said of other programs.
+    /// Adds the programs that only an earlier boot of the same kernel has run.
     pub fn keep(&mut self, earlier: Self) {
         if (&self.kernel, &self.version) != (&earlier.kernel, &earlier.version) {
             return;
@@ -88,19 +89,19 @@ impl Boot {
             .sort_by(|one, other| one.name.cmp(&other.name));
     }
 
-    /// Returns all that should not be.
-    pub fn troubles(&self) -> Vec<String> {
-        let mut troubles = Vec::new();
+    /// Returns the failures.
+    pub fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
         for program in &self.programs {
             let name = &program.name;
             let failed = program.failed.iter();
-            troubles.extend(failed.map(|test| format!("{name}: {test} failed")));
-            troubles.extend(program.trouble.iter().map(|how| format!("{name}: {how}")));
+            failures.extend(failed.map(|test| format!("{name}: {test} failed")));
+            failures.extend(program.trouble.iter().map(|how| format!("{name}: {how}")));
         }
         if !self.complete {
-            troubles.push("the machine has not come to its end".to_owned());
+            failures.push("the machine did not shut down by itself".to_owned());
         }
-        troubles
+        failures
     }
 }
 
@@ -123,20 +124,20 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_were_not_run_again_stay() {
+    fn keep_from_same_kernel_keeps_other_programs() {
         let earlier = || boot("#1", &[("lock", 1), ("prepare", 2)]);
         let mut later = boot("#1", &[("lock", 3), ("mapping", 4)]);
         later.keep(earlier());
         let all = boot("#1", &[("lock", 3), ("mapping", 4), ("prepare", 2)]);
         assert_eq!(later, all);
-        // Of another kernel nothing stays.
+        // Results of another kernel are dropped.
         let mut newer = boot("#2", &[("lock", 3)]);
         newer.keep(earlier());
         assert_eq!(newer, boot("#2", &[("lock", 3)]));
     }
 
     #[test]
-    fn kernels_are_in_the_order_of_their_numbers() {
+    fn boots_are_sorted_by_kernel_number() {
         let mut boots = ["6.12/root", "6.1/swap", "6.1/root"].map(|configuration| Boot {
             configuration: configuration.to_owned(),
             ..Boot::default()

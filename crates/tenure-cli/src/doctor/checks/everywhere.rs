@@ -1,13 +1,13 @@
-//! What every verb depends on.
+//! The checks that concern every verb.
 
 use super::{MOUNT_PROC, how_to_have, refused};
 use crate::doctor::{check::Check, facts::Facts};
-use crate::text::{bytes_text, count_text};
+use tenure_bench::text::{bytes_text, count_text};
 
 const VERB: &str = "all verbs";
 
-/// What vm.max_map_count is if nobody sets it.
-const USUAL_MAP_COUNT: u64 = 65530;
+/// The kernel's default of vm.max_map_count.
+const DEFAULT_MAP_COUNT: u64 = 65530;
 
 pub fn checks(facts: &Facts) -> Vec<Check> {
     [
@@ -24,11 +24,11 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
 fn proc(facts: &Facts) -> Check {
     let check = |found, effect| Check::ok(VERB, "/proc", found, effect);
     match facts.proc {
-        true => check("mounted", "verbs look at the mappings before they act"),
+        true => check("mounted", "verbs check the mappings before they act"),
         false => check(
-            "not mounted, or not for us",
-            "most verbs answer with an error, for they cannot see what is mapped; short ranges \
-             are unmapped all the same",
+            "not mounted, or not readable",
+            "most verbs return an error, because they cannot see what is mapped; munmap of short \
+             ranges works",
         )
         .missing(MOUNT_PROC),
     }
@@ -37,10 +37,10 @@ fn proc(facts: &Facts) -> Check {
 fn query(facts: &Facts) -> Check {
     let check = |found, effect| Check::ok(VERB, "PROCMAP_QUERY", found, effect);
     match facts.features.procmap_query {
-        Ok(()) => check("yes".to_owned(), "looking at a range takes a few µs"),
+        Ok(()) => check("yes".to_owned(), "checking a range takes a few µs"),
         Err(errno) => check(
             refused(errno),
-            "/proc/self/maps is read instead: slower the more mappings there are",
+            "tenure reads /proc/self/maps instead, which is slower the more mappings there are",
         )
         .limited(how_to_have(facts, "procmap_query", (6, 11), errno)),
     }
@@ -51,12 +51,13 @@ fn map_count(count: u64) -> Check {
         VERB,
         "vm.max_map_count",
         count_text(count as f64),
-        "each part that is volatile, locked or released by itself takes up to two of these \
-         mappings; past it verbs answer NoRoom, and releases are done by the caller",
+        "each part of a mapping that is volatile, locked or released separately takes up to two \
+         more mappings; at the limit verbs return MappingLimit, and the caller frees what it \
+         releases",
     );
     let remedy = "sysctl vm.max_map_count=1048576 for programs with many small parts";
     match count {
-        USUAL_MAP_COUNT.. => check.with_remedy(remedy),
+        DEFAULT_MAP_COUNT.. => check.with_remedy(remedy),
         _ => check.limited(remedy),
     }
 }
@@ -64,11 +65,14 @@ fn map_count(count: u64) -> Check {
 fn address_space(facts: &Facts) -> Check {
     let check = |found, effect| Check::ok(VERB, "RLIMIT_AS", found, effect);
     match facts.address_space_bytes.soft {
-        None => check("no limit".to_owned(), "addresses are reserved freely"),
+        None => check(
+            "no limit".to_owned(),
+            "a release can reserve addresses without limit",
+        ),
         Some(bytes) => check(
             bytes_text(bytes as f64),
-            "a release moves memory to reserved addresses, which count: where they do not fit, \
-             the caller frees the memory itself",
+            "a release moves memory to reserved addresses, which count against the limit; at the \
+             limit the caller frees the memory itself",
         )
         .limited("ulimit -v unlimited, LimitAS=infinity"),
     }

@@ -1,8 +1,8 @@
-//! lazy free: whether there is such a thing, and what else can be taken.
+//! The checks of lazy free: MADV_FREE, and swap.
 
 use super::{how_to_have, refused};
 use crate::doctor::{check::Check, facts::Facts};
-use crate::text::bytes_text;
+use tenure_bench::text::bytes_text;
 
 const VERB: &str = "lazy free";
 
@@ -18,11 +18,11 @@ fn advice(facts: &Facts) -> Check {
     match facts.features.madv_free {
         Ok(()) => check(
             "yes".to_owned(),
-            "the kernel takes the pages when it needs memory",
+            "the kernel reclaims lazily freed pages when it needs memory",
         ),
         Err(errno) => check(
             refused(errno),
-            "lazy_free answers Unsupported; discard gives memory back at once",
+            "lazy_free returns Unsupported; use discard, which frees memory at once",
         )
         .missing(how_to_have(facts, "madv_free", (4, 5), errno)),
     }
@@ -33,13 +33,13 @@ fn swap(bytes: u64) -> Check {
     match bytes {
         0 => check(
             "none".to_owned(),
-            "of a program's own memory, what is lazily free or volatile is all that the kernel \
-             can take",
+            "of a program's anonymous memory the kernel can reclaim only lazily free and \
+             volatile pages",
         ),
         bytes => check(
             bytes_text(bytes as f64),
-            "under pressure other memory is swapped out as well; what is in swap when it is \
-             freed lazily or marked volatile is lost at once",
+            "under pressure the kernel also swaps out other memory; pages that are in swap when \
+             they are freed lazily or offered are gone at once",
         ),
     }
 }

@@ -1,23 +1,23 @@
-//! lock: how much, and how pages are let go again.
+//! The checks of lock: RLIMIT_MEMLOCK, and how pages are unlocked and freed.
 
 use super::{how_to_have, refused};
 use crate::doctor::{check::Check, facts::Facts};
-use crate::text::bytes_text;
+use tenure_bench::text::bytes_text;
 
 const VERB: &str = "lock";
 
 pub fn checks(facts: &Facts) -> Vec<Check> {
-    vec![limit(facts), modes(facts), let_go(facts)]
+    vec![limit(facts), modes(facts), dontneed(facts)]
 }
 
 fn limit(facts: &Facts) -> Check {
     let check = |found: &str, effect: &str| Check::ok(VERB, "RLIMIT_MEMLOCK", found, effect);
-    const ALL: &str = "all memory may be locked";
+    const ALL: &str = "the program may lock all memory";
     const MORE: &str = "raise it with LimitMEMLOCK=, limits.conf or docker run --ulimit memlock=-1, or give \
                         the program CAP_IPC_LOCK";
     let limit = facts.memlock_bytes;
     if facts.may_lock_anything {
-        return check("does not hold (CAP_IPC_LOCK)", ALL);
+        return check("does not apply (CAP_IPC_LOCK)", ALL);
     }
     let Some(soft) = limit.soft else {
         return check("no limit", ALL);
@@ -25,23 +25,23 @@ fn limit(facts: &Facts) -> Check {
     if soft == 0 {
         return check(
             "0 bytes",
-            "lock, SecretBuffer and LockedFile answer LockLimit",
+            "lock, SecretBuffer and LockedFile return LockLimit",
         )
         .missing(MORE);
     }
     let soft_text = bytes_text(soft as f64);
     let remedy = match limit.hard {
-        None => format!("ulimit -l unlimited; for good: {MORE}"),
+        None => format!("ulimit -l unlimited; permanently: {MORE}"),
         Some(hard) if hard > soft => {
-            format!("ulimit -l {}; for good, or more: {MORE}", hard / 1024)
+            format!("ulimit -l {}; permanently, or more: {MORE}", hard / 1024)
         }
         Some(_) => MORE.to_owned(),
     };
     check(
         &soft_text,
         &format!(
-            "lock, SecretBuffer and LockedFile together up to {soft_text}, counted by range, \
-             not by what is in memory; past it they answer LockLimit"
+            "lock, SecretBuffer and LockedFile can together lock up to {soft_text}, counted by \
+             range, not by what is in memory; at the limit they return LockLimit"
         ),
     )
     .limited(remedy)
@@ -51,27 +51,27 @@ fn modes(facts: &Facts) -> Check {
     let check = |found, effect| Check::ok(VERB, "lock modes in smaps", found, effect);
     match facts.features.smaps_lock_mode {
         Ok(()) => check(
-            "told".to_owned(),
-            "unlock clears others' locks by their mode, too",
+            "yes".to_owned(),
+            "unlock also clears the locks of other code by their mode",
         ),
         Err(errno) => check(
             refused(errno),
-            "what others have locked counts as locked now, not on fault",
+            "unlock treats locks that other code made as LockMode::Now",
         )
         .limited(how_to_have(facts, "smaps_lock_mode", (6, 11), errno)),
     }
 }
 
-fn let_go(facts: &Facts) -> Check {
+fn dontneed(facts: &Facts) -> Check {
     let check = |found, effect| Check::ok(VERB, "MADV_DONTNEED_LOCKED", found, effect);
     match facts.features.madv_dontneed_locked {
         Ok(()) => check(
             "yes".to_owned(),
-            "a LockedFile with a budget lets pages go and stays locked",
+            "a LockedFile with a budget frees pages and stays locked",
         ),
         Err(errno) => check(
             refused(errno),
-            "a LockedFile with a budget unlocks each part for a moment to let it go",
+            "a LockedFile with a budget unlocks each part for a moment to free it",
         )
         .limited(how_to_have(facts, "madv_dontneed_locked", (5, 18), errno)),
     }

@@ -1,4 +1,4 @@
-//! From facts to lines: nothing here looks at the machine.
+//! The checks, made from facts alone: no code here reads the machine.
 
 mod everywhere;
 mod lazy_free;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::{check::Check, facts::Facts};
 
-/// Returns all lines, those of one verb together.
+/// Returns all checks, those of one verb together.
 pub fn all(facts: &Facts) -> Vec<Check> {
     [
         everywhere::checks(facts),
@@ -34,11 +34,11 @@ pub fn all(facts: &Facts) -> Vec<Check> {
 
 const MOUNT_PROC: &str = "mount proc on /proc";
 
-/// What to change where the kernel does not have a feature, which came with a
-/// version and has a name in TENURE_WITHOUT.
+/// Returns the remedy for a feature that the kernel refused with `errno`. TENURE_WITHOUT
+/// knows it as `feature`, and Linux has had it since a version.
 fn how_to_have(facts: &Facts, feature: &str, since: (u32, u32), errno: Errno) -> String {
     if facts.without.iter().any(|name| name == feature) {
-        return format!("TENURE_WITHOUT names {feature}: leave it out");
+        return format!("remove {feature} from TENURE_WITHOUT");
     }
     if !facts.proc && errno == Errno::NOENT {
         return MOUNT_PROC.to_owned();
@@ -49,13 +49,12 @@ fn how_to_have(facts: &Facts, feature: &str, since: (u32, u32), errno: Errno) ->
     }
     let refused = matches!(errno, Errno::PERM | Errno::ACCESS | Errno::NOSYS);
     if refused && facts.seccomp {
-        return "the seccomp filter of this container or service refuses it: allow the call there"
+        return "the seccomp filter of this container or service refuses it: allow the call in its profile"
             .to_owned();
     }
-    format!("Linux has it since {major}.{minor}, this one was built or started without it")
+    format!("Linux has it since {major}.{minor}; this kernel was built or started without it")
 }
 
-/// What the kernel answered.
 fn refused(errno: Errno) -> String {
     format!("no ({errno})")
 }

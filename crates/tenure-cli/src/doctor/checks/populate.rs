@@ -1,8 +1,8 @@
-//! populate: how pages come in, and how many may.
+//! The checks of populate: how pages are faulted in, and the headroom.
 
 use super::{MOUNT_PROC, how_to_have, refused};
 use crate::doctor::{check::Check, facts::Facts};
-use crate::text::bytes_text;
+use tenure_bench::text::bytes_text;
 
 const VERB: &str = "populate";
 
@@ -10,7 +10,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     [
         Some(advice(facts)),
         Some(cpus(facts)),
-        Some(room(facts)),
+        Some(headroom(facts)),
         Some(huge_pages(facts)),
         facts.free_hugetlb_pages.map(pool),
     ]
@@ -22,10 +22,10 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
 fn advice(facts: &Facts) -> Check {
     let check = |found, effect| Check::ok(VERB, "MADV_POPULATE", found, effect);
     match facts.features.madv_populate {
-        Ok(()) => check("yes".to_owned(), "the kernel faults whole chunks in"),
+        Ok(()) => check("yes".to_owned(), "one system call faults in a whole chunk"),
         Err(errno) => check(
             refused(errno),
-            "each page is touched by a system call of its own, several times slower",
+            "one system call faults in one page, which is several times slower",
         )
         .limited(how_to_have(facts, "madv_populate", (5, 14), errno)),
     }
@@ -42,12 +42,15 @@ fn cpus(facts: &Facts) -> Check {
         found += &format!(" of {allowed}, by the cgroup's quota");
     }
     let mut effect = match cpus {
-        1 => "one thread populates, one frees what was released".to_owned(),
-        _ => format!("up to {cpus} threads populate, up to {} free", cpus.min(4)),
+        1 => "one thread populates, and one frees released memory".to_owned(),
+        _ => format!(
+            "up to {cpus} threads populate, and up to {} free",
+            cpus.min(4)
+        ),
     };
     if facts.numa_nodes > 1 {
         found += &format!("; {}", plural(facts.numa_nodes, "NUMA node"));
-        effect += "; those that populate run on the node that the memory is to be on";
+        effect += "; those that populate run on the node of the memory";
     }
     let check = Check::ok(VERB, "CPUs", found, effect);
     match (cpus, cpus < allowed) {
@@ -57,21 +60,25 @@ fn cpus(facts: &Facts) -> Check {
     }
 }
 
-fn room(facts: &Facts) -> Check {
-    const NAME: &str = "room";
-    match &facts.room {
-        Ok(room) => Check::ok(
+fn headroom(facts: &Facts) -> Check {
+    const NAME: &str = "headroom";
+    match &facts.headroom {
+        Ok(headroom) => Check::ok(
             VERB,
             NAME,
-            format!("{}, says {}", bytes_text(room.bytes as f64), room.bound),
-            "populating more than that is refused before it begins: past the limit of a cgroup \
-             the kernel kills",
+            format!(
+                "{}, by {}",
+                bytes_text(headroom.bytes as f64),
+                headroom.limit
+            ),
+            "populate refuses more than that before it begins, because the kernel kills a process \
+             that exceeds the limit of its cgroup",
         ),
         Err(error) => Check::ok(
             VERB,
             NAME,
             error.to_string(),
-            "populate does not know what would be too much, and refuses nothing",
+            "populate cannot tell what would be too much, and refuses nothing",
         )
         .limited(MOUNT_PROC),
     }
@@ -90,27 +97,27 @@ fn huge_pages(facts: &Facts) -> Check {
             VERB,
             NAME,
             found,
-            "memory with HugePages::Always gets huge pages only where they are free already",
+            "memory with HugePages::Always gets huge pages only where free ones exist",
         )
         .limited("echo madvise > /sys/kernel/mm/transparent_hugepage/defrag"),
         ("always", _) => Check::ok(
             VERB,
             NAME,
             found,
-            "large memory gets huge pages, but where HugePages::Never was asked for",
+            "large mappings get huge pages, except with HugePages::Never",
         ),
         ("madvise", _) => Check::ok(
             VERB,
             NAME,
             found,
-            "memory gets huge pages where HugePages::Always was asked for",
+            "mappings with HugePages::Always get huge pages",
         ),
         _ => Check::ok(
             VERB,
             NAME,
             found,
-            "HugePages::Always changes nothing, or is refused: populating anonymous memory \
-             takes about twice as long",
+            "HugePages::Always has no effect, or is refused: populating anonymous memory takes \
+             about twice as long",
         )
         .limited("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"),
     }
@@ -121,12 +128,12 @@ fn pool(free: u64) -> Check {
     match free {
         0 => check(
             "no free page of 2 MiB".to_owned(),
-            "mapping a memfd of MemfdPages::Huge2M answers ENOMEM",
+            "mapping a memfd of MemfdPages::Huge2M fails with ENOMEM",
         )
-        .with_remedy("sysctl vm.nr_hugepages=N, for programs that ask for such memory"),
+        .with_remedy("sysctl vm.nr_hugepages=N, for programs that use such memory"),
         free => check(
             format!("{} free", bytes_text(free as f64 * 2_097_152.0)),
-            "so much memory of MemfdPages::Huge2M can be had",
+            "memfds of MemfdPages::Huge2M can take that much",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! Pressure: how soon tenure hears that memory runs short.
+//! The checks of memory pressure: how soon tenure learns of it.
 
 use std::time::Duration;
 
@@ -22,18 +22,18 @@ fn stall(facts: &Facts) -> Check {
         ),
         (Ok(()), Ok(_)) => check(
             format!("yes, {source}"),
-            "the kernel reports stalls within 2 s; the room that is left is looked at meanwhile",
+            "the kernel reports stalls within 2 s; meanwhile tenure polls the headroom",
         )
-        .limited("give the program CAP_SYS_RESOURCE to hear within half a second"),
+        .limited("give the program CAP_SYS_RESOURCE for reports within half a second"),
         (Ok(()), Err(errno)) => check(
             format!("yes, {source}, without triggers: {errno}"),
-            "nothing is reported: tenure looks every 2 s at least",
+            "the kernel reports no stalls by itself: tenure polls at least every 2 s",
         )
-        .limited("Linux 6.5 has triggers for everybody; the file must be writable"),
+        .limited("since Linux 6.5 every user can set triggers; the file must be writable"),
         (Err(errno), _) => check(
             refused(errno),
-            "the kernel does not tell of stalls; only the room that is left, and how often \
-             limits are met, is looked at",
+            "the kernel does not count stalls: tenure polls only the headroom, and how often \
+             cgroups hit their limits",
         )
         .limited(match facts.is_since((4, 20)) && facts.proc {
             true => "psi=1 on the kernel's command line".to_owned(),
@@ -45,13 +45,13 @@ fn stall(facts: &Facts) -> Check {
 fn cgroup(facts: &Facts) -> Check {
     use tenure::MemoryCgroup;
     let check = |found, effect| Check::ok(VERB, "memory cgroup", found, effect);
-    const SEEN: &str = "its limits, and those around it, count as far as they can be seen here";
+    const SEEN: &str = "its limits and those of its parents count, as far as they are visible here";
     match facts.features.memory_cgroup {
         MemoryCgroup::V1 => check("version 1", SEEN),
         MemoryCgroup::V2 => check("version 2", SEEN),
         _ => check(
-            "none, or none that can be seen",
-            "only the machine's memory counts: a limit that cannot be seen kills without warning",
+            "none, or none visible",
+            "only the machine's memory counts: at an invisible limit the kernel kills without warning",
         )
         .limited("mount the cgroup file system on /sys/fs/cgroup, if there is one"),
     }

@@ -1,4 +1,4 @@
-//! release: what lets the caller go on at once.
+//! The checks of release: how soon the caller goes on.
 
 use super::{how_to_have, refused};
 use crate::doctor::{check::Check, facts::Facts};
@@ -20,7 +20,7 @@ fn dontunmap(facts: &Facts) -> Check {
     match facts.features.mremap_dontunmap {
         Ok(()) => check(
             "yes".to_owned(),
-            "discard of 4 MiB and more returns at once; pages are freed behind the caller",
+            "discard of 4 MiB and more returns at once, and workers free the pages",
         ),
         Err(errno) => check(
             refused(errno),
@@ -35,13 +35,13 @@ fn overcommit(mode: u8) -> Check {
     match mode {
         2 => check(
             "2, strict".to_owned(),
-            "discard of large ranges counts twice against CommitLimit until the pages are \
-             free; where that does not fit, it frees them before it returns",
+            "a large range that is discarded counts twice against CommitLimit until its pages are \
+             free; where that does not fit, discard frees them before it returns",
         )
         .limited("sysctl vm.overcommit_memory=0, or a higher vm.overcommit_ratio"),
         mode => check(
             mode.to_string(),
-            "what waits to be freed counts for nothing",
+            "pending memory does not count against CommitLimit",
         ),
     }
 }

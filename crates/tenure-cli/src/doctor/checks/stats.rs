@@ -1,4 +1,4 @@
-//! Figures: who can read them.
+//! The checks of the counters: which processes can read them.
 
 use crate::doctor::{check::Check, facts::Facts};
 
@@ -15,8 +15,8 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
                 VERB,
                 "ptrace_scope",
                 scope.to_string(),
-                "the counters and the memory of other processes, also of the same user, are \
-                 for root to read, or for their parents",
+                "only root and a process's parents can read its counters and memory, also among \
+                 processes of one user",
             )
             .limited("sysctl kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE"),
         );
@@ -29,11 +29,11 @@ fn page(facts: &Facts) -> Check {
     match facts.counters_have_a_page {
         true => check(
             "in a page of their own",
-            "whoever may trace a process can read what tenure does in it",
+            "a process that may trace this one can read what tenure does in it",
         ),
         false => check(
             "without a page of their own",
-            "only the process itself can read what tenure does in it",
+            "no other process can read what tenure does in this one",
         )
         .limited("allow memfd_create (seccomp), a page (RLIMIT_AS) and RLIMIT_FSIZE of 64 KiB"),
     }

@@ -1,4 +1,4 @@
-//! tear-down: whether a helper can be made, and may free.
+//! The checks of tear-down: whether a helper can be made, and may free memory.
 
 use crate::doctor::{check::Check, facts::Facts};
 
@@ -11,12 +11,12 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
                 VERB,
                 "helper",
                 error.to_string(),
-                "teardown::enable answers this error: who waits for the process waits for its \
-                 memory",
+                "teardown::enable returns this error: a parent's wait includes freeing the \
+                 process's memory",
             )
             .missing(
-                "Linux 5.9 on x86-64 or aarch64, with pidfd_open, close_range and seccomp \
-                 filters allowed, and room for one more process",
+                "it needs Linux 5.9 on x86-64 or aarch64, permission for pidfd_open, close_range \
+                 and seccomp filters, and one more process (RLIMIT_NPROC, pids.max)",
             ),
         ],
         Ok(()) => vec![
@@ -24,7 +24,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
                 VERB,
                 "helper",
                 "can be made",
-                "after teardown::enable a parent's wait does not wait for the memory",
+                "after teardown::enable a parent's wait returns before the memory is freed",
             ),
             may_free(facts),
         ],
@@ -36,12 +36,12 @@ fn may_free(facts: &Facts) -> Check {
     match facts.unshare {
         Ok(()) => check(
             "allowed".to_owned(),
-            "the helper knows when it is alone, and frees with several tasks",
+            "the helper can tell when the process has ended, and frees with several tasks",
         ),
         Err(errno) => check(
             format!("refused ({errno})"),
-            "the helper cannot know whether it is alone, and leaves the freeing to the kernel, \
-             in one task",
+            "the helper cannot tell whether the process has ended, and leaves the freeing to the \
+             kernel, in one task",
         )
         .limited("allow unshare in the seccomp filter of this container or service"),
     }

@@ -1,4 +1,5 @@
-//! volatile: what the kernel can be offered, and how a loss is found.
+//! The checks of volatile memory: what the kernel can be offered, and how purged pages are
+//! found.
 
 use rustix::io::Errno;
 
@@ -6,9 +7,9 @@ use super::{how_to_have, refused};
 use crate::doctor::{check::Check, facts::Facts};
 
 const VERB: &str = "volatile";
-const BARS: &str = "the kernel takes no volatile memory by itself: tenure purges it under memory \
-                    pressure, and touching a page that was taken is SIGSEGV";
-const STAYS: &str = "volatile memory is never taken: what is lost could not be told";
+const NOT_OFFERED: &str = "tenure offers the kernel no volatile memory: tenure purges it under memory \
+                           pressure, and an access to a purged page raises SIGSEGV";
+const STAYS: &str = "volatile memory is never purged, because tenure could not report it";
 
 pub fn checks(facts: &Facts) -> Vec<Check> {
     [
@@ -33,18 +34,20 @@ fn userfaultfd(facts: &Facts) -> Check {
             VERB,
             NAME,
             "yes, with SIGBUS mode",
-            "touching a page that was taken is SIGBUS, and unmarking tells what was lost",
+            "an access to a purged page raises SIGBUS, and unmarking reports the purged pages",
         ),
-        Ok(_) => Check::ok(VERB, NAME, "without SIGBUS mode", BARS).missing("it needs Linux 4.14"),
+        Ok(_) => {
+            Check::ok(VERB, NAME, "without SIGBUS mode", NOT_OFFERED).missing("it needs Linux 4.14")
+        }
         Err(errno) => {
-            Check::ok(VERB, NAME, refused(errno), BARS).missing(how_to_have_it(facts, errno))
+            Check::ok(VERB, NAME, refused(errno), NOT_OFFERED).missing(how_to_have_it(facts, errno))
         }
     }
 }
 
 fn how_to_have_it(facts: &Facts, errno: Errno) -> String {
     let remedy = how_to_have(facts, "userfaultfd", (5, 11), errno);
-    // The device goes round the filter.
+    // The filter does not cover the device.
     let by_device = facts.seccomp && facts.is_since((6, 1)) && remedy.contains("seccomp");
     match (by_device, facts.userfaultfd_device) {
         (true, Err(Errno::NOENT)) => {
@@ -56,7 +59,7 @@ fn how_to_have_it(facts: &Facts, errno: Errno) -> String {
 }
 
 fn populate(facts: &Facts, errno: Errno) -> Check {
-    Check::ok(VERB, "MADV_POPULATE_WRITE", refused(errno), BARS).missing(how_to_have(
+    Check::ok(VERB, "MADV_POPULATE_WRITE", refused(errno), NOT_OFFERED).missing(how_to_have(
         facts,
         "madv_populate",
         (5, 14),
@@ -71,11 +74,11 @@ fn pagemap(facts: &Facts) -> Check {
             VERB,
             NAME,
             "can be read",
-            "what was lost is found in the page tables",
+            "tenure finds purged pages in the page tables",
         ),
         Err(errno) => Check::ok(VERB, NAME, refused(errno), STAYS).missing(
-            "/proc/self/pagemap must be there and this process's own: after a change of user it \
-             is root's until prctl(PR_SET_DUMPABLE, 1)",
+            "/proc/self/pagemap must exist and belong to this process: after a change of user it \
+             belongs to root until prctl(PR_SET_DUMPABLE, 1)",
         ),
     }
 }
@@ -85,11 +88,11 @@ fn scan(facts: &Facts) -> Check {
     match facts.features.pagemap_scan {
         Ok(()) => check(
             "yes".to_owned(),
-            "what was lost is found in about 10 ns a page",
+            "tenure finds purged pages in about 10 ns a page",
         ),
         Err(errno) => check(
             refused(errno),
-            "/proc/self/pagemap is read entry by entry, and purge looks at each page",
+            "tenure reads /proc/self/pagemap entry by entry, and purge visits each page",
         )
         .limited(how_to_have(facts, "pagemap_scan", (6, 7), errno)),
     }

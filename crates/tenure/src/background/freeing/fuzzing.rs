@@ -1,23 +1,24 @@
-//! The queue of what waits to be freed, beside a list of what was pushed.
+//! Fuzzing of the queue of deferred frees, beside a list of the pushed jobs.
 
 use super::queue::{Chunk, Queue};
 use crate::fuzzing::{range, steps};
 use crate::ground::range::PageRange;
 use crate::page_size;
 
-/// A load, as it was pushed.
+/// A job, as it was pushed.
 struct Pushed {
     reservation: PageRange,
     moved_bytes: usize,
-    /// What of its pages is not free yet, taken or not.
-    left: usize,
+    /// The bytes of its pages that are not free yet, whether a worker has taken
+    /// them or not.
+    remaining_bytes: usize,
 }
 
 pub(crate) fn queue(data: &[u8]) {
     let mut queue = Queue::EMPTY;
     let mut pushed: Vec<Pushed> = Vec::new();
-    let mut in_hand: Vec<Chunk> = Vec::new();
-    // Reservations never overlap: each has a place of its own.
+    let mut in_flight: Vec<Chunk> = Vec::new();
+    // Reservations never overlap, so each has a place of its own.
     let mut place = 0;
     for step in steps(data) {
         match step.what % 3 {
@@ -26,52 +27,59 @@ pub(crate) fn queue(data: &[u8]) {
                 place += 64;
                 let pages = range(place - 64 + step.from, place - 64 + step.to);
                 let moved_bytes = usize::from(step.more) % (pages.pages() + 1) * page_size();
-                assert!(queue.has_places(1));
+                assert!(queue.try_reserve(1));
                 queue.push(whole, pages, moved_bytes);
                 pushed.push(Pushed {
                     reservation: whole,
                     moved_bytes,
-                    left: pages.len(),
+                    remaining_bytes: pages.len(),
                 });
             }
             1 => {
-                let most = (1 + usize::from(step.more) % 8) * page_size();
+                let max_bytes = (1 + usize::from(step.more) % 8) * page_size();
                 let has_more = queue.has_more();
-                let chunk = queue.take(most);
+                let chunk = queue.next_chunk(max_bytes);
                 assert_eq!(chunk.is_some(), has_more);
                 if let Some(chunk) = chunk {
-                    assert!((1..=most).contains(&chunk.range.len()));
+                    assert!((1..=max_bytes).contains(&chunk.range.len()));
                     let both = |other: &Chunk| other.range.intersection(chunk.range).is_some();
-                    assert!(!in_hand.iter().any(both), "{chunk:?} is in another's hand");
-                    in_hand.push(chunk);
+                    assert!(
+                        !in_flight.iter().any(both),
+                        "{chunk:?} is in flight already"
+                    );
+                    in_flight.push(chunk);
                 }
             }
-            _ if in_hand.is_empty() => {}
+            _ if in_flight.is_empty() => {}
             _ => {
-                let chunk = in_hand.swap_remove(step.from % in_hand.len());
-                done(&mut queue, &mut pushed, chunk);
+                let chunk = in_flight.swap_remove(step.from % in_flight.len());
+                complete(&mut queue, &mut pushed, chunk);
             }
         }
-        let pending: usize = pushed.iter().map(|load| load.moved_bytes).sum();
+        let pending: usize = pushed.iter().map(|job| job.moved_bytes).sum();
         assert_eq!(queue.pending_bytes, pending);
     }
-    // Workers go on until there is nothing.
-    while let Some(chunk) = queue.take(usize::MAX).or_else(|| in_hand.pop()) {
-        done(&mut queue, &mut pushed, chunk);
+    // Workers continue until the queue is empty.
+    while let Some(chunk) = queue.next_chunk(usize::MAX).or_else(|| in_flight.pop()) {
+        complete(&mut queue, &mut pushed, chunk);
     }
     assert!(pushed.is_empty() && queue.pending_bytes == 0);
 }
 
-/// A load comes back with its last chunk, and not before.
-fn done(queue: &mut Queue, pushed: &mut Vec<Pushed>, chunk: Chunk) {
-    let of_chunk = |load: &Pushed| load.reservation.contains(chunk.range);
+/// Completes a chunk: its job is returned with its last chunk, and not before.
+fn complete(queue: &mut Queue, pushed: &mut Vec<Pushed>, chunk: Chunk) {
+    let of_chunk = |job: &Pushed| job.reservation.contains(chunk.range);
     let index = pushed.iter().position(of_chunk).expect("freed twice");
-    pushed[index].left -= chunk.range.len();
-    let load = queue.done(chunk);
-    assert_eq!(load.is_some(), pushed[index].left == 0, "{chunk:?}");
-    if let Some(load) = load {
-        assert_eq!(load.reservation, pushed[index].reservation);
+    pushed[index].remaining_bytes -= chunk.range.len();
+    let job = queue.complete(chunk);
+    assert_eq!(
+        job.is_some(),
+        pushed[index].remaining_bytes == 0,
+        "{chunk:?}"
+    );
+    if let Some(job) = job {
+        assert_eq!(job.reservation, pushed[index].reservation);
         pushed.swap_remove(index);
-        queue.forget(&load);
+        queue.subtract_pending(&job);
     }
 }

@@ -1,34 +1,43 @@
-//! How much may be pending, and how many workers there may be.
+//! The limits on pending bytes and on the number of workers.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::ground::sys::once_box::OnceBox;
 use crate::ground::sys::{cgroup, process};
 
+/// The default maximum number of worker threads.
 const DEFAULT_MAX_ACTIVE: usize = 4;
 
+/// The default maximum of pending bytes is the machine's memory, or the lowest
+/// limit of a memory cgroup around the process, divided by this.
+const DEFAULT_PENDING_DIVISOR: usize = 4;
+
+/// The default maximum of pending bytes where neither can be read.
+const FALLBACK_MAX_PENDING_BYTES: usize = 1 << 30;
+
 static MAX_ACTIVE: AtomicUsize = AtomicUsize::new(DEFAULT_MAX_ACTIVE);
-/// 0 stands for the default.
+/// In bytes; 0 means the default.
 static MAX_PENDING_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Limits on what [`munmap`](crate::Mapping::munmap),
-/// [`discard`](crate::Mapping::discard) and dropping leave behind, for the whole
-/// process.
+/// Process-wide limits on the deferred frees of
+/// [`munmap`](crate::Mapping::munmap), [`discard`](crate::Mapping::discard) and
+/// dropped mappings.
 ///
 /// ```
-/// tenure::ReleaseLimits::default().max_active(1).set();
-/// # tenure::ReleaseLimits::default().set();
+/// tenure::release::ReleaseLimits::default().max_active(1).set();
+/// # tenure::release::ReleaseLimits::default().set();
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "limits hold when they are `set`"]
+#[must_use = "limits apply once they are `set`"]
 pub struct ReleaseLimits {
     max_active: usize,
     max_pending_bytes: Option<usize>,
 }
 
 impl Default for ReleaseLimits {
-    /// At most 4 workers, and a quarter of the machine's memory, or of the
-    /// lowest limit of a memory cgroup around the process.
+    /// At most 4 workers, and pending bytes of at most a quarter of the
+    /// machine's memory, or of the lowest limit of a memory cgroup around the
+    /// process.
     fn default() -> Self {
         Self {
             max_active: DEFAULT_MAX_ACTIVE,
@@ -38,21 +47,21 @@ impl Default for ReleaseLimits {
 }
 
 impl ReleaseLimits {
-    /// Allows as many worker threads at a time; at least one. There are never
-    /// more than CPUs, nor more than free faster together.
+    /// Limits the number of worker threads; at least one. tenure never runs
+    /// more of them than CPUs, nor more than increase the throughput.
     pub fn max_active(mut self, workers: usize) -> Self {
         self.max_active = workers.max(1);
         self
     }
 
-    /// Lets callers free their memory themselves while as many bytes, or more,
-    /// wait to be freed. One range may be larger than that.
+    /// Limits the pending bytes: while at least that many are pending, callers
+    /// free their memory themselves. A single range may be longer.
     pub fn max_pending_bytes(mut self, bytes: usize) -> Self {
         self.max_pending_bytes = Some(bytes.max(1));
         self
     }
 
-    /// Has them hold from now on.
+    /// Applies the limits from now on.
     pub fn set(self) {
         MAX_ACTIVE.store(self.max_active, Ordering::Relaxed);
         let bytes = self.max_pending_bytes.unwrap_or(0);
@@ -60,12 +69,13 @@ impl ReleaseLimits {
     }
 }
 
-/// How many workers there may be on so many CPUs.
+/// Returns the maximum number of workers on `cpus` CPUs.
 pub(super) fn max_active(cpus: usize) -> usize {
     MAX_ACTIVE.load(Ordering::Relaxed).min(cpus)
 }
 
-/// How much may be pending before callers free their memory themselves.
+/// Returns the pending bytes from which on callers free their memory
+/// themselves.
 pub(super) fn max_pending_bytes() -> usize {
     match MAX_PENDING_BYTES.load(Ordering::Relaxed) {
         0 => default_pending_bytes(),
@@ -74,11 +84,13 @@ pub(super) fn max_pending_bytes() -> usize {
 }
 
 fn default_pending_bytes() -> usize {
-    static BYTES: OnceLock<usize> = OnceLock::new();
+    static BYTES: OnceBox<usize> = OnceBox::new();
     *BYTES.get_or_init(|| {
         let groups = cgroup::limited_groups();
         let limits = groups.iter().map(|group| group.limit_bytes);
         let all_bytes = limits.chain(process::mem_total_bytes()).min();
-        all_bytes.map_or(1 << 30, |bytes| bytes / 4)
+        all_bytes.map_or(FALLBACK_MAX_PENDING_BYTES, |bytes| {
+            bytes / DEFAULT_PENDING_DIVISOR
+        })
     })
 }

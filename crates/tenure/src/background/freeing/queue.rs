@@ -1,158 +1,161 @@
-//! What waits to be freed.
+//! The queue of pending memory.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, OnceLock};
+use std::sync::Condvar;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use super::tempo::Tempo;
+use super::worker_scaling::WorkerScaling;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
-use crate::ground::sys::fork::{ForkMutex, at_fork};
+use crate::ground::sys::fork::{ForkMutex, at_fork_once};
 use crate::observation::stats;
 
-/// Memory that nobody can see any more.
+/// A deferred free: memory whose addresses no other code knows.
 #[derive(Debug)]
-pub(super) struct Load {
-    /// All addresses that go away, the unused rest of the reservation included.
+pub(super) struct Job {
+    /// All addresses to be unmapped, including the unused rest of the
+    /// reservation.
     pub(super) reservation: PageRange,
-    /// Where the pages are, with gaps where the range had parts that stayed.
+    /// The pages, with gaps where parts of the range did not move.
     pages: PageRange,
-    /// How much of it has been moved there.
+    /// The bytes that were moved there.
     moved_bytes: usize,
-    /// Where the part begins that no worker has taken.
+    /// The start of the part that no worker has taken.
     next: usize,
-    /// How many chunks workers have in hand.
-    in_hand: usize,
+    /// The number of chunks that workers are freeing.
+    in_flight: usize,
 }
 
 /// A chunk that one worker frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) range: PageRange,
-    /// Of the load that it is a part of, which is its name.
+    /// The reservation of its job, which identifies the job.
     reservation: PageRange,
 }
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    loads: VecDeque<Load>,
-    /// What has been moved away and is not free yet.
+    jobs: VecDeque<Job>,
+    /// The bytes that have been moved away and are not freed yet.
     pub(super) pending_bytes: usize,
     pub(super) workers: usize,
-    /// How many threads wait until all is free.
-    pub(super) waiting: usize,
-    /// Memory is short, or there is less room than waits to be freed.
-    pub(super) is_short: bool,
-    pub(super) tempo: Tempo,
-    /// Addresses that the kernel has refused to unmap; their pages are gone.
-    pub(super) refused: Vec<PageRange>,
+    /// The number of threads that wait until nothing is pending.
+    pub(super) waiters: usize,
+    /// Whether memory is short, or the headroom is less than the pending bytes.
+    pub(super) is_memory_short: bool,
+    pub(super) worker_scaling: WorkerScaling,
+    /// Addresses that the kernel failed to unmap; their pages are free.
+    pub(super) unmap_failed: Vec<PageRange>,
 }
 
-/// Held while memory is on its way from its owner to the queue, so that a fork
-/// finds it in one place or the other.
+/// Locked while memory moves from its owner to the queue, so that a fork finds
+/// it in one place or the other.
 pub(super) static QUEUE: ForkMutex<Queue> = ForkMutex::new(Queue::EMPTY);
-pub(super) static ARRIVED: Condvar = Condvar::new();
+pub(super) static WORK_ARRIVED: Condvar = Condvar::new();
 pub(super) static FREED: Condvar = Condvar::new();
 
 impl Queue {
     pub(super) const EMPTY: Self = Self {
-        loads: VecDeque::new(),
+        jobs: VecDeque::new(),
         pending_bytes: 0,
         workers: 0,
-        waiting: 0,
-        is_short: false,
-        tempo: Tempo::ONE,
-        refused: Vec::new(),
+        waiters: 0,
+        is_memory_short: false,
+        worker_scaling: WorkerScaling::ONE,
+        unmap_failed: Vec::new(),
     };
 
-    /// Sees to it that the next `count` calls of `push` need no memory.
-    pub(super) fn has_places(&mut self, count: usize) -> bool {
-        self.loads.try_reserve(count).is_ok()
+    /// Reserves capacity, so that the next `count` calls of `push` need no
+    /// memory. Returns whether that succeeded.
+    pub(super) fn try_reserve(&mut self, count: usize) -> bool {
+        self.jobs.try_reserve(count).is_ok()
     }
 
     pub(super) fn push(&mut self, reservation: PageRange, pages: PageRange, moved_bytes: usize) {
         self.set_pending(self.pending_bytes + moved_bytes);
-        self.loads.push_back(Load {
+        self.jobs.push_back(Job {
             reservation,
             pages,
             moved_bytes,
             next: pages.start(),
-            in_hand: 0,
+            in_flight: 0,
         });
     }
 
+    /// Sets the pending bytes, here and in the statistics.
     fn set_pending(&mut self, bytes: usize) {
         self.pending_bytes = bytes;
         stats::PENDING_RELEASE_BYTES.set(bytes);
     }
 
-    /// Takes the next chunk, of the oldest load that has one.
-    pub(super) fn take(&mut self, chunk_bytes: usize) -> Option<Chunk> {
-        let load = self.loads.iter_mut().find(|load| load.has_more())?;
-        let end = load.next.saturating_add(chunk_bytes).min(load.pages.end());
-        let range = PageRange::between(load.next, end);
-        load.next = end;
-        load.in_hand += 1;
+    /// Takes the next chunk of the oldest job that has one.
+    pub(super) fn next_chunk(&mut self, chunk_bytes: usize) -> Option<Chunk> {
+        let job = self.jobs.iter_mut().find(|job| job.has_more())?;
+        let end = job.next.saturating_add(chunk_bytes).min(job.pages.end());
+        let range = PageRange::between(job.next, end);
+        job.next = end;
+        job.in_flight += 1;
         Some(Chunk {
             range,
-            reservation: load.reservation,
+            reservation: job.reservation,
         })
     }
 
-    /// Takes note that a chunk is free, and returns its load when all of that
-    /// is: its addresses are then the caller's to unmap.
-    pub(super) fn done(&mut self, chunk: Chunk) -> Option<Load> {
-        let of_chunk = |load: &Load| load.reservation == chunk.reservation;
-        let at = self.loads.iter().position(of_chunk)?;
-        let load = &mut self.loads[at];
-        load.in_hand -= 1;
-        if load.in_hand > 0 || load.has_more() {
+    /// Records that a chunk is free. Returns its job when that is free as a
+    /// whole; the caller then unmaps its addresses.
+    pub(super) fn complete(&mut self, chunk: Chunk) -> Option<Job> {
+        let of_chunk = |job: &Job| job.reservation == chunk.reservation;
+        let at = self.jobs.iter().position(of_chunk)?;
+        let job = &mut self.jobs[at];
+        job.in_flight -= 1;
+        if job.in_flight > 0 || job.has_more() {
             return None;
         }
-        self.loads.remove(at)
+        self.jobs.remove(at)
     }
 
-    /// Takes note that the addresses of a load are unmapped.
-    pub(super) fn forget(&mut self, load: &Load) {
-        self.set_pending(self.pending_bytes - load.moved_bytes);
-        if self.loads.is_empty() {
-            self.tempo.pause();
-            self.is_short = false;
+    /// Records that the addresses of a job are unmapped.
+    pub(super) fn subtract_pending(&mut self, job: &Job) {
+        self.set_pending(self.pending_bytes - job.moved_bytes);
+        if self.jobs.is_empty() {
+            self.worker_scaling.stop_measuring();
+            self.is_memory_short = false;
         }
     }
 
     pub(super) fn has_more(&self) -> bool {
-        self.loads.iter().any(Load::has_more)
+        self.jobs.iter().any(Job::has_more)
     }
 
-    /// Whether another worker would have work and should exist.
+    /// Returns whether another worker would have work and should be started.
     pub(super) fn wants_worker(&self) -> bool {
-        self.has_more() && self.workers < self.tempo.wanted()
+        self.has_more() && self.workers < self.worker_scaling.wanted()
     }
 
-    /// What no worker has in hand yet.
+    /// Returns the bytes that no worker has taken yet.
     fn untaken_bytes(&self) -> usize {
-        self.loads
-            .iter()
-            .map(|load| load.pages.end() - load.next)
-            .sum()
+        self.jobs.iter().map(|job| job.pages.end() - job.next).sum()
     }
 
-    pub(super) fn learn(&mut self, bytes: usize, most: usize) {
-        let left_bytes = self.untaken_bytes();
-        self.tempo.learn(bytes, Instant::now(), left_bytes, most);
+    /// Records that `bytes` were freed, with at most `max_workers` workers allowed.
+    pub(super) fn record(&mut self, bytes: usize, max_workers: usize) {
+        let remaining_bytes = self.untaken_bytes();
+        self.worker_scaling
+            .record(bytes, Instant::now(), remaining_bytes, max_workers);
     }
 }
 
-impl Load {
+impl Job {
     fn has_more(&self) -> bool {
         self.next < self.pages.end()
     }
 }
 
-/// Has children begin with an empty queue and no worker: what is pending here
-/// is not mapped there.
-pub(super) fn keep_out_of_children() -> Result<(), Errno> {
+/// Registers fork handlers that start children with an empty queue and no
+/// worker, because the pending memory is not mapped there.
+pub(super) fn register_fork_handlers() -> Result<(), Errno> {
     unsafe extern "C" fn prepare() {
         QUEUE.hold();
     }
@@ -161,23 +164,23 @@ pub(super) fn keep_out_of_children() -> Result<(), Errno> {
         unsafe { QUEUE.let_go(|_| ()) };
     }
     unsafe extern "C" fn child() {
-        // A `Load` owns nothing that the allocator would have to free.
+        // A `Job` owns nothing that the allocator would have to free.
         // SAFETY: `prepare` has run in the thread that this is a copy of.
         unsafe {
             QUEUE.let_go(|queue| {
-                queue.loads.clear();
-                queue.refused.clear();
-                // The child's counters begin at zero.
+                queue.jobs.clear();
+                queue.unmap_failed.clear();
+                // The child's counters start at zero.
                 queue.pending_bytes = 0;
                 queue.workers = 0;
-                queue.waiting = 0;
-                queue.is_short = false;
-                queue.tempo = Tempo::ONE;
+                queue.waiters = 0;
+                queue.is_memory_short = false;
+                queue.worker_scaling = WorkerScaling::ONE;
             });
         }
     }
-    static REGISTERED: OnceLock<Result<(), Errno>> = OnceLock::new();
-    *REGISTERED.get_or_init(|| at_fork(prepare, parent, child))
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    at_fork_once(&IS_REGISTERED, prepare, parent, child)
 }
 
 #[cfg(test)]
@@ -190,24 +193,27 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_shared_and_end_with_their_last_chunk() {
+    fn jobs_are_split_into_chunks_and_complete_with_the_last() {
         let mut queue = Queue::EMPTY;
-        assert!(queue.has_places(1));
+        assert!(queue.try_reserve(1));
         queue.push(range(10, 20), range(12, 17), 5);
         queue.push(range(30, 40), range(30, 32), 2);
         assert_eq!(queue.pending_bytes, 7);
-        let mut take = || queue.take(3 * page_size()).unwrap();
+        let mut take = || queue.next_chunk(3 * page_size()).unwrap();
         let (first, second, third) = (take(), take(), take());
         let ranges = [first, second, third].map(|chunk| chunk.range);
         assert_eq!(ranges, [range(12, 15), range(15, 17), range(30, 32)]);
-        assert!(!queue.has_more() && queue.take(page_size()).is_none());
-        assert!(queue.done(second).is_none(), "the first is still in hand");
-        let load = queue.done(third).unwrap();
-        assert_eq!(load.reservation, range(30, 40));
-        queue.forget(&load);
+        assert!(!queue.has_more() && queue.next_chunk(page_size()).is_none());
+        assert!(
+            queue.complete(second).is_none(),
+            "the first is still in flight"
+        );
+        let job = queue.complete(third).unwrap();
+        assert_eq!(job.reservation, range(30, 40));
+        queue.subtract_pending(&job);
         assert_eq!(queue.pending_bytes, 5);
-        let load = queue.done(first).unwrap();
-        queue.forget(&load);
+        let job = queue.complete(first).unwrap();
+        queue.subtract_pending(&job);
         assert_eq!(queue.pending_bytes, 0);
     }
 }

@@ -1,47 +1,47 @@
-//! The threads that free memory.
+//! The worker threads that free memory.
 
 use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::limits::max_active;
-use super::queue::{ARRIVED, FREED, Load, QUEUE};
-use crate::background::pace::{Pace, Wish};
+use super::queue::{FREED, Job, QUEUE, WORK_ARRIVED};
+use crate::background::chunk_sizer::{ChunkSizer, ChunkTarget};
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::{Losing, advise_losing};
+use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive};
 use crate::ground::sys::thread::Thread;
 use crate::ground::sys::{map, process};
+use crate::observation::headroom::Headroom;
 use crate::observation::pressure::{self, Level};
-use crate::observation::room::Room;
 use crate::observation::stats;
 
-/// What is freed in one call: for as long another thread's `mmap` may have to
-/// wait for it. (Since Linux 6.17 or so it does not, within one mapping.)
-const CHUNKS: Wish = Wish {
-    takes: Duration::from_millis(1),
-    first_bytes: 16 << 20,
-    least_bytes: 1 << 20,
-    most_bytes: 1 << 30,
+/// The chunks that one call frees: another thread's `mmap` may have to wait for
+/// that long. (Since about Linux 6.17 it does not, within one mapping.)
+const CHUNKS: ChunkTarget = ChunkTarget {
+    duration: Duration::from_millis(1),
+    initial_bytes: 16 << 20,
+    min_bytes: 1 << 20,
+    max_bytes: 1 << 30,
 };
 
-/// What is unmapped in one call, when its pages are gone: there are still 2 MiB
-/// of page tables for each GiB.
+/// The bytes that one call unmaps after their pages are free: there are still 2
+/// MiB of page tables for each GiB.
 const UNMAP_BYTES: usize = 4 << 30;
 
-/// How long a worker waits for more work before it ends. To start one takes the
-/// caller some 70 µs, as long as the rest of a release.
-const LINGER: Duration = Duration::from_secs(10);
+/// How long an idle worker waits for work before it ends. Starting one takes
+/// the caller some 70 µs, as long as the rest of a release.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Has the first worker begin, which is counted already. Without a thread to be
-/// had, the caller is the worker for as long as there is work.
+/// Starts the first worker, which is counted already. If no thread can be
+/// created, the caller works for as long as there is work.
 pub(super) fn start_first() {
     if start() {
         return;
     }
-    let mut hurry = Hurry::new(false);
+    let mut urgency = Urgency::new(false);
     loop {
-        free_all(&mut hurry);
-        unmap_refused();
+        free_all(&mut urgency);
+        retry_failed_unmaps();
         let mut queue = QUEUE.lock();
         if !queue.has_more() {
             queue.workers -= 1;
@@ -51,25 +51,25 @@ pub(super) fn start_first() {
 }
 
 fn start() -> bool {
-    let is_started = Thread::start_quiet(c"tenure-free", work).is_ok();
+    let is_started = Thread::start_background(c"tenure-free", work).is_ok();
     stats::WORKERS_STARTED.add(usize::from(is_started));
     is_started
 }
 
-/// The worker: frees what comes, and ends when nothing has come for a while, or
-/// when fewer are faster.
+/// The body of a worker: frees what arrives, and ends when nothing has arrived
+/// for a while, or when fewer workers are faster.
 fn work() {
-    let mut hurry = Hurry::new(true);
+    let mut urgency = Urgency::new(true);
     loop {
-        free_all(&mut hurry);
-        unmap_refused();
+        free_all(&mut urgency);
+        retry_failed_unmaps();
         let queue = QUEUE.lock();
-        let (mut queue, waited) = ARRIVED
-            .wait_timeout_while(queue, LINGER, |queue| {
-                !queue.has_more() && queue.workers <= queue.tempo.wanted()
+        let (mut queue, waited) = WORK_ARRIVED
+            .wait_timeout_while(queue, IDLE_TIMEOUT, |queue| {
+                !queue.has_more() && queue.workers <= queue.worker_scaling.wanted()
             })
             .unwrap_or_else(PoisonError::into_inner);
-        let too_many = queue.workers > queue.tempo.wanted();
+        let too_many = queue.workers > queue.worker_scaling.wanted();
         if too_many || waited.timed_out() && !queue.has_more() {
             queue.workers -= 1;
             return;
@@ -77,19 +77,18 @@ fn work() {
     }
 }
 
-/// Frees chunk after chunk until there is none, or until this worker is one too
-/// many.
-fn free_all(hurry: &mut Hurry) {
-    let mut pace = Pace::new(CHUNKS, None);
-    // By affinity and by the cgroup's quota: read from files, so not with the
-    // queue in hand, for which callers wait.
+/// Frees chunk after chunk until none is left, or until this worker is surplus.
+fn free_all(urgency: &mut Urgency) {
+    let mut chunk_sizer = ChunkSizer::new(CHUNKS, None);
+    // By affinity and by the cgroup's quota. Read from files, so outside the
+    // queue's lock, for which callers wait.
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     loop {
         let mut queue = QUEUE.lock();
-        if queue.workers > queue.tempo.wanted() {
+        if queue.workers > queue.worker_scaling.wanted() {
             return;
         }
-        let Some(chunk) = queue.take(pace.chunk_bytes()) else {
+        let Some(chunk) = queue.next_chunk(chunk_sizer.chunk_bytes()) else {
             return;
         };
         let starts_another = queue.wants_worker();
@@ -101,84 +100,87 @@ fn free_all(hurry: &mut Hurry) {
             QUEUE.lock().workers -= 1;
         }
         let before = Instant::now();
-        // SAFETY: the chunk is this thread's own; nobody else knows the
-        // addresses. A refusal leaves the work to the unmapping.
-        let _ = unsafe { advise_losing(chunk.range, Losing::DontNeed) };
-        pace.learn(chunk.range.len(), before.elapsed());
-        hurry.look(chunk.range.len());
+        // SAFETY: the chunk is this thread's own, and no other code knows the
+        // addresses. (If the call fails, unmapping frees the pages.)
+        let _ = unsafe { advise_destructive(chunk.range, DestructiveAdvice::DontNeed) };
+        chunk_sizer.record(chunk.range.len(), before.elapsed());
+        urgency.record(chunk.range.len());
 
         let mut queue = QUEUE.lock();
-        queue.learn(chunk.range.len(), max_active(cpus));
-        if let Some(load) = queue.done(chunk) {
+        queue.record(chunk.range.len(), max_active(cpus));
+        if let Some(job) = queue.complete(chunk) {
             drop(queue);
-            unmap(&load);
+            unmap(&job);
         }
     }
 }
 
-/// What a worker frees before it asks again how much memory there is.
-const LOOK_BYTES: usize = 256 << 20;
+/// The bytes that a worker frees between two checks of the headroom.
+const CHECK_INTERVAL_BYTES: usize = 256 << 20;
 
-/// Sees whether there is a hurry: somebody waits for the memory, memory is short,
-/// or there is less room than waits to be freed, so that the program could meet a
-/// limit for memory that it has given up.
-struct Hurry {
-    /// Whether this is a thread of ours; others stay as they are.
-    is_ours: bool,
+/// Decides whether freeing is urgent: a thread waits for the memory, memory is
+/// short, or the headroom is less than the pending bytes, so that the program
+/// could hit a limit because of memory that it has released.
+struct Urgency {
+    /// Whether this is a worker thread; the scheduling of a caller's thread
+    /// stays unchanged.
+    is_worker_thread: bool,
     is_urgent: bool,
     freed_bytes: usize,
 }
 
-impl Hurry {
-    fn new(is_ours: bool) -> Self {
+impl Urgency {
+    fn new(is_worker_thread: bool) -> Self {
         Self {
-            is_ours,
+            is_worker_thread,
             is_urgent: false,
             freed_bytes: 0,
         }
     }
 
-    fn look(&mut self, freed_bytes: usize) {
+    /// Records that so many bytes were freed, and decides anew.
+    fn record(&mut self, freed_bytes: usize) {
         self.freed_bytes += freed_bytes;
-        // Read from files, so not with the queue in hand, for which callers wait.
-        let looks = self.freed_bytes >= LOOK_BYTES;
-        let seen = looks.then(|| (pressure::level(), Room::now()));
+        // Read from files, so outside the queue's lock, for which callers wait.
+        let is_due = self.freed_bytes >= CHECK_INTERVAL_BYTES;
+        let found = is_due.then(|| (pressure::level(), Headroom::now()));
         let mut queue = QUEUE.lock();
-        if let Some((level, room)) = seen {
+        if let Some((level, headroom)) = found {
             self.freed_bytes = 0;
-            queue.is_short =
-                level > Level::None || room.is_ok_and(|room| room.bytes < queue.pending_bytes);
+            queue.is_memory_short = level > Level::None
+                || headroom.is_ok_and(|headroom| headroom.bytes < queue.pending_bytes);
         }
-        let is_urgent = queue.is_short || queue.waiting > 0;
-        queue.tempo.hurry(is_urgent);
+        let is_urgent = queue.is_memory_short || queue.waiters > 0;
+        queue.worker_scaling.set_urgent(is_urgent);
         drop(queue);
-        if self.is_ours && is_urgent != self.is_urgent {
-            process::step_behind(!is_urgent);
+        if self.is_worker_thread && is_urgent != self.is_urgent {
+            process::set_batch_scheduling(!is_urgent);
         }
         self.is_urgent = is_urgent;
     }
 }
 
-fn unmap(load: &Load) {
-    for part in load.reservation.chunks(UNMAP_BYTES) {
+fn unmap(job: &Job) {
+    for part in job.reservation.chunks(UNMAP_BYTES) {
         unmap_part(part);
     }
-    QUEUE.lock().forget(load);
+    QUEUE.lock().subtract_pending(job);
     FREED.notify_all();
 }
 
-/// A part of a load that is all free, and that nobody knows.
+/// Unmaps a part of a job whose pages are all free.
 fn unmap_part(part: PageRange) {
-    // SAFETY: nobody uses it, as just said.
+    // SAFETY: it is part of a completed job, whose addresses no other code
+    // knows.
     if unsafe { map::unmap(part) }.is_err() {
-        QUEUE.lock().refused.push(part);
+        QUEUE.lock().unmap_failed.push(part);
     }
 }
 
-/// Tries once more what the kernel has refused, at vm.max_map_count where a load has
-/// merged with a neighbour: addresses would stay taken, and under strict overcommit
-/// charged.
-fn unmap_refused() {
-    let refused = std::mem::take(&mut QUEUE.lock().refused);
-    refused.into_iter().for_each(unmap_part);
+/// Retries the unmaps that failed, which happens at vm.max_map_count where a
+/// job has merged with a neighbour: the addresses would stay reserved, and
+/// under strict overcommit charged.
+fn retry_failed_unmaps() {
+    let failed = std::mem::take(&mut QUEUE.lock().unmap_failed);
+    failed.into_iter().for_each(unmap_part);
 }

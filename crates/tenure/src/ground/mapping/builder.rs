@@ -1,4 +1,4 @@
-//! How a mapping is made.
+//! `MappingBuilder`: the options of a mapping.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,25 +6,25 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::Mapping;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::{Harmless, Losing, advise, advise_losing};
+use crate::ground::sys::advise::{Advice, DestructiveAdvice, advise, advise_destructive};
 use crate::ground::sys::map::{self, Backing};
 use crate::ground::sys::process::LockLimit;
 use crate::ground::sys::{Errno, page_size};
 
-/// Whether a mapping is to be made of transparent huge pages.
+/// Whether a mapping uses transparent huge pages.
 ///
-/// Without either choice the system's own default holds
+/// Without a choice, the system's default applies
 /// (`/sys/kernel/mm/transparent_hugepage/enabled`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugePages {
-    /// Wherever they fit: `MADV_HUGEPAGE`. Anonymous memory that is long enough
-    /// begins on a boundary of huge pages.
+    /// Wherever they fit (`MADV_HUGEPAGE`). Anonymous memory that is long
+    /// enough starts on a huge page boundary.
     Always,
-    /// Nowhere: `MADV_NOHUGEPAGE`.
+    /// Nowhere (`MADV_NOHUGEPAGE`).
     Never,
 }
 
-/// Which pages a memfd is made of.
+/// The page size of a memfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemfdPages {
     /// Pages of the base size.
@@ -43,12 +43,12 @@ enum Source<'a> {
     File { file: BorrowedFd<'a>, offset: u64 },
 }
 
-/// Says what a [`Mapping`] shall be; [`map`](MappingBuilder::map) makes it.
+/// The options of a [`Mapping`]; [`map`](MappingBuilder::map) creates it.
 #[derive(Clone, Debug)]
 #[must_use = "a builder maps nothing until `map` is called"]
 pub struct MappingBuilder<'a> {
     source: Source<'a>,
-    /// In bytes; `None` is the rest of the file.
+    /// In bytes; `None` means up to the end of the file.
     len: Option<usize>,
     private: bool,
     writable: bool,
@@ -58,36 +58,37 @@ pub struct MappingBuilder<'a> {
 }
 
 impl Mapping {
-    /// Begins private anonymous memory of `len` bytes: zeros, this process's
-    /// own, copied on write after fork.
+    /// Starts a builder for `len` bytes of private anonymous memory: zeros,
+    /// copied on write after fork.
     pub fn anonymous(len: usize) -> MappingBuilder<'static> {
         MappingBuilder::new(Source::Anonymous, Some(len))
     }
 
-    /// Begins shared anonymous memory of `len` bytes: zeros, one copy for this
-    /// process and the children that it forks later.
+    /// Starts a builder for `len` bytes of shared anonymous memory: zeros,
+    /// shared with the children that this process forks later.
     pub fn shared_anonymous(len: usize) -> MappingBuilder<'static> {
         MappingBuilder::new(Source::SharedAnonymous, Some(len))
     }
 
-    /// Begins a memfd of `len` bytes, mapped shared. The mapping keeps its
-    /// descriptor; a [`private`](MappingBuilder::private) one does not.
+    /// Starts a builder for a memfd of `len` bytes, mapped shared. The mapping
+    /// keeps its descriptor; a [`private`](MappingBuilder::private) one does
+    /// not.
     ///
-    /// With [`MemfdPages::Huge2M`] whole huge pages are mapped and reserved;
-    /// [`map`](MappingBuilder::map) fails when the pool has not enough of them.
+    /// With [`MemfdPages::Huge2M`], [`map`](MappingBuilder::map) maps and
+    /// reserves whole huge pages, and fails when the pool has too few.
     pub fn memfd(len: usize, pages: MemfdPages) -> MappingBuilder<'static> {
         MappingBuilder::new(Source::Memfd(pages), Some(len))
     }
 
-    /// Begins a mapping of a file's contents: shared, read-only, from the start
-    /// to the end of the file, unless the builder is told otherwise.
+    /// Starts a builder for a mapping of a file's contents. By default it is
+    /// shared and read-only, from the start to the end of the file.
     ///
     /// # Safety
     ///
     /// While the mapping lives nobody may
-    /// * shorten the file: touching a page behind its end is SIGBUS;
-    /// * change the bytes mapped, through another mapping or descriptor, in a
-    ///   moment in which a reference to them exists.
+    /// * shorten the file: touching a page past its end is SIGBUS;
+    /// * change the mapped bytes through another mapping or descriptor while a
+    ///   reference to them exists.
     pub unsafe fn file(file: &File) -> MappingBuilder<'_> {
         let source = Source::File {
             file: file.as_fd(),
@@ -113,22 +114,22 @@ impl MappingBuilder<'_> {
         }
     }
 
-    /// Maps a memfd or file copy-on-write: what is written stays in this
-    /// mapping. Shared anonymous memory becomes private.
+    /// Maps a memfd or file copy-on-write: writes stay in this mapping. Shared
+    /// anonymous memory becomes private.
     pub fn private(mut self) -> Self {
         self.private = true;
         self
     }
 
-    /// Maps a file for writing as well. The file must be open for both, unless
-    /// the mapping is [`private`](MappingBuilder::private).
+    /// Maps a file for reading and writing. The file must be open for both,
+    /// unless the mapping is [`private`](MappingBuilder::private).
     pub fn read_write(mut self) -> Self {
         self.writable = true;
         self
     }
 
-    /// Begins the mapping of a file `offset` bytes behind its start, a multiple
-    /// of the page size. Other memory has no offset and ignores it.
+    /// Starts the mapping of a file at this offset, which must be a multiple of
+    /// the page size. Other memory has no offset and ignores it.
     pub fn offset(mut self, bytes: u64) -> Self {
         if let Source::File { offset, .. } = &mut self.source {
             *offset = bytes;
@@ -136,48 +137,50 @@ impl MappingBuilder<'_> {
         self
     }
 
-    /// Maps `len` bytes instead of the length known so far. A part behind the
-    /// end of a file cannot be touched.
+    /// Maps `len` bytes, whatever the length of the file. Pages past the end of
+    /// the file cannot be touched.
     pub fn len(mut self, len: usize) -> Self {
         self.len = Some(len);
         self
     }
 
-    /// Chooses transparent huge pages, or none (`MADV_HUGEPAGE`,
+    /// Enables or disables transparent huge pages (`MADV_HUGEPAGE`,
     /// `MADV_NOHUGEPAGE`).
     pub fn huge_pages(mut self, choice: HugePages) -> Self {
         self.huge_pages = Some(choice);
         self
     }
 
-    /// Leaves the mapping out of core dumps (`MADV_DONTDUMP`).
+    /// Excludes the mapping from core dumps (`MADV_DONTDUMP`).
     pub fn no_dump(mut self) -> Self {
         self.no_dump = true;
         self
     }
 
-    /// Gives children zeros instead of the contents (`MADV_WIPEONFORK`, Linux
+    /// Zeroes the contents in children after fork (`MADV_WIPEONFORK`, Linux
     /// 4.14; private anonymous memory only).
     pub fn wipe_on_fork(mut self) -> Self {
         self.wipe_on_fork = true;
         self
     }
 
-    /// Makes the mapping: `mmap(2)` and the advice asked for.
+    /// Creates the mapping: `mmap(2)`, then the `madvise(2)` calls of the
+    /// options.
     ///
     /// # Errors
     ///
-    /// * [`Error::EmptyMapping`] for no bytes or an empty file.
-    /// * [`Error::Unaligned`] for an offset that is not whole pages.
-    /// * [`Error::Overflow`] for a length that no address space has.
-    /// * [`Error::ProcessLockLimit`] when [`lock_all`](crate::lock_all) holds for
-    ///   future mappings and the limit does not allow another.
-    /// * [`Error::System`] with what the kernel answered: ENOMEM (no room, or
-    ///   no huge pages), EACCES (a file that is not open for what is asked),
-    ///   ENODEV (a file that cannot be mapped), EINVAL (advice that this kernel
-    ///   or this kind of memory does not know).
+    /// * [`Error::EmptyMapping`] for zero bytes or an empty file.
+    /// * [`Error::Unaligned`] for an offset that is not a multiple of the page
+    ///   size.
+    /// * [`Error::Overflow`] for a length that exceeds the address space.
+    /// * [`Error::ProcessLockLimit`] when [`lock_all`](crate::lock::lock_all)
+    ///   covers future mappings and `RLIMIT_MEMLOCK` does not allow another.
+    /// * [`Error::System`] with the kernel's answer: ENOMEM (no address space,
+    ///   or too few huge pages), EACCES (the file is not open for the requested
+    ///   access), ENODEV (the file cannot be mapped), EINVAL (this kernel or
+    ///   this kind of memory does not know the advice).
     ///
-    /// On an error nothing stays mapped.
+    /// On an error, nothing stays mapped.
     pub fn map(self) -> Result<Mapping> {
         let len = self.len_bytes()?;
         if len == 0 {
@@ -198,8 +201,8 @@ impl MappingBuilder<'_> {
             writable: self.writable,
             file,
         };
-        // From here on an error drops, and so unmaps, the mapping.
-        self.give_advice(range)?;
+        // From here on, returning an error drops the mapping, which unmaps it.
+        self.apply_advice(range)?;
         Ok(mapping)
     }
 
@@ -222,7 +225,8 @@ impl MappingBuilder<'_> {
         Ok(file_len.saturating_sub(offset) as usize)
     }
 
-    /// Maps, and keeps a descriptor of the file that writing will write to.
+    /// Maps the memory, and keeps a descriptor of the file that writes will
+    /// reach.
     fn mmap(&self, len: usize) -> Result<(PageRange, Option<(OwnedFd, u64)>)> {
         let map = |backing| {
             let shared = !self.private;
@@ -240,8 +244,8 @@ impl MappingBuilder<'_> {
             Source::File { file: fd, offset } => {
                 let range = map(Backing::File { fd, offset })?;
                 let kept = written.then(|| fd.try_clone_to_owned()).transpose();
-                // Without it (no descriptor to be had) one strategy of populate
-                // is missing.
+                // Without the descriptor (EMFILE), one strategy of populate is
+                // unavailable.
                 Ok((range, kept.ok().flatten().map(|file| (file, offset))))
             }
             Source::Memfd(pages) => {
@@ -256,40 +260,42 @@ impl MappingBuilder<'_> {
         }
     }
 
-    fn give_advice(&self, range: PageRange) -> Result<()> {
-        let harmless = [
+    fn apply_advice(&self, range: PageRange) -> Result<()> {
+        let advice_calls = [
             self.huge_pages.map(|choice| match choice {
-                HugePages::Always => (Harmless::HugePage, "madvise(MADV_HUGEPAGE)"),
-                HugePages::Never => (Harmless::NoHugePage, "madvise(MADV_NOHUGEPAGE)"),
+                HugePages::Always => (Advice::HugePage, "madvise(MADV_HUGEPAGE)"),
+                HugePages::Never => (Advice::NoHugePage, "madvise(MADV_NOHUGEPAGE)"),
             }),
             self.no_dump
-                .then_some((Harmless::DontDump, "madvise(MADV_DONTDUMP)")),
+                .then_some((Advice::DontDump, "madvise(MADV_DONTDUMP)")),
         ];
-        for (advice, call) in harmless.into_iter().flatten() {
+        for (advice, call) in advice_calls.into_iter().flatten() {
             match advise(range, advice) {
-                // A kernel built without huge pages has none to refuse.
-                Err(Errno::INVAL) if advice == Harmless::NoHugePage => {}
+                // A kernel built without huge pages answers EINVAL, and has
+                // none to disable.
+                Err(Errno::INVAL) if advice == Advice::NoHugePage => {}
                 answer => answer.map_err(system(call))?,
             }
         }
         if self.wipe_on_fork {
-            // SAFETY: the mapping is new, and its owner asked for the wiping.
-            unsafe { advise_losing(range, Losing::WipeOnFork) }
+            // SAFETY: the mapping is new, so nothing relies on its contents,
+            // and the builder's caller requested the wiping.
+            unsafe { advise_destructive(range, DestructiveAdvice::WipeOnFork) }
                 .map_err(system("madvise(MADV_WIPEONFORK)"))?;
         }
         Ok(())
     }
 }
 
-/// EAGAIN is the limit on locked memory, which counts here when all future
-/// mappings are locked.
+/// Explains a failed `mmap`: EAGAIN means `RLIMIT_MEMLOCK`, which applies here
+/// when all future mappings are locked.
 pub(crate) fn explain_mmap(len: usize, errno: Errno) -> Error {
     match (errno, LockLimit::now()) {
         (Errno::AGAIN, Some(limit)) => Error::ProcessLockLimit {
-            verb: "map memory that is locked because of lock_all",
+            verb: "map memory that lock_all locks",
             limit_bytes: limit.limit_bytes,
             used_bytes: limit.used_bytes,
-            asked_bytes: len,
+            requested_bytes: len,
         },
         _ => system("mmap")(errno),
     }

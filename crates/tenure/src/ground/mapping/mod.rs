@@ -1,4 +1,4 @@
-//! A mapping of memory that owns its range.
+//! `Mapping`: memory that owns its range.
 
 mod builder;
 
@@ -11,15 +11,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::error::{Error, Result};
 use super::range::PageRange;
 
-/// Mapped memory that is this value's own: made by a [`MappingBuilder`],
-/// released when dropped.
+/// Mapped memory that this value owns: made by a [`MappingBuilder`], released
+/// when dropped.
 ///
 /// The verbs are methods: [`populate`](Mapping::populate),
 /// [`lock`](Mapping::lock), [`lazy_free`](Mapping::lazy_free),
 /// [`VolatileBuffer::from_mapping`], [`munmap`](Mapping::munmap) and
-/// [`discard`](Mapping::discard). Those that may change bytes behind the
-/// program's back take the mapping by value and give back another type, so that
-/// no reference to such bytes can exist.
+/// [`discard`](Mapping::discard). A verb after which the kernel may change the
+/// bytes takes the mapping by value and returns another type, so that no
+/// reference to such bytes can exist.
 ///
 /// [`VolatileBuffer::from_mapping`]: crate::VolatileBuffer::from_mapping
 ///
@@ -34,43 +34,43 @@ use super::range::PageRange;
 /// ```
 #[derive(Debug)]
 pub struct Mapping {
-    /// What is mapped: whole pages.
+    /// The mapped pages.
     range: PageRange,
-    /// What was asked for, in bytes.
+    /// The length that the caller requested, in bytes.
     len: usize,
     writable: bool,
-    /// The file behind it, and the offset of its first byte, if writing to the
-    /// memory writes to the file.
+    /// The mapped file and the offset of the first byte in it, if writes to the
+    /// memory reach the file.
     file: Option<(OwnedFd, u64)>,
 }
 
 impl Mapping {
-    /// The pages that are mapped: at least [`len`](Mapping::len) bytes.
+    /// Returns the mapped pages: at least [`len`](Mapping::len) bytes.
     pub fn range(&self) -> PageRange {
         self.range
     }
 
-    /// The length asked for, in bytes.
+    /// Returns the requested length, in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The first byte's address.
+    /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.range.as_ptr()
     }
 
-    /// Lends the bytes.
+    /// Borrows the bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `len` bytes are mapped readable for as long as `self` lives,
-        // the builder has seen to it (or, for a file, its caller has promised)
-        // that nobody else changes them, and whatever would let the kernel
-        // change them consumes the mapping.
+        // SAFETY: `len` bytes stay mapped readable as long as `self` lives.
+        // Nobody else changes them: the builder made them private to this
+        // value, or the caller of `Mapping::file` promised it. Every verb that
+        // lets the kernel change them consumes the mapping.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 
-    /// Lends the bytes for changing.
+    /// Borrows the bytes mutably.
     ///
     /// # Errors
     ///
@@ -84,11 +84,12 @@ impl Mapping {
                 missing: "write",
             });
         }
-        // SAFETY: as in `as_slice`; mapped writable, and borrowed mutably.
+        // SAFETY: as in `as_slice`; they are mapped writable (checked above),
+        // and `self` is borrowed mutably.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) })
     }
 
-    /// The file that writing to this memory writes to, and the offset of the
+    /// Returns the file that writes to this memory reach, and the offset of the
     /// first byte in it.
     pub(crate) fn writable_file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         self.file
@@ -96,18 +97,20 @@ impl Mapping {
             .map(|(file, offset)| (file.as_fd(), *offset))
     }
 
-    /// Closes the descriptor, for who unmaps the memory without dropping this.
+    /// Closes the descriptor, for a caller that unmaps the memory without
+    /// dropping this value.
     pub(crate) fn close_file(&mut self) {
         self.file = None;
     }
 
-    /// The pages that hold the bytes named: for verbs that lose nothing.
+    /// Returns the pages that hold the bytes: for verbs that lose no data.
     pub(crate) fn pages_covering(&self, bounds: impl RangeBounds<usize>) -> Result<PageRange> {
         let (addr, len) = self.range.slice(bounds)?;
         PageRange::covering(addr, len)
     }
 
-    /// The pages named, which must be whole: for verbs that lose contents.
+    /// Returns the pages of bounds that must be whole pages: for verbs that
+    /// lose data.
     pub(crate) fn pages_exactly(&self, bounds: impl RangeBounds<usize>) -> Result<PageRange> {
         let (addr, len) = self.range.slice(bounds)?;
         PageRange::new(addr, len)

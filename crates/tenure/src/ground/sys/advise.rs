@@ -1,49 +1,70 @@
 //! `madvise(2)` and `msync(2)`.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
-use rustix::mm::{self, Advice, MsyncFlags};
+use rustix::mm::{self, MsyncFlags};
 
 use super::{map, page_size};
 use crate::PageRange;
 
-/// Gives advice that cannot lose data.
-pub(crate) fn advise(range: PageRange, advice: Harmless) -> Result<(), Errno> {
-    // SAFETY: every `Harmless` advice leaves the contents that the program can
-    // see as they are, whatever is mapped in the range.
+/// Gives advice that cannot lose data: `madvise(2)`.
+pub(crate) fn advise(range: PageRange, advice: Advice) -> Result<(), Errno> {
+    // SAFETY: every `Advice` leaves the contents that the program can see
+    // unchanged, whatever is mapped in the range.
     unsafe { mm::madvise(range.as_ptr().cast(), range.len(), advice.into()) }
 }
 
-/// Gives advice that may lose the contents of the range.
+/// Gives advice that may lose the contents of the range: `madvise(2)`.
 ///
 /// # Safety
 ///
 /// Nothing may rely on what is in the range any more.
-pub(crate) unsafe fn advise_losing(range: PageRange, advice: Losing) -> Result<(), Errno> {
-    // SAFETY: the caller gives the contents up.
+pub(crate) unsafe fn advise_destructive(
+    range: PageRange,
+    advice: DestructiveAdvice,
+) -> Result<(), Errno> {
+    // SAFETY: nothing relies on the contents (the caller's contract).
     unsafe { mm::madvise(range.as_ptr().cast(), range.len(), advice.into()) }
 }
 
-/// Has the kernel finish this CPU's batch of pages that are to be lazily free.
+/// Flushes this CPU's MADV_FREE batch: `madvise(MADV_FREE)` on an unused page.
 ///
-/// `madvise(MADV_FREE)` puts pages into a batch for each CPU, which takes effect
-/// when it is full (31 pages; 15 before Linux 6.10) or when the next such call
-/// begins. That call is made on an empty page of ours: on a part of a huge page
-/// it would split it.
-pub(crate) fn finish_batch() {
-    static EMPTY_PAGE: OnceLock<Option<PageRange>> = OnceLock::new();
-    let page = EMPTY_PAGE.get_or_init(|| map::reserve(page_size()).ok());
-    if let Some(page) = page {
-        // It cannot be refused, and if it were, the batch would only wait.
-        // SAFETY: nobody else knows the page, which has no contents.
-        let _ = unsafe { advise_losing(*page, Losing::Free) };
+/// `madvise(MADV_FREE)` collects pages in a batch for each CPU, which takes
+/// effect when it is full (31 pages; 15 before Linux 6.10) or when the next
+/// such call starts. This call uses an empty page of tenure's own, because on a
+/// part of a huge page it would split that.
+pub(crate) fn flush_lazyfree_batch() {
+    // The page's address; 0 before it exists.
+    static EMPTY_PAGE: AtomicUsize = AtomicUsize::new(0);
+    let mut start = EMPTY_PAGE.load(Ordering::Relaxed);
+    if start == 0 {
+        let Ok(reserved) = map::reserve(page_size()) else {
+            return;
+        };
+        let (own, order) = (reserved.start(), Ordering::Relaxed);
+        start = match EMPTY_PAGE.compare_exchange(0, own, order, order) {
+            Ok(_) => own,
+            Err(winner) => {
+                // SAFETY: reserved above, and no other code knows the address.
+                let _ = unsafe { map::unmap(reserved) };
+                winner
+            }
+        };
     }
+    // A failure would only delay the batch.
+    // SAFETY: the page was reserved above, is never unmapped, and has no contents.
+    let _ = unsafe {
+        advise_destructive(
+            PageRange::between(start, start + page_size()),
+            DestructiveAdvice::Free,
+        )
+    };
 }
 
 /// Advice after which every byte reads as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Harmless {
+pub(crate) enum Advice {
     PopulateRead,
     PopulateWrite,
     DontFork,
@@ -53,66 +74,67 @@ pub(crate) enum Harmless {
     NoHugePage,
     Unmergeable,
     WillNeed,
-    /// Takes clean pages at once, also those that are lazily free (Linux 5.4).
+    /// Reclaims clean pages at once, lazily free ones included (Linux 5.4).
     PageOut,
 }
 
-impl From<Harmless> for Advice {
-    fn from(advice: Harmless) -> Self {
+impl From<Advice> for mm::Advice {
+    fn from(advice: Advice) -> Self {
         match advice {
-            Harmless::PopulateRead => Self::LinuxPopulateRead,
-            Harmless::PopulateWrite => Self::LinuxPopulateWrite,
-            Harmless::DontFork => Self::LinuxDontFork,
-            Harmless::DontDump => Self::LinuxDontDump,
-            Harmless::DoDump => Self::LinuxDoDump,
-            Harmless::HugePage => Self::LinuxHugepage,
-            Harmless::NoHugePage => Self::LinuxNoHugepage,
-            Harmless::Unmergeable => Self::LinuxUnmergeable,
-            Harmless::WillNeed => Self::WillNeed,
-            Harmless::PageOut => Self::LinuxPageOut,
+            Advice::PopulateRead => Self::LinuxPopulateRead,
+            Advice::PopulateWrite => Self::LinuxPopulateWrite,
+            Advice::DontFork => Self::LinuxDontFork,
+            Advice::DontDump => Self::LinuxDontDump,
+            Advice::DoDump => Self::LinuxDoDump,
+            Advice::HugePage => Self::LinuxHugepage,
+            Advice::NoHugePage => Self::LinuxNoHugepage,
+            Advice::Unmergeable => Self::LinuxUnmergeable,
+            Advice::WillNeed => Self::WillNeed,
+            Advice::PageOut => Self::LinuxPageOut,
         }
     }
 }
 
-/// Advice that gives contents up, here or in a child.
+/// Advice that discards contents, in this process or in a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Losing {
+pub(crate) enum DestructiveAdvice {
     DontNeed,
-    /// As `DontNeed`, for locked memory, which stays locked (Linux 5.18).
+    /// `DontNeed` that also accepts locked memory, which stays locked (Linux
+    /// 5.18).
     DontNeedLocked,
     Free,
     Remove,
     WipeOnFork,
 }
 
-impl From<Losing> for Advice {
-    fn from(advice: Losing) -> Self {
+impl From<DestructiveAdvice> for mm::Advice {
+    fn from(advice: DestructiveAdvice) -> Self {
         match advice {
-            Losing::DontNeed => Self::LinuxDontNeed,
-            Losing::DontNeedLocked => Self::LinuxDontneedLocked,
-            Losing::Free => Self::LinuxFree,
-            Losing::Remove => Self::LinuxRemove,
-            Losing::WipeOnFork => Self::LinuxWipeOnFork,
+            DestructiveAdvice::DontNeed => Self::LinuxDontNeed,
+            DestructiveAdvice::DontNeedLocked => Self::LinuxDontneedLocked,
+            DestructiveAdvice::Free => Self::LinuxFree,
+            DestructiveAdvice::Remove => Self::LinuxRemove,
+            DestructiveAdvice::WipeOnFork => Self::LinuxWipeOnFork,
         }
     }
 }
 
-/// What [`lock_state`] found.
+/// The result of [`lock_state`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockState {
-    /// Mapped throughout, no part is locked.
+    /// The range is mapped throughout, and no part of it is locked.
     Unlocked,
     /// A part is locked in memory.
     Locked,
-    /// A part is not mapped, and none before it is locked.
+    /// A part is not mapped, and no part before it is locked.
     Hole,
 }
 
-/// Asks whether a part of the range is locked, at the price of a look at each
-/// mapping and none at the pages.
+/// Returns whether a part of the range is locked: `msync(MS_ASYNC |
+/// MS_INVALIDATE)`.
 ///
-/// `msync(MS_ASYNC | MS_INVALIDATE)` does nothing on Linux but to walk the
-/// mappings; it answers EBUSY at the first locked one and ENOMEM for holes.
+/// On Linux, the call only walks the mappings, without touching the pages; it
+/// returns EBUSY at the first locked one and ENOMEM for holes.
 pub(crate) fn lock_state(range: PageRange) -> Result<LockState, Errno> {
     let flags = MsyncFlags::ASYNC | MsyncFlags::INVALIDATE;
     // SAFETY: with these flags the call changes nothing, whatever is mapped.

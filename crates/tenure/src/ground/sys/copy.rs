@@ -1,23 +1,24 @@
-//! Copying from memory that may not be there: what would be SIGBUS or SIGSEGV in
-//! the program is EFAULT here.
+//! Copying from memory that may not be accessible: EFAULT instead of SIGBUS or
+//! SIGSEGV.
 
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
 use super::last_errno;
 
-/// Copies `into.len()` bytes that begin at the address: `process_vm_readv(2)` on
-/// this process (Linux 3.2), or by way of a memfd where a container refuses that.
+/// Copies `into.len()` bytes from the address: `process_vm_readv(2)` on this
+/// process (Linux 3.2), or through a memfd where a container denies that.
 ///
-/// EFAULT when a page cannot be read; some of `into` may have been written then.
+/// EFAULT when a page cannot be read; part of `into` may have been written
+/// then.
 pub(crate) fn copy_from(at: usize, into: &mut [u8]) -> Result<(), Errno> {
-    match by_readv(at, into) {
-        Err(Errno::PERM | Errno::NOSYS | Errno::SRCH) => by_memfd(at, into),
+    match with_readv(at, into) {
+        Err(Errno::PERM | Errno::NOSYS | Errno::SRCH) => with_memfd(at, into),
         answer => answer,
     }
 }
 
-fn by_readv(at: usize, into: &mut [u8]) -> Result<(), Errno> {
+fn with_readv(at: usize, into: &mut [u8]) -> Result<(), Errno> {
     let own_pid = rustix::process::getpid().as_raw_nonzero().get();
     let mut done = 0;
     while done < into.len() {
@@ -30,13 +31,13 @@ fn by_readv(at: usize, into: &mut [u8]) -> Result<(), Errno> {
             iov_base: std::ptr::with_exposed_provenance_mut(at + done),
             iov_len: rest.len(),
         };
-        // SAFETY: the kernel writes to `rest` only, and checks the other address
-        // itself. (rustix has no process_vm_readv.)
+        // SAFETY: the kernel writes to `rest` only, and validates the other
+        // address. (rustix has no process_vm_readv.)
         let got = unsafe { libc::process_vm_readv(own_pid, &local, 1, &remote, 1, 0) };
         match usize::try_from(got) {
             Ok(0) => return Err(Errno::FAULT),
-            // A short answer stops before a page that cannot be read, where the
-            // next call begins and says why.
+            // A short count stops before an unreadable page; the next call
+            // starts there and returns its error.
             Ok(copied) => done += copied,
             Err(_) => return Err(last_errno()),
         }
@@ -44,7 +45,7 @@ fn by_readv(at: usize, into: &mut [u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-fn by_memfd(at: usize, into: &mut [u8]) -> Result<(), Errno> {
+fn with_memfd(at: usize, into: &mut [u8]) -> Result<(), Errno> {
     use std::os::fd::AsRawFd;
     const PIECE_BYTES: usize = 1 << 20;
     let between = rustix::fs::memfd_create("tenure-copy", MemfdFlags::CLOEXEC)?;
@@ -54,8 +55,8 @@ fn by_memfd(at: usize, into: &mut [u8]) -> Result<(), Errno> {
         while done < piece.len() {
             let address = std::ptr::with_exposed_provenance(from + done);
             let len = piece.len() - done;
-            // SAFETY: the kernel checks the address itself. (By libc: rustix takes
-            // a reference, and these bytes may not be readable.)
+            // SAFETY: the kernel validates the address. (By libc, because
+            // rustix takes a reference, and these bytes may not be readable.)
             let got = unsafe { libc::pwrite(between.as_raw_fd(), address, len, 0) };
             let written = usize::try_from(got).map_err(|_| last_errno())?;
             if written == 0 {
@@ -80,7 +81,7 @@ mod tests {
     use crate::PageRange;
 
     #[test]
-    fn both_ways_copy_all_or_say_that_they_cannot() {
+    fn copy_of_unreadable_page_is_efault() {
         let page = page_size();
         let range = map::map(Backing::Anonymous, 3 * page, false, true).unwrap();
         // SAFETY: mapped above.
@@ -90,7 +91,7 @@ mod tests {
         }
         let last = PageRange::between(range.start() + 2 * page, range.end());
         map::protect_none(last).unwrap();
-        for copy in [by_readv, by_memfd] {
+        for copy in [with_readv, with_memfd] {
             let mut copied = vec![0; page + 7];
             copy(range.start() + 5, &mut copied).unwrap();
             assert_eq!(copied[..], bytes[5..page + 12]);

@@ -1,4 +1,9 @@
 //! A page of counters that other processes can find by its name and read.
+//!
+//! The page is mapped privately from a memfd whose only purpose is its name,
+//! `/memfd:tenure-stats-1` in `/proc/PID/maps` (not every kernel has names for
+//! anonymous memory). A fork handler zeroes the counters in the child; a module
+//! that keeps a gauge sets it again in a handler that it registers later.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -17,82 +22,83 @@ use super::map::{self, Backing};
 use super::{maps, page_size};
 use crate::PageRange;
 
-/// How many counters there is room for: 4 KiB, which every page has.
-pub(crate) const ROOM: usize = 512;
+/// The number of counters that fit: 4 KiB of them, which every page has.
+pub(crate) const COUNTER_CAPACITY: usize = 512;
 
 /// All counters of the process.
-pub(crate) type Counters = [AtomicU64; ROOM];
+pub(crate) type Counters = [AtomicU64; COUNTER_CAPACITY];
 
-/// What the page is called. The number says which counter is where: counters may
-/// be added behind the last one under the same number.
+/// The name of the page. The number stands for the layout: new counters are
+/// added at the end under the same number; a changed order needs a new one.
 const NAME: &CStr = c"tenure-stats-1";
-/// How it begins in `/proc/PID/maps`, whatever the number.
+/// The start of the name in `/proc/PID/maps`, for any layout.
 const ANY_NAME: &[u8] = b"/memfd:tenure-stats-";
 
-/// Where the counters are, once they are needed.
+/// The counters, once they exist.
 static COUNTERS: AtomicPtr<Counters> = AtomicPtr::new(ptr::null_mut());
 
-/// The counters of a process that has no room for a page, or no memfd. Nobody
-/// else can read them.
-static WITHOUT_PAGE: Counters = [const { AtomicU64::new(0) }; ROOM];
+/// The counters of a process that cannot map a page or create a memfd. Other
+/// processes cannot read them.
+static FALLBACK: Counters = [const { AtomicU64::new(0) }; COUNTER_CAPACITY];
 
-/// The process's counters. Children after fork have their own, and begin at
-/// zero.
+/// Returns the process's counters. A child after fork has its own, which start
+/// at zero.
 pub(crate) fn counters() -> &'static Counters {
     let counters = COUNTERS.load(Ordering::Acquire);
     let counters = match counters.is_null() {
-        true => first(),
+        true => init(),
         false => counters,
     };
-    // SAFETY: what is stored is a whole array of atomics, in static memory or in
-    // a mapping that is never unmapped and that children of fork have, too.
+    // SAFETY: the pointer refers to a whole array of atomics, in static memory
+    // or in a mapping that is never unmapped and that children of fork have,
+    // too.
     unsafe { &*counters }
 }
 
-/// The page of the counters, which must stay mapped; makes it if need be. `None` in
-/// a process that has no room for it.
+/// Returns the page of the counters, which must stay mapped; creates it if
+/// necessary. `None` if it could not be created.
 pub(crate) fn page() -> Option<PageRange> {
     let counters = ptr::from_ref(counters());
-    (!ptr::eq(counters, &WITHOUT_PAGE)).then(|| {
+    (!ptr::eq(counters, &FALLBACK)).then(|| {
         let start = counters.addr();
         PageRange::between(start, start + page_size())
     })
 }
 
 #[cold]
-fn first() -> *mut Counters {
-    // If that cannot be helped (ENOMEM) a child counts from where its parent was.
-    // Two threads that come here together both do it, which does no harm.
-    let _ = at_fork(nothing, nothing, begin_at_zero);
+fn init() -> *mut Counters {
+    // If registration fails (ENOMEM), a child continues from its parent's
+    // counts. If two threads race here, both register the handler, which is
+    // harmless.
+    let _ = at_fork(noop, noop, zero_counters);
     let page = make_page().ok();
     let made = page.map_or_else(
-        || (&raw const WITHOUT_PAGE).cast_mut(),
+        || (&raw const FALLBACK).cast_mut(),
         |page| page.as_ptr().cast(),
     );
-    let before = ptr::null_mut();
-    match COUNTERS.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire) {
+    let empty = ptr::null_mut();
+    match COUNTERS.compare_exchange(empty, made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => made,
-        Err(others) => {
+        Err(winner) => {
             if let Some(page) = page {
-                // SAFETY: another thread was faster; nobody has seen this page.
+                // SAFETY: another thread stored its page first, so nobody has
+                // seen this one.
                 let _ = unsafe { map::unmap(page) };
             }
-            others
+            winner
         }
     }
 }
 
-/// Maps a page privately of a memfd, which is there for its name only: it is
-/// shown in `/proc/PID/maps`, by kernels that have no names for anonymous memory
-/// as well.
+/// Maps a page of a memfd privately: `memfd_create(2)`, `mmap(2)`.
 fn make_page() -> Result<PageRange, Errno> {
     let len = page_size();
-    // Past this limit making it longer would be a signal.
+    // Past this limit ftruncate would raise SIGXFSZ.
     let limit = getrlimit(Resource::Fsize).current;
     if limit.is_some_and(|limit| limit < len as u64) {
         return Err(Errno::FBIG);
     }
-    // Not executable where the kernel knows of that (Linux 6.3).
+    // Not executable where the kernel supports that (Linux 6.3).
     let memfd = memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| memfd_create(NAME, MemfdFlags::CLOEXEC))?;
     rustix::fs::ftruncate(&memfd, len as u64)?;
@@ -103,11 +109,11 @@ fn make_page() -> Result<PageRange, Errno> {
     map::map(backing, len, false, true)
 }
 
-unsafe extern "C" fn nothing() {}
+unsafe extern "C" fn noop() {}
 
-/// What tells how it is at the moment is set anew by whoever keeps the state, in
-/// a handler that was registered later.
-unsafe extern "C" fn begin_at_zero() {
+/// Zeroes the counters in a child. Modules that keep gauges set them again in
+/// handlers that they register later.
+unsafe extern "C" fn zero_counters() {
     let counters = COUNTERS.load(Ordering::Acquire);
     // SAFETY: as in `counters`.
     if let Some(counters) = unsafe { counters.as_ref() } {
@@ -117,25 +123,26 @@ unsafe extern "C" fn begin_at_zero() {
     }
 }
 
-/// What the counters of another process say.
+/// The result of reading another process's counters.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Its counters: the sum where several copies of tenure are linked into it.
-    Counters(Box<[u64; ROOM]>),
+    /// Its counters: the sum, if several copies of tenure are linked into it.
+    Counters(Box<[u64; COUNTER_CAPACITY]>),
     /// It has no page of counters.
-    Nothing,
-    /// It has one of this other name.
-    OtherLayout(String),
+    None,
+    /// It has a page with this other layout name.
+    IncompatibleLayout(String),
 }
 
-/// Reads the counters of a process by `/proc/PID/maps` and `/proc/PID/mem`.
+/// Reads the counters of a process: `/proc/PID/maps` and `/proc/PID/mem`.
 pub(crate) fn of_process(pid: u32) -> Result<Found, Errno> {
-    // Both files by one descriptor: the number may become another process's.
+    // Both files are opened relative to one descriptor, because the process
+    // number may be reused.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?;
+    let directory = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?;
     let open = |name: &str| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        openat(&folder, name, flags, Mode::empty()).map(File::from)
+        openat(&directory, name, flags, Mode::empty()).map(File::from)
     };
     let mut pages = Vec::new();
     let mut other_layout = None;
@@ -152,12 +159,12 @@ pub(crate) fn of_process(pid: u32) -> Result<Found, Errno> {
     )
     .map_err(to_errno)?;
     if pages.is_empty() {
-        return Ok(other_layout.map_or(Found::Nothing, Found::OtherLayout));
+        return Ok(other_layout.map_or(Found::None, Found::IncompatibleLayout));
     }
     let memory = open("mem")?;
-    let mut sum = Box::new([0_u64; ROOM]);
+    let mut sum = Box::new([0_u64; COUNTER_CAPACITY]);
     for at in pages {
-        let mut bytes = [0; ROOM * size_of::<u64>()];
+        let mut bytes = [0; COUNTER_CAPACITY * size_of::<u64>()];
         memory
             .read_exact_at(&mut bytes, at as u64)
             .map_err(to_errno)?;
@@ -169,12 +176,12 @@ pub(crate) fn of_process(pid: u32) -> Result<Found, Errno> {
     Ok(Found::Counters(sum))
 }
 
-/// What ends too early belongs to a process that has ended.
+/// A file that ends too early belongs to a process that has ended.
 fn to_errno(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::SRCH)
 }
 
-/// The name that a page of counters was given.
+/// Returns the layout name of a page of counters.
 fn layout(mapped: &[u8]) -> Option<&[u8]> {
     mapped.starts_with(ANY_NAME).then_some(())?;
     mapped.strip_prefix(b"/memfd:")?.strip_suffix(b" (deleted)")
@@ -185,18 +192,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_found_by_its_name() {
-        counters()[ROOM - 1].store(17, Ordering::Relaxed);
+    fn of_process_finds_page_by_name() {
+        counters()[COUNTER_CAPACITY - 1].store(17, Ordering::Relaxed);
         let found = of_process(std::process::id()).unwrap();
-        assert!(matches!(found, Found::Counters(all) if all[ROOM - 1] == 17));
+        assert!(matches!(found, Found::Counters(all) if all[COUNTER_CAPACITY - 1] == 17));
     }
 
     #[test]
-    fn only_memfds_of_the_name_are_counters() {
-        let ours = layout(b"/memfd:tenure-stats-1 (deleted)");
-        assert_eq!(ours, Some(NAME.to_bytes()));
-        let others = layout(b"/memfd:tenure-stats-12 (deleted)");
-        assert_eq!(others, Some(&b"tenure-stats-12"[..]));
+    fn layout_of_other_mapping_is_none() {
+        let known = layout(b"/memfd:tenure-stats-1 (deleted)");
+        assert_eq!(known, Some(NAME.to_bytes()));
+        let unknown = layout(b"/memfd:tenure-stats-12 (deleted)");
+        assert_eq!(unknown, Some(&b"tenure-stats-12"[..]));
         for name in [
             "",
             "/memfd:tenure (deleted)",

@@ -1,6 +1,5 @@
-//! What the running kernel, and what confines this process, can do.
-
-use std::sync::OnceLock;
+//! Detection of what the running kernel offers, and what containers and seccomp
+//! filters deny.
 
 use linux_raw_sys::general::{
     MADV_DONTNEED_LOCKED, MADV_FREE, MADV_GUARD_INSTALL, MADV_POPULATE_WRITE, UFFD_FEATURE_SIGBUS,
@@ -9,22 +8,24 @@ use rustix::io::Errno;
 
 use super::cgroup::{self, MemoryCgroup};
 use super::map::{self, Backing};
+use super::once_box::OnceBox;
 use super::reservation::Reservation;
 use super::userfaultfd::Userfaultfd;
 use super::{last_errno, lock, page_size, pagemap, vma};
 use crate::PageRange;
 
-/// What this kernel can do, as far as tenure builds on it.
+/// The kernel features that tenure builds on.
 ///
-/// Each `Result` says that a feature is there, or what the kernel answered when
-/// it was tried. Asked once for each process, by trying: what a version number
-/// promises, a container may refuse. A process that has no descriptor left at that
-/// moment (EMFILE) does without until it ends; [`prepare`](fn@crate::prepare) asks early.
+/// Each `Result` says that a feature is available, or what the kernel answered
+/// when it was tried. Features are probed by trying them, once for each
+/// process: a container may deny what a version number promises. A process that
+/// has no free descriptor at that moment (EMFILE) does without the feature
+/// until it ends; [`prepare`](fn@crate::prepare) probes early.
 ///
 /// The environment variable `TENURE_WITHOUT` names features, separated by
 /// commas, that tenure then does without, as on a kernel that lacks them:
 /// `TENURE_WITHOUT=madv_populate,madv_dontneed_locked,madv_guard,procmap_query,pagemap_scan,mremap_dontunmap,userfaultfd,memfd_secret,smaps_lock_mode`.
-/// It is read once, and shows how a program does on older kernels.
+/// tenure reads it once. It shows how a program behaves on older kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Features {
@@ -38,8 +39,8 @@ pub struct Features {
     pub madv_guard: Result<(), Errno>,
     /// `MREMAP_DONTUNMAP` (Linux 5.7).
     pub mremap_dontunmap: Result<(), Errno>,
-    /// `userfaultfd` for faults from user mode (Linux 5.11); the value is what
-    /// it can do, `UFFD_FEATURE_*`.
+    /// `userfaultfd` for faults from user mode (Linux 5.11); the value is its
+    /// feature set, `UFFD_FEATURE_*`.
     pub userfaultfd: Result<u64, Errno>,
     /// `memfd_secret` (Linux 5.14; before 6.5 only with `secretmem.enable=1` on
     /// the kernel's command line).
@@ -48,73 +49,77 @@ pub struct Features {
     pub pagemap_scan: Result<(), Errno>,
     /// `PROCMAP_QUERY` (Linux 6.11).
     pub procmap_query: Result<(), Errno>,
-    /// How memory is locked, told by `/proc/self/smaps` (Linux 6.11).
+    /// The lock mode in `/proc/self/smaps` (Linux 6.11).
     pub smaps_lock_mode: Result<(), Errno>,
-    /// Pressure stall information for memory (Linux 4.20; may be switched off).
+    /// Pressure stall information (PSI) for memory (Linux 4.20; may be switched
+    /// off).
     pub psi: Result<(), Errno>,
-    /// Which cgroup version controls this process's memory.
+    /// The cgroup version that controls this process's memory.
     pub memory_cgroup: MemoryCgroup,
 }
 
 impl Features {
-    /// Asks the kernel, the first time; remembers the answer for the process.
+    /// Returns the features: probes the kernel at the first call, and caches
+    /// the answers for the process.
     ///
     /// ```
     /// let features = tenure::Features::get();
     /// println!("volatile memory: {}", features.sigbus_on_missing());
     /// ```
     pub fn get() -> &'static Self {
-        static FEATURES: OnceLock<Features> = OnceLock::new();
+        static FEATURES: OnceBox<Features> = OnceBox::new();
         FEATURES.get_or_init(|| Self::probe(&std::env::var("TENURE_WITHOUT").unwrap_or_default()))
     }
 
-    /// Whether userfaultfd can turn an access to a missing page into SIGBUS
-    /// (Linux 4.14), which volatile memory is built on.
+    /// Returns whether userfaultfd can turn an access to a missing page into
+    /// SIGBUS (Linux 4.14), which volatile memory needs.
     pub fn sigbus_on_missing(&self) -> bool {
         self.userfaultfd
             .is_ok_and(|features| features & u64::from(UFFD_FEATURE_SIGBUS) != 0)
     }
 
     fn probe(without: &str) -> Self {
-        let wanted = |name| match without.split(',').any(|other| other.trim() == name) {
+        let allowed = |name| match without.split(',').any(|other| other.trim() == name) {
             true => Err(Errno::NOSYS),
             false => Ok(()),
         };
         Self {
-            madv_populate: wanted("madv_populate").and_then(|()| knows_advice(MADV_POPULATE_WRITE)),
-            madv_free: knows_advice(MADV_FREE),
-            madv_dontneed_locked: wanted("madv_dontneed_locked")
-                .and_then(|()| knows_advice(MADV_DONTNEED_LOCKED)),
-            madv_guard: wanted("madv_guard").and_then(|()| knows_advice(MADV_GUARD_INSTALL)),
-            mremap_dontunmap: wanted("mremap_dontunmap").and_then(|()| probe_dontunmap()),
-            userfaultfd: wanted("userfaultfd")
+            madv_populate: allowed("madv_populate")
+                .and_then(|()| probe_advice(MADV_POPULATE_WRITE)),
+            madv_free: probe_advice(MADV_FREE),
+            madv_dontneed_locked: allowed("madv_dontneed_locked")
+                .and_then(|()| probe_advice(MADV_DONTNEED_LOCKED)),
+            madv_guard: allowed("madv_guard").and_then(|()| probe_advice(MADV_GUARD_INSTALL)),
+            mremap_dontunmap: allowed("mremap_dontunmap").and_then(|()| probe_dontunmap()),
+            userfaultfd: allowed("userfaultfd")
                 .and_then(|()| Userfaultfd::open())
                 .map(|uffd| uffd.features()),
-            memfd_secret: wanted("memfd_secret")
+            memfd_secret: allowed("memfd_secret")
                 .and_then(|()| map::memfd_secret(page_size()))
                 .map(drop),
-            pagemap_scan: wanted("pagemap_scan").and_then(|()| pagemap::probe_scan()),
-            procmap_query: wanted("procmap_query").and_then(|()| vma::probe_query()),
-            smaps_lock_mode: wanted("smaps_lock_mode").and_then(|()| tells_lock_mode()),
+            pagemap_scan: allowed("pagemap_scan").and_then(|()| pagemap::probe_scan()),
+            procmap_query: allowed("procmap_query").and_then(|()| vma::probe_query()),
+            smaps_lock_mode: allowed("smaps_lock_mode").and_then(|()| probe_lock_mode()),
             psi: rustix::fs::access("/proc/pressure/memory", rustix::fs::Access::READ_OK),
             memory_cgroup: cgroup::memory_cgroup(),
         }
     }
 }
 
-/// The kernel checks that it knows an advice before it looks at the length:
-/// with no bytes nothing else happens.
-fn knows_advice(advice: u32) -> Result<(), Errno> {
-    // SAFETY: a range of no bytes has no contents to change. (By libc, for
-    // rustix has no name for the guard advice.)
+/// Checks whether the kernel knows an advice. It checks the advice before the
+/// length, so a call on zero bytes has no other effect.
+fn probe_advice(advice: u32) -> Result<(), Errno> {
+    // SAFETY: a range of zero bytes has no contents to change. (By libc,
+    // because rustix has no name for the guard advice.)
     match unsafe { libc::madvise(std::ptr::null_mut(), 0, advice as i32) } {
         0 => Ok(()),
         _ => Err(last_errno()),
     }
 }
 
-/// By the version: to try would take a lock, and a look at every page of the process.
-pub(super) fn tells_lock_mode() -> Result<(), Errno> {
+/// Checks by the kernel version: a trial would have to lock a page, and to walk
+/// every page of the process.
+pub(super) fn probe_lock_mode() -> Result<(), Errno> {
     let kernel = procfs::sys::kernel::Version::current().map_err(|_| Errno::NOSYS)?;
     match (kernel.major, kernel.minor) >= (6, 11) {
         true => Ok(()),
@@ -124,24 +129,26 @@ pub(super) fn tells_lock_mode() -> Result<(), Errno> {
 
 fn probe_dontunmap() -> Result<(), Errno> {
     let from = map::map(Backing::Anonymous, page_size(), false, true)?;
-    let room = Reservation::new(2 * page_size()).map_err(|(_, errno)| errno);
-    let answer = room.and_then(|mut room| {
-        let start = room.range().start();
+    let reservation = Reservation::new(2 * page_size()).map_err(|(_, errno)| errno);
+    let answer = reservation.and_then(|mut reservation| {
+        let start = reservation.range().start();
         let to = PageRange::between(start, start + page_size());
-        // Under mlockall(MCL_FUTURE) both are locked, and the kernel (6.18) goes
-        // on charging for a locked page that was moved away like this.
+        // Under mlockall(MCL_FUTURE) both pages are locked, and the kernel
+        // (6.18) goes on charging for a locked page that was moved away like
+        // this.
         let unlocked = lock::munlock(from).and_then(|()| lock::munlock(to));
-        // SAFETY: both pages were mapped here and nobody uses them.
+        // SAFETY: both pages were mapped above, and nobody else uses them.
         let moved = unlocked.and_then(|()| unsafe { map::move_pages_away(from, to.start()) });
         if moved.is_err() {
-            // To find out whose it is takes what is being found out here.
-            room.give(to);
+            // The check of whose addresses these are now would need the
+            // features that are being probed.
+            reservation.disown(to);
         }
-        // SAFETY: as above.
-        unsafe { room.unmap() };
+        // SAFETY: reserved above, and nobody else uses it.
+        unsafe { reservation.unmap() };
         moved
     });
-    // SAFETY: as above.
+    // SAFETY: mapped above, and nobody else uses it.
     unsafe { map::unmap(from) }.and(answer)
 }
 
@@ -150,13 +157,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_advice_is_unknown() {
-        assert_eq!(knows_advice(0x7fff), Err(Errno::INVAL));
-        assert_eq!(knows_advice(linux_raw_sys::general::MADV_DONTNEED), Ok(()));
+    fn probe_of_unknown_advice_is_einval() {
+        assert_eq!(probe_advice(0x7fff), Err(Errno::INVAL));
+        assert_eq!(probe_advice(linux_raw_sys::general::MADV_DONTNEED), Ok(()));
     }
 
     #[test]
-    fn does_without_what_it_is_told_to() {
+    fn probe_with_disabled_features_reports_enosys() {
         let features = Features::probe("pagemap_scan, madv_populate");
         assert_eq!(features.madv_populate, Err(Errno::NOSYS));
         assert_eq!(features.pagemap_scan, Err(Errno::NOSYS));
@@ -164,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_the_kernel_version() {
+    fn probe_agrees_with_kernel_version() {
         let release = procfs::sys::kernel::Version::current().unwrap();
         let release = (release.major, release.minor);
         let features = Features::probe("");

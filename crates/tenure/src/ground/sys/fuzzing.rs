@@ -1,4 +1,5 @@
-//! The parsers of `/proc`, given any text, and text as the kernel writes it.
+//! Fuzzing of the `/proc` parsers: with any text, and with text as the kernel
+//! writes it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use super::{maps, numa, page_size};
 use crate::PageRange;
 use crate::fuzzing::Input;
 
-/// All addresses that a process may have.
+/// Returns all addresses that a process may have.
 fn everywhere() -> PageRange {
     PageRange::between(0, isize::MAX as usize / page_size() * page_size())
 }
@@ -96,8 +97,9 @@ pub(crate) fn pressure_written(data: &[u8]) {
 }
 
 pub(crate) fn meminfo(text: &[u8]) {
-    // procfs makes bytes of kB, and of MB and GB, which no kernel writes: that is too
-    // much for what no machine has. It cuts text that is not ASCII between two bytes.
+    // procfs converts kB to bytes, and also MB and GB, which no kernel writes:
+    // the conversion overflows on values that no machine has. It also slices
+    // text that is not ASCII between two bytes of a character.
     let is_too_large = |word: &[u8]| word.len() > 15;
     let is_larger_unit = |two: &[u8]| matches!(two, [b'm' | b'M' | b'g' | b'G', b'B' | b'i']);
     if text.split(|byte| !byte.is_ascii_digit()).any(is_too_large)
@@ -116,10 +118,10 @@ pub(crate) fn vmstat(text: &[u8]) {
     Reclaims::parse(&String::from_utf8_lossy(text));
 }
 
-/// Any list ends, or is left where its reader needs no more.
+/// Every list ends, or its reader stops.
 pub(crate) fn list(text: &[u8]) {
-    const MOST: usize = 1024;
+    const MAX_NUMBERS: usize = 1024;
     let text = String::from_utf8_lossy(text);
-    let numbers = numa::parse_list(&text).take_while(|&number| number < MOST);
-    assert!(numbers.count() <= MOST * (text.len() + 1));
+    let numbers = numa::parse_list(&text).take_while(|&number| number < MAX_NUMBERS);
+    assert!(numbers.count() <= MAX_NUMBERS * (text.len() + 1));
 }

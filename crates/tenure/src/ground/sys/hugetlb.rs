@@ -1,12 +1,12 @@
-//! The pools of huge pages, as `/sys/kernel/mm/hugepages` tells of them.
+//! The hugetlb pools: `/sys/kernel/mm/hugepages`.
 
 use std::path::Path;
 
-/// How many huge pages of `page_bytes` can be had: those free in the pool, and
-/// those by which it may grow (`nr_overcommit_hugepages`). `None` where there
-/// is no such pool or it cannot be read.
+/// Returns how many huge pages of `page_bytes` are available: those free in the
+/// pool, and those by which it may grow (`nr_overcommit_hugepages`). `None`
+/// where there is no such pool or it cannot be read.
 ///
-/// Free pages that other mappings have reserved count, for this one may have
+/// Free pages that mappings have reserved count too, because this one may have
 /// reserved them.
 pub(crate) fn free_pages(page_bytes: usize) -> Option<usize> {
     free_pages_in(Path::new("/sys/kernel/mm/hugepages"), page_bytes)
@@ -19,9 +19,9 @@ fn free_pages_in(pools: &Path, page_bytes: usize) -> Option<usize> {
         text.trim().parse::<usize>().ok()
     };
     let free = pages("free_hugepages")?;
-    let most_surplus = pages("nr_overcommit_hugepages").unwrap_or(0);
+    let max_surplus = pages("nr_overcommit_hugepages").unwrap_or(0);
     let surplus = pages("surplus_hugepages").unwrap_or(0);
-    Some(free.saturating_add(most_surplus.saturating_sub(surplus)))
+    Some(free.saturating_add(max_surplus.saturating_sub(surplus)))
 }
 
 #[cfg(test)]
@@ -30,7 +30,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn counts_what_is_free_and_what_may_come() {
+    fn free_pages_include_overcommit() {
         let pools = tempfile::tempdir().unwrap();
         let pool = pools.path().join("hugepages-2048kB");
         fs::create_dir(&pool).unwrap();
@@ -42,14 +42,14 @@ mod tests {
         assert_eq!(found(), Some(8));
         fs::write(pool.join("surplus_hugepages"), "4\n").unwrap();
         assert_eq!(found(), Some(4));
-        // The setting was lowered after pages had come.
+        // The overcommit setting was lowered after the pool had grown.
         fs::write(pool.join("surplus_hugepages"), "9\n").unwrap();
         assert_eq!(found(), Some(3));
         assert_eq!(free_pages_in(pools.path(), 1 << 30), None);
     }
 
     #[test]
-    fn reads_this_machine() {
+    fn free_pages_on_this_machine_exist_if_pool_does() {
         assert_eq!(
             free_pages(2 << 20).is_some(),
             Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists()

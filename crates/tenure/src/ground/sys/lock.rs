@@ -3,30 +3,31 @@
 use rustix::io::Errno;
 use rustix::mm::{self, MlockAllFlags, MlockFlags};
 
-use super::advise::{Losing, advise_losing};
+use super::advise::{DestructiveAdvice, advise_destructive};
 use super::features::Features;
 use crate::PageRange;
 
-/// Locks the range and brings every page of it in.
+/// Locks the range and faults every page of it in: `mlock(2)`.
 pub(crate) fn mlock(range: PageRange) -> Result<(), Errno> {
     // SAFETY: locking changes no contents, whatever is mapped in the range.
     unsafe { mm::mlock(range.as_ptr().cast(), range.len()) }
 }
 
-/// Locks the pages of the range as they are faulted in (Linux 4.4).
+/// Locks the pages of the range as they are faulted in: `mlock2(MLOCK_ONFAULT)`
+/// (Linux 4.4).
 pub(crate) fn mlock_onfault(range: PageRange) -> Result<(), Errno> {
     // SAFETY: as for `mlock`.
     unsafe { mm::mlock_with(range.as_ptr().cast(), range.len(), MlockFlags::ONFAULT) }
 }
 
-/// Unlocks the range, in whatever mode it was locked.
+/// Unlocks the range, in whichever mode it was locked: `munlock(2)`.
 pub(crate) fn munlock(range: PageRange) -> Result<(), Errno> {
     // SAFETY: unlocking changes no contents, whatever is mapped in the range.
     unsafe { mm::munlock(range.as_ptr().cast(), range.len()) }
 }
 
-/// Locks everything that is mapped, or will be, or both. Without `future` new
-/// mappings are no longer locked.
+/// Locks all current mappings, all future ones, or both: `mlockall(2)`. Without
+/// `future`, the kernel stops locking new mappings.
 pub(crate) fn mlockall(current: bool, future: bool, on_fault: bool) -> Result<(), Errno> {
     let mut flags = MlockAllFlags::empty();
     flags.set(MlockAllFlags::CURRENT, current);
@@ -35,28 +36,30 @@ pub(crate) fn mlockall(current: bool, future: bool, on_fault: bool) -> Result<()
     mm::mlockall(flags)
 }
 
-/// Unlocks everything; new mappings are no longer locked.
+/// Unlocks all mappings, and stops locking new ones: `munlockall(2)`.
 pub(crate) fn munlockall() -> Result<(), Errno> {
     mm::munlockall()
 }
 
-/// Lets the pages of a range that is locked on fault go: takes them out of the
-/// page tables (`MADV_DONTNEED_LOCKED`, Linux 5.18). The range stays locked on
-/// fault, and a page that is used again is locked again.
+/// Removes the pages of a range that is locked on fault from the page tables:
+/// `MADV_DONTNEED_LOCKED` (Linux 5.18). The range stays locked on fault, so a
+/// page that is touched again is locked again.
 ///
-/// Older kernels unlock the range for a moment. If they then refuse to lock it
-/// again (the limit was lowered meanwhile), the error leaves it unlocked.
+/// On older kernels, the function unlocks the range for a moment. If the kernel
+/// then refuses to lock it again (the limit was lowered concurrently), the
+/// function returns the error and the range stays unlocked.
 ///
 /// # Safety
 ///
 /// The range must be a shared mapping, whose contents outlive its page tables.
-pub(crate) unsafe fn let_go(range: PageRange) -> Result<(), Errno> {
+pub(crate) unsafe fn dontneed_locked(range: PageRange) -> Result<(), Errno> {
     if Features::get().madv_dontneed_locked.is_ok() {
-        // SAFETY: nothing is lost of a shared mapping, the caller says.
-        return unsafe { advise_losing(range, Losing::DontNeedLocked) };
+        // SAFETY: the mapping is shared (the caller's contract), so its
+        // contents stay in the page cache.
+        return unsafe { advise_destructive(range, DestructiveAdvice::DontNeedLocked) };
     }
     munlock(range)?;
     // SAFETY: as above.
-    let dropped = unsafe { advise_losing(range, Losing::DontNeed) };
+    let dropped = unsafe { advise_destructive(range, DestructiveAdvice::DontNeed) };
     mlock_onfault(range).and(dropped)
 }

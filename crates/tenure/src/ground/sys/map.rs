@@ -14,17 +14,20 @@ use super::reservation::Reservation;
 use super::{last_errno, pmd_bytes, pud_bytes};
 use crate::PageRange;
 
-/// By its number: where rustix goes by way of libc (under Miri), it has no name for it.
+/// By its number, because rustix has no name for it where it uses libc (under
+/// Miri).
 const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(MREMAP_DONTUNMAP);
 
-/// What a new mapping is made of.
+/// The backing of a new mapping.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Backing<'a> {
     Anonymous,
     File { fd: BorrowedFd<'a>, offset: u64 },
 }
 
-/// Maps `len` bytes, a whole number of pages, wherever the kernel likes.
+/// Maps `len` bytes, a whole number of pages, at an address of the kernel's
+/// choice: `mmap(2)`. A mapping of a GiB or more starts on a boundary of 1 GiB
+/// if possible (see [`map_aligned`]).
 pub(crate) fn map(
     backing: Backing<'_>,
     len: usize,
@@ -41,9 +44,9 @@ pub(crate) fn map(
     unsafe { map_at(ptr::null_mut(), backing, len, prot, flags) }
 }
 
-/// Maps anonymous memory where huge pages fit best: on a boundary of one. (By itself the
-/// kernel does so from Linux 6.7 on, and for whole huge pages only. Of a file it knows
-/// which offset has to lie on one.)
+/// Maps anonymous memory on a huge page boundary, where huge pages fit best.
+/// (The kernel does so by itself from Linux 6.7 on, and for whole huge pages
+/// only. For a file it knows which offset has to lie on a boundary.)
 pub(crate) fn map_for_huge_pages(
     len: usize,
     shared: bool,
@@ -54,8 +57,8 @@ pub(crate) fn map_for_huge_pages(
     if len < pmd_bytes() || range.start().is_multiple_of(pmd_bytes()) {
         return Ok(range);
     }
-    // First, so that none is left over if that is refused.
-    // SAFETY: just mapped, and used by nobody.
+    // Unmapped first, so that no mapping is left over if this fails.
+    // SAFETY: mapped above, and nobody uses it yet.
     if unsafe { unmap(range) }.is_err() {
         return Ok(range);
     }
@@ -69,9 +72,9 @@ fn access(writable: bool) -> ProtFlags {
     prot
 }
 
-/// Maps on a boundary. That of 1 GiB is for giving the memory up: the kernel
-/// then moves the page tables of each GiB in one step instead of 512, which
-/// takes 30 µs instead of 250.
+/// Maps on a boundary. A boundary of 1 GiB makes releasing cheap: `mremap` then
+/// moves the page tables of each GiB in one step instead of 512, which takes 30
+/// µs instead of 250.
 fn map_aligned(
     boundary: usize,
     backing: Backing<'_>,
@@ -83,7 +86,7 @@ fn map_aligned(
     let mut reserved = Reservation::new(wanted).map_err(|(_, errno)| errno)?;
     let start = reserved.range().start().next_multiple_of(boundary);
     let range = PageRange::between(start, start + len);
-    // SAFETY: what was just reserved is used by nobody.
+    // SAFETY: reserved above, and nobody uses it yet.
     let mapped = unsafe {
         map_at(
             range.as_ptr().cast(),
@@ -94,14 +97,16 @@ fn map_aligned(
         )
     };
     match mapped {
-        Ok(_) => reserved.give(range),
-        Err(_) => reserved.refused(range),
+        Ok(_) => reserved.disown(range),
+        Err(_) => reserved.map_failed(range),
     }
-    // SAFETY: as above.
+    // SAFETY: nobody uses the rest of the reservation.
     unsafe { reserved.unmap() };
     mapped
 }
 
+/// Maps memory at `at`, which is a hint without MAP_FIXED: `mmap(2)`.
+///
 /// # Safety
 ///
 /// With MAP_FIXED nothing may use what is mapped there.
@@ -112,7 +117,8 @@ unsafe fn map_at(
     prot: ProtFlags,
     flags: MapFlags,
 ) -> Result<PageRange, Errno> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: with MAP_FIXED nothing uses what is mapped there (the caller's
+    // contract); without it, the kernel picks addresses that nobody uses.
     let addr = unsafe {
         match backing {
             Backing::Anonymous => mm::mmap_anonymous(at, len, prot, flags),
@@ -126,12 +132,12 @@ unsafe fn map_at(
 }
 
 /// Maps `backing` over the range, readable and writable, in place of what is
-/// mapped there. If it is refused the range may be a hole: a part of a
-/// [`Reservation`], then.
+/// mapped there: `mmap(MAP_FIXED)`. After a failure the range may be a hole, so
+/// it has to be a part of a [`Reservation`].
 ///
 /// # Safety
 ///
-/// Nothing may use what was in the range.
+/// Nothing may use what was mapped in the range.
 pub(crate) unsafe fn map_over(
     range: PageRange,
     backing: Backing<'_>,
@@ -140,7 +146,7 @@ pub(crate) unsafe fn map_over(
     let (addr, len) = (range.as_ptr().cast(), range.len());
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let flags = sharing(shared) | MapFlags::FIXED;
-    // SAFETY: the caller gives up what was there.
+    // SAFETY: nothing uses what was mapped there (the caller's contract).
     unsafe {
         match backing {
             Backing::Anonymous => mm::mmap_anonymous(addr, len, prot, flags),
@@ -150,10 +156,11 @@ pub(crate) unsafe fn map_over(
     Ok(())
 }
 
-/// Maps as told, in the kernel's own numbers, wherever the kernel likes; `len` is
-/// rounded up to whole pages by the kernel. `fd` is `None` for anonymous memory.
-/// Returns the first address.
-pub(crate) fn map_as_told(
+/// Maps `len` bytes with raw `mmap(2)` protection and flags, at an address of
+/// the kernel's choice, which rounds `len` up to whole pages. `backing` is
+/// `None` for anonymous memory. Returns the first address; EINVAL for
+/// MAP_FIXED.
+pub(crate) fn map_raw(
     len: usize,
     prot: u32,
     flags: u32,
@@ -186,8 +193,8 @@ fn sharing(shared: bool) -> MapFlags {
     }
 }
 
-/// Reserves addresses: nothing can be read or written there, and no memory is
-/// charged for them.
+/// Reserves addresses with an inaccessible mapping (PROT_NONE), for which the
+/// kernel charges no memory.
 pub(crate) fn reserve(len: usize) -> Result<PageRange, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
@@ -198,24 +205,25 @@ pub(crate) fn reserve(len: usize) -> Result<PageRange, Errno> {
     ))
 }
 
-/// Reserves these very addresses; refused (EEXIST) if any of them is in use.
+/// Reserves these addresses: `mmap(MAP_FIXED_NOREPLACE)`; EEXIST if any of them
+/// is in use.
 pub(crate) fn reserve_at(range: PageRange) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     let at = range.as_ptr().cast();
-    // SAFETY: the flag has the kernel replace nothing.
+    // SAFETY: with MAP_FIXED_NOREPLACE the kernel replaces nothing.
     let addr = unsafe { mm::mmap_anonymous(at, range.len(), ProtFlags::empty(), flags) }?;
     if addr == at {
         return Ok(());
     }
-    // Before Linux 4.17 the flag is unknown, and the address but a wish.
+    // Linux before 4.17 ignores the flag and takes the address as a hint.
     let start = addr.expose_provenance();
-    // SAFETY: mapped just now.
+    // SAFETY: mapped above, and nobody uses it yet.
     let _ = unsafe { unmap(PageRange::between(start, start + range.len())) };
     Err(Errno::EXIST)
 }
 
-/// Reserves addresses that can be written to: memory is taken, and charged under
-/// strict overcommit only, as pages are written.
+/// Reserves writable addresses (MAP_NORESERVE): the kernel allocates memory as
+/// pages are written, and charges for all of it under strict overcommit only.
 pub(crate) fn reserve_writable(len: usize) -> Result<PageRange, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -223,70 +231,77 @@ pub(crate) fn reserve_writable(len: usize) -> Result<PageRange, Errno> {
     unsafe { map_at(ptr::null_mut(), Backing::Anonymous, len, prot, flags) }
 }
 
-/// Unmaps the range. Holes in it are allowed.
+/// Unmaps the range: `munmap(2)`. Holes are allowed.
 ///
 /// # Safety
 ///
 /// Nothing may use the range any more.
 pub(crate) unsafe fn unmap(range: PageRange) -> Result<(), Errno> {
-    // SAFETY: the caller gives the range up.
+    // SAFETY: nothing uses the range any more (the caller's contract).
     unsafe { mm::munmap(range.as_ptr().cast(), range.len()) }
 }
 
 /// Moves the pages of `from`, one whole mapping or a part of one, to the
-/// address `to`, a part of a [`Reservation`], and unmaps `from`. If it is
-/// refused there may be a hole at `to`.
+/// address `to`, a part of a [`Reservation`], and unmaps `from`:
+/// `mremap(MREMAP_FIXED)`. After a failure there may be a hole at `to`.
 ///
 /// # Safety
 ///
 /// Nothing may use either range any more.
 pub(crate) unsafe fn move_away(from: PageRange, to: usize) -> Result<(), Errno> {
-    // SAFETY: the caller gives both ranges up.
+    // SAFETY: nothing uses either range any more (the caller's contract).
     unsafe { remap(from, to, MremapFlags::MAYMOVE) }
 }
 
 /// Moves the pages of `from` to the address `to`, a part of a [`Reservation`],
-/// and leaves `from` mapped and empty (Linux 5.7). If it is refused there may be
-/// a hole at `to`.
+/// and leaves `from` mapped and empty: `mremap(MREMAP_DONTUNMAP)` (Linux 5.7).
+/// After a failure there may be a hole at `to`.
 ///
 /// # Safety
 ///
 /// Nothing may rely on the contents of `from`, nor use what was at `to`.
 pub(crate) unsafe fn move_pages_away(from: PageRange, to: usize) -> Result<(), Errno> {
-    // SAFETY: the caller gives up the contents of `from` and all of `to`.
+    // SAFETY: nothing relies on the contents of `from` or uses the target (the
+    // caller's contract).
     unsafe { remap(from, to, MremapFlags::MAYMOVE | DONTUNMAP) }
 }
 
+/// Moves the pages of `from` to the address `to`: `mremap(MREMAP_FIXED)`.
+///
 /// # Safety
 ///
-/// As for the two functions above.
+/// Nothing may rely on the contents of `from`, nor use what is mapped at the
+/// target; without MREMAP_DONTUNMAP nothing may use `from`.
 unsafe fn remap(from: PageRange, to: usize, flags: MremapFlags) -> Result<(), Errno> {
     let target = ptr::with_exposed_provenance_mut(to);
-    // SAFETY: handed on to the caller.
+    // SAFETY: as the caller's contract says of both ranges.
     unsafe { mm::mremap_fixed(from.as_ptr().cast(), from.len(), from.len(), flags, target) }?;
     Ok(())
 }
 
-/// Makes every access to the range SIGSEGV. Async-signal-safe.
+/// Makes every access to the range SIGSEGV: `mprotect(PROT_NONE)`.
+/// Async-signal-safe.
 pub(crate) fn protect_none(range: PageRange) -> Result<(), Errno> {
-    // SAFETY: contents stay; an access faults instead of going wrong.
+    // SAFETY: the contents stay; an access faults and does nothing else.
     unsafe { mm::mprotect(range.as_ptr().cast(), range.len(), MprotectFlags::empty()) }
 }
 
-/// Lets the range be read and written.
+/// Makes the range readable and writable: `mprotect(2)`.
 ///
 /// # Safety
 ///
 /// The program must have had this access to the range before, or have reserved
-/// it for itself.
+/// the range for itself.
 pub(crate) unsafe fn protect_read_write(range: PageRange) -> Result<(), Errno> {
     let access = MprotectFlags::READ | MprotectFlags::WRITE;
-    // SAFETY: the caller gives back what it took away with `protect_none`.
+    // SAFETY: the range had this access before, or belongs to the caller (the
+    // caller's contract).
     unsafe { mm::mprotect(range.as_ptr().cast(), range.len(), access) }
 }
 
-/// Makes a file that lives in memory, `len` bytes long, of base pages or of
-/// 2 MiB pages from the hugetlb pool.
+/// Creates a file of `len` bytes that lives in memory: `memfd_create(2)`, of
+/// base pages or of 2 MiB pages from the hugetlb pool. On failure, returns the
+/// call that failed.
 pub(crate) fn memfd(len: usize, huge_2m: bool) -> Result<OwnedFd, (&'static str, Errno)> {
     let mut flags = MemfdFlags::CLOEXEC;
     if huge_2m {
@@ -298,13 +313,14 @@ pub(crate) fn memfd(len: usize, huge_2m: bool) -> Result<OwnedFd, (&'static str,
     Ok(fd)
 }
 
-/// Makes a file of memory that the kernel keeps no mapping of for itself, `len`
-/// bytes long (Linux 5.14; 6.5 where nothing was said at boot).
+/// Creates a file of `len` bytes that the kernel removes from its own page
+/// tables: `memfd_secret(2)` (Linux 5.14; before 6.5 only if enabled at boot).
 pub(crate) fn memfd_secret(len: usize) -> Result<OwnedFd, Errno> {
-    // SAFETY: the call takes flags only. (By libc: rustix does not have it.)
+    // SAFETY: the call takes flags only. (By libc, because rustix lacks it.)
     let answer = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
     let fd = match i32::try_from(answer) {
-        // SAFETY: a successful answer is a new descriptor of ours.
+        // SAFETY: a successful call returns a new descriptor, which nobody else
+        // owns.
         Ok(fd) if fd >= 0 => unsafe { OwnedFd::from_raw_fd(fd) },
         _ => return Err(last_errno()),
     };
@@ -312,17 +328,19 @@ pub(crate) fn memfd_secret(len: usize) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// The length of a file in bytes.
+/// Returns the length of a file, in bytes: `fstat(2)`.
 pub(crate) fn file_len(fd: impl AsFd) -> Result<u64, Errno> {
     Ok(rustix::fs::fstat(fd)?.st_size as u64)
 }
 
-/// Whether a file is made of huge pages from the hugetlb pool.
+/// Returns whether a file consists of huge pages from the hugetlb pool:
+/// `fstatfs(2)`.
 pub(crate) fn is_hugetlb_file(fd: impl AsFd) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == libc::HUGETLBFS_MAGIC)
 }
 
-/// Whether a file lives in memory (tmpfs, memfd) and most of it has no page yet.
+/// Returns whether a file lives in memory (tmpfs, memfd) and has no page yet
+/// for most of its length.
 pub(crate) fn is_memory_mostly_empty(fd: impl AsFd) -> Result<bool, Errno> {
     const BLOCK_BYTES: i64 = 512;
     let fd = fd.as_fd();
@@ -333,8 +351,8 @@ pub(crate) fn is_memory_mostly_empty(fd: impl AsFd) -> Result<bool, Errno> {
     Ok(stat.st_blocks * BLOCK_BYTES < stat.st_size / 2)
 }
 
-/// Allocates room for `len` bytes at `offset` of a file, without making it
-/// longer.
+/// Allocates `len` bytes at `offset` of a file without extending it:
+/// `fallocate(FALLOC_FL_KEEP_SIZE)`.
 pub(crate) fn allocate(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
     if len == 0 {
         return Ok(());

@@ -1,7 +1,8 @@
-//! `/proc/self/maps`, line by line: what is mapped where, before Linux 6.11.
+//! `/proc/self/maps`, parsed line by line: what is mapped where, before Linux
+//! 6.11.
 //!
-//! Nothing is kept but one line: a process at `vm.max_map_count` has 65,530 of
-//! them, and no room for the memory that they would take.
+//! Only one line is kept in memory: a process at `vm.max_map_count` has 65,530
+//! of them, and cannot map the memory to hold them.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -18,22 +19,23 @@ pub(super) struct Line<'a> {
     pub(super) writable: bool,
     pub(super) shared: bool,
     pub(super) inode: u64,
-    /// A path, a name in brackets, or nothing.
+    /// A path, a name in brackets, or empty.
     pub(super) name: &'a [u8],
 }
 
-/// Shows each mapping that has a part in the range to `show`, in order.
-pub(super) fn each_within(range: PageRange, show: impl FnMut(&Line<'_>)) -> Result<(), Errno> {
+/// Calls `visit` for each mapping that intersects the range, in order.
+pub(super) fn each_within(range: PageRange, visit: impl FnMut(&Line<'_>)) -> Result<(), Errno> {
     let answer =
-        File::open("/proc/self/maps").and_then(|maps| read(BufReader::new(maps), range, show));
+        File::open("/proc/self/maps").and_then(|maps| read(BufReader::new(maps), range, visit));
     answer.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// The same for what somebody has opened.
+/// Calls `visit` for each mapping in `maps`, an open `/proc/PID/maps`, that
+/// intersects the range.
 pub(super) fn read(
     mut maps: impl BufRead,
     range: PageRange,
-    mut show: impl FnMut(&Line<'_>),
+    mut visit: impl FnMut(&Line<'_>),
 ) -> std::io::Result<()> {
     let mut text = Vec::new();
     while maps.read_until(b'\n', &mut text)? > 0 {
@@ -42,7 +44,7 @@ pub(super) fn read(
                 break;
             }
             if line.range.intersection(range).is_some() {
-                show(&line);
+                visit(&line);
             }
         }
         text.clear();
@@ -50,7 +52,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Reads `start-end perms offset dev inode   name`.
+/// Parses `start-end perms offset dev inode   name`.
 fn parse(text: &[u8]) -> Option<Line<'_>> {
     let mut fields = text.splitn(6, |&byte| byte == b' ');
     let mut field = || fields.next();
@@ -83,7 +85,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 ";
 
     #[test]
-    fn reads_the_fields() {
+    fn maps_line_is_parsed_into_fields() {
         let mut seen = Vec::new();
         let range = PageRange::between(0x55d0_c3f4_c000, 0x7ffd_1b5e_8000);
         read(RECORDED, range, |line| {
@@ -103,7 +105,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
     }
 
     #[test]
-    fn shows_only_what_lies_in_the_range() {
+    fn read_visits_only_lines_in_range() {
         let mut count = 0;
         let range = PageRange::between(0x7f10_0000_3000, 0x7f10_0000_4000);
         read(RECORDED, range, |line| {

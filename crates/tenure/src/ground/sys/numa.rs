@@ -1,4 +1,4 @@
-//! NUMA nodes: which CPUs are near the memory that a range will get.
+//! NUMA: the CPUs near the memory that a range will get.
 
 use std::fs;
 use std::path::Path;
@@ -16,11 +16,13 @@ use crate::PageRange;
 
 const NODES: &str = "/sys/devices/system/node";
 
-/// The CPUs on the nodes that the memory policy names for the range, as far as
-/// this thread may run there; by the policy at the range's first address.
+/// Returns the CPUs of the nodes that the memory policy names for the range, as
+/// far as this thread may run there. The policy at the range's first address
+/// decides.
 ///
-/// `None` where it makes no difference or cannot be known: one node, a policy
-/// that names none, no permission to ask, no such CPU.
+/// `None` where the choice makes no difference or the policy is unknown: there
+/// is one node, the policy names no node, `get_mempolicy(2)` is denied, or the
+/// nodes have no such CPU.
 pub(crate) fn cpus_for(range: PageRange) -> Option<CpuSet> {
     let folder = Path::new(NODES);
     if !has_several_nodes(folder) {
@@ -30,8 +32,8 @@ pub(crate) fn cpus_for(range: PageRange) -> Option<CpuSet> {
     cpus_of(folder, &nodes, &thread::sched_getaffinity(None).ok()?)
 }
 
-/// Has the calling thread run on these CPUs only. Where that is refused it runs
-/// where it did, with its memory farther away.
+/// Restricts the calling thread to these CPUs: `sched_setaffinity(2)`. If the
+/// kernel refuses, the thread stays where it is, with its memory farther away.
 pub(crate) fn run_on(cpus: &CpuSet) {
     let _ = thread::sched_setaffinity(None, cpus);
 }
@@ -41,7 +43,7 @@ fn has_several_nodes(folder: &Path) -> bool {
     parse_list(&online).nth(1).is_some()
 }
 
-/// The CPUs of the nodes that are also `allowed`, if any.
+/// Returns the CPUs of the nodes that are also `allowed`, if any.
 fn cpus_of(folder: &Path, nodes: &[usize], allowed: &CpuSet) -> Option<CpuSet> {
     let mut cpus = CpuSet::new();
     for node in nodes {
@@ -56,8 +58,8 @@ fn cpus_of(folder: &Path, nodes: &[usize], allowed: &CpuSet) -> Option<CpuSet> {
     (cpus.count() > 0).then_some(cpus)
 }
 
-/// Reads a list of the kernel's, such as `0-3,8`, in ascending order. Ends at
-/// what is not one.
+/// Parses a kernel list such as `0-3,8`, in ascending order. Stops at the first
+/// part that does not parse.
 pub(super) fn parse_list(text: &str) -> impl Iterator<Item = usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -66,8 +68,8 @@ pub(super) fn parse_list(text: &str) -> impl Iterator<Item = usize> {
     text.trim().split(',').map_while(range).flatten()
 }
 
-/// The nodes named by the policy for the address; by the thread's own where the
-/// memory has none, as the kernel takes it.
+/// Returns the nodes that the policy for the address names. Like the kernel, it
+/// uses the thread's own policy where the memory has none.
 fn policy_nodes(addr: usize) -> Option<Vec<usize>> {
     let of_memory = policy(Some(addr)).ok()?;
     if of_memory.is(MPOL_DEFAULT) {
@@ -76,32 +78,32 @@ fn policy_nodes(addr: usize) -> Option<Vec<usize>> {
     of_memory.nodes()
 }
 
-/// What `get_mempolicy(2)` answers.
+/// The answer of `get_mempolicy(2)`.
 struct Policy {
     mode: u32,
     flags: u32,
     mask: Mask,
 }
 
-/// A bit for each of 1024 nodes, the most that a kernel can be built for.
+/// A bit for each of 1024 nodes, the maximum that a kernel can be built for.
 type Mask = [c_ulong; MASK_WORDS];
 
 const MASK_BITS: usize = 1024;
 const MASK_WORDS: usize = MASK_BITS / c_ulong::BITS as usize;
 
 impl Policy {
-    /// The nodes that the policy names, if it names any. Every mode but the
-    /// local ones takes memory from the nodes in its mask, and from others
-    /// only when it must.
+    /// Returns the nodes that the policy names, if any. Every mode but the
+    /// local ones allocates from the nodes in its mask, and from others only
+    /// when it must.
     fn nodes(&self) -> Option<Vec<usize>> {
-        // Relative numbers name no node by themselves.
+        // Relative numbers do not identify nodes by themselves.
         if self.is(MPOL_DEFAULT) || self.is(MPOL_LOCAL) || self.flags & MPOL_F_RELATIVE_NODES != 0 {
             return None;
         }
         let word_bits = c_ulong::BITS as usize;
         let is_named = |node: &usize| self.mask[node / word_bits] >> (node % word_bits) & 1 == 1;
         let nodes: Vec<_> = (0..MASK_BITS).filter(is_named).collect();
-        // "Preferred" without a node is how kernels before 5.14 say "local".
+        // Kernels before 5.14 report "local" as "preferred" without a node.
         (!nodes.is_empty()).then_some(nodes)
     }
 
@@ -110,14 +112,14 @@ impl Policy {
     }
 }
 
-/// Asks for the policy that was set for the memory at an address, or for this
-/// thread: EFAULT where nothing is mapped, EPERM in many containers.
+/// Reads the policy of the memory at an address, or of this thread: EFAULT
+/// where nothing is mapped, EPERM in many containers.
 fn policy(addr: Option<usize>) -> Result<Policy, Errno> {
     let mut mode: c_int = 0;
     let mut mask: Mask = [0; MASK_WORDS];
     let flags = addr.map_or(0, |_| c_ulong::from(MPOL_F_ADDR));
-    // SAFETY: the kernel writes one int to `mode` and to `mask` as many bits as
-    // it is told are there, which is its size; `addr` is looked up, not used.
+    // SAFETY: the kernel writes one int to `mode`, and to `mask` as many bits
+    // as `MASK_BITS` says, which is its size; it only looks `addr` up.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_kernels_lists() {
+    fn parse_list_reads_kernel_lists() {
         assert_eq!(list("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
         assert_eq!(list("7\n"), [7]);
         assert_eq!(list("\n"), []);
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpus_of_the_nodes_named_and_allowed() {
+    fn cpus_of_returns_allowed_cpus_of_named_nodes() {
         let folder = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = folder.path().join(path);
@@ -186,7 +188,7 @@ mod tests {
         assert!(has_several_nodes(folder.path()));
         write("node0/cpulist", "0-1,4-5\n");
         write("node1/cpulist", "2-3,6-7,1020-1030\n");
-        // Memory without CPUs.
+        // A node with memory and no CPUs.
         write("node2/cpulist", "\n");
 
         let all = set(&(0..CpuSet::MAX_CPU).collect::<Vec<_>>());
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_that_name_nodes_and_modes_that_do_not() {
+    fn policy_nodes_depend_on_mode() {
         let nodes = |mode, flags, words: &[c_ulong]| {
             let mut mask: Mask = [0; MASK_WORDS];
             mask[..words.len()].copy_from_slice(words);
@@ -220,15 +222,15 @@ mod tests {
         assert_eq!(nodes(MPOL_DEFAULT as u32, 0, &[1]), None);
     }
 
-    /// Node 0, which every kernel with NUMA has, as a mask.
+    /// A mask of node 0, which every kernel with NUMA has.
     const NODE_0: Mask = {
         let mut mask: Mask = [0; MASK_WORDS];
         mask[0] = 1;
         mask
     };
 
-    /// Whether the policy calls are there: without NUMA in the kernel, or in a
-    /// container that refuses them, there is nothing to be tested.
+    /// Returns whether the policy calls work: a kernel without NUMA lacks them,
+    /// and containers may deny them.
     fn policies_can_be_set() -> bool {
         let answer = policy(None);
         if let Err(errno) = &answer {
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_policy_of_the_memory() {
+    fn policy_of_memory_names_its_nodes() {
         let memory = Mapping::anonymous(1 << 20).map().unwrap();
         let range = memory.range();
         if !policies_can_be_set() {
@@ -246,8 +248,8 @@ mod tests {
             return;
         }
         assert_eq!(policy_nodes(range.start()), None);
-        // SAFETY: says where pages of this mapping come from, and reads the
-        // mask, which has as many bits as it is told.
+        // SAFETY: the call sets where pages of this mapping come from, and
+        // reads the mask, which has `MASK_BITS` bits.
         let answer = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -267,15 +269,15 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_policy_of_the_thread_where_the_memory_has_none() {
+    fn policy_of_memory_without_policy_is_that_of_thread() {
         if !policies_can_be_set() {
             return;
         }
         let memory = Mapping::anonymous(1 << 20).map().unwrap();
         let start = memory.range().start();
         let set_and_ask = || {
-            // SAFETY: concerns the calling thread alone, and reads the mask,
-            // which has as many bits as it is told.
+            // SAFETY: the call affects the calling thread alone, and reads the
+            // mask, which has `MASK_BITS` bits.
             let answer = unsafe {
                 libc::syscall(
                     libc::SYS_set_mempolicy,
@@ -287,14 +289,14 @@ mod tests {
             assert_eq!(answer, 0, "set_mempolicy: {}", last_errno());
             policy_nodes(start)
         };
-        // A thread of its own: the policy stays with it.
+        // A separate thread, because the policy stays with it.
         let nodes = std::thread::scope(|scope| scope.spawn(set_and_ask).join());
         assert_eq!(nodes.unwrap(), Some(vec![0]));
         assert_eq!(policy_nodes(start), None);
     }
 
     #[test]
-    fn one_node_needs_no_choice() {
+    fn cpus_for_on_one_node_is_none() {
         let memory = Mapping::anonymous(1 << 20).map().unwrap();
         if !has_several_nodes(Path::new(NODES)) {
             assert_eq!(cpus_for(memory.range()), None);
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_on_the_cpus_named_and_stays_where_that_is_refused() {
+    fn run_on_restricts_thread_or_leaves_it() {
         let run = || {
             let before = thread::sched_getaffinity(None).unwrap();
             let first = (0..CpuSet::MAX_CPU).find(|&cpu| before.is_set(cpu));

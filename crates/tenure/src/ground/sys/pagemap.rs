@@ -1,4 +1,4 @@
-//! Which pages of a range are there: PAGEMAP_SCAN (Linux 6.7),
+//! The state of each page of a range: PAGEMAP_SCAN (Linux 6.7),
 //! `/proc/self/pagemap` before.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,29 +17,29 @@ use crate::PageRange;
 /// Where the contents of a page are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageState {
-    /// Nowhere: never touched, or gone.
+    /// Nowhere: the page was never touched, or was reclaimed.
     Absent,
-    /// The shared page of zeros. Kernels without PAGEMAP_SCAN cannot tell it
-    /// from `Present`.
+    /// The zero page. Kernels without PAGEMAP_SCAN cannot tell it from
+    /// `Present`.
     Zero,
     /// In memory.
     Present,
-    /// In swap (or on its way between two places).
+    /// In swap, or under migration.
     Swapped,
 }
 
-/// Neighbouring pages in the same state.
+/// Adjacent pages in the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageRun {
     pub(crate) range: PageRange,
     pub(crate) state: PageState,
 }
 
-/// What is looked at in one call, which keeps other threads' `mmap` waiting:
-/// 65536 pages take about a millisecond.
-const PIECE_PAGES: usize = 1 << 16;
+/// Pages scanned in one call, during which other threads' `mmap` waits: 65536
+/// pages take about a millisecond.
+const MAX_SCAN_PAGES: usize = 1 << 16;
 
-/// Tells the state of every page of the range, in order.
+/// Returns the state of every page of the range, in order.
 pub(crate) fn scan(range: PageRange) -> Result<Vec<PageRun>, Errno> {
     if range.is_empty() {
         return Ok(Vec::new());
@@ -51,42 +51,45 @@ pub(crate) fn scan(range: PageRange) -> Result<Vec<PageRun>, Errno> {
     }
 }
 
-/// Notes every run of pages of the range that are somewhere, in order, without
-/// keeping a list. A run may come in parts.
-pub(crate) fn each_there(range: PageRange, mut note: impl FnMut(PageRun)) -> Result<(), Errno> {
+/// Calls `visit` for every run of present or swapped pages of the range, in
+/// order, without allocating a list. A run may be reported in parts.
+pub(crate) fn for_each_populated(
+    range: PageRange,
+    mut visit: impl FnMut(PageRun),
+) -> Result<(), Errno> {
     let pagemap = open_pagemap()?;
-    for piece in range.chunks(PIECE_PAGES * page_size()) {
+    for piece in range.chunks(MAX_SCAN_PAGES * page_size()) {
         if Features::get().pagemap_scan.is_ok() {
-            scan_regions(pagemap.as_fd(), piece, Wanted::Any, |region| {
+            scan_regions(pagemap.as_fd(), piece, Filter::Any, |region| {
                 let (start, end) = (region.start as usize, region.end as usize);
-                note(PageRun {
+                visit(PageRun {
                     range: PageRange::between(start, end),
                     state: state_of(region.categories),
                 });
             })?;
         } else {
             let runs = read_entries(pagemap.as_fd(), piece)?;
-            let there = runs
+            let populated = runs
                 .into_iter()
                 .filter(|run| run.state != PageState::Absent);
-            there.for_each(&mut note);
+            populated.for_each(&mut visit);
         }
     }
     Ok(())
 }
 
-/// Names every run of pages of the ranges that are in the page tables, in
-/// order, without keeping a list. A run may come in parts.
-pub(crate) fn each_present(
+/// Calls `visit` for every run of pages of the ranges that are in the page
+/// tables, in order, without allocating a list. A run may be reported in parts.
+pub(crate) fn for_each_present(
     ranges: impl IntoIterator<Item = PageRange>,
-    mut note: impl FnMut(PageRange),
+    mut visit: impl FnMut(PageRange),
 ) -> Result<(), Errno> {
     let pagemap = open_pagemap()?;
     let pieces = ranges.into_iter();
-    for piece in pieces.flat_map(|range| range.chunks(PIECE_PAGES * page_size())) {
+    for piece in pieces.flat_map(|range| range.chunks(MAX_SCAN_PAGES * page_size())) {
         if Features::get().pagemap_scan.is_ok() {
-            scan_regions(pagemap.as_fd(), piece, Wanted::Present, |region| {
-                note(PageRange::between(
+            scan_regions(pagemap.as_fd(), piece, Filter::Present, |region| {
+                visit(PageRange::between(
                     region.start as usize,
                     region.end as usize,
                 ));
@@ -94,14 +97,14 @@ pub(crate) fn each_present(
         } else {
             let runs = read_entries(pagemap.as_fd(), piece)?;
             let present = runs.iter().filter(|run| run.state == PageState::Present);
-            present.for_each(|run| note(run.range));
+            present.for_each(|run| visit(run.range));
         }
     }
     Ok(())
 }
 
-/// Whether one huge page is mapped on both sides of the address; `None` where
-/// the kernel does not say (before Linux 6.7).
+/// Returns whether one huge page is mapped on both sides of the address; `None`
+/// where the kernel does not tell (before Linux 6.7).
 pub(crate) fn is_inside_huge_page(at: usize) -> Option<bool> {
     if at.is_multiple_of(pmd_bytes()) {
         return Some(false);
@@ -109,26 +112,26 @@ pub(crate) fn is_inside_huge_page(at: usize) -> Option<bool> {
     Features::get().pagemap_scan.ok()?;
     let sides = PageRange::between(at - page_size(), at + page_size());
     let mut huge_bytes = 0;
-    scan_regions(open_pagemap().ok()?, sides, Wanted::Huge, |region| {
+    scan_regions(open_pagemap().ok()?, sides, Filter::Huge, |region| {
         huge_bytes += region.end - region.start;
     })
     .ok()?;
     Some(huge_bytes == sides.len() as u64)
 }
 
-/// How much of a range of shared memory or of a file is not in the page cache:
-/// `mincore(2)`.
+/// Returns how many bytes of a range of shared memory or of a file are not in
+/// the page cache: `mincore(2)`.
 pub(crate) fn uncached_bytes(range: PageRange) -> Result<usize, Errno> {
     let mut pages = vec![0_u8; range.pages()];
-    // SAFETY: the kernel checks the range itself and writes a byte for each of
-    // its pages, for which there is room. (rustix has no mincore.)
+    // SAFETY: the kernel validates the range and writes one byte for each of
+    // its pages to `pages`, which has as many. (rustix has no mincore.)
     match unsafe { libc::mincore(range.as_ptr().cast(), range.len(), pages.as_mut_ptr()) } {
         0 => Ok(pages.iter().filter(|&&page| page & 1 == 0).count() * page_size()),
         _ => Err(last_errno()),
     }
 }
 
-/// Whether this kernel answers PAGEMAP_SCAN.
+/// Checks whether this kernel supports PAGEMAP_SCAN.
 pub(super) fn probe_scan() -> Result<(), Errno> {
     let local = 0_u8;
     let here = (&raw const local).expose_provenance() & !(page_size() - 1);
@@ -140,8 +143,8 @@ pub(super) fn probe_scan() -> Result<(), Errno> {
 }
 
 fn open_pagemap() -> Result<OwnedFd, Errno> {
-    // Opened for each question: a kept descriptor would, in a child after
-    // fork, go on describing the parent.
+    // Opened for each scan: after fork, a cached descriptor would still
+    // describe the parent.
     rustix::fs::open(
         "/proc/self/pagemap",
         OFlags::RDONLY | OFlags::CLOEXEC,
@@ -149,7 +152,7 @@ fn open_pagemap() -> Result<OwnedFd, Errno> {
     )
 }
 
-/// Adds a run, or makes the last one longer.
+/// Appends a run, or extends the last one.
 fn push(runs: &mut Vec<PageRun>, start: usize, end: usize, state: PageState) {
     match runs.last_mut() {
         Some(last) if last.state == state && last.range.end() == start => {
@@ -164,7 +167,7 @@ fn push(runs: &mut Vec<PageRun>, start: usize, end: usize, state: PageState) {
 
 fn scan_runs(pagemap: impl AsFd, range: PageRange) -> Result<Vec<PageRun>, Errno> {
     let mut runs = Vec::new();
-    scan_regions(pagemap, range, Wanted::All, |region| {
+    scan_regions(pagemap, range, Filter::All, |region| {
         push(
             &mut runs,
             region.start as usize,
@@ -175,29 +178,29 @@ fn scan_runs(pagemap: impl AsFd, range: PageRange) -> Result<Vec<PageRun>, Errno
     Ok(runs)
 }
 
-/// Which pages PAGEMAP_SCAN is to tell of.
+/// Which pages PAGEMAP_SCAN reports.
 #[derive(Clone, Copy)]
-enum Wanted {
+enum Filter {
     All,
-    /// Those in the page tables.
+    /// Pages in the page tables.
     Present,
-    /// Those that are anywhere.
+    /// Pages in the page tables or in swap.
     Any,
-    /// Those mapped as parts of huge pages.
+    /// Pages mapped as parts of huge pages.
     Huge,
 }
 
 fn scan_regions(
     pagemap: impl AsFd,
     range: PageRange,
-    wanted: Wanted,
-    mut note: impl FnMut(&page_region),
+    filter: Filter,
+    mut visit: impl FnMut(&page_region),
 ) -> Result<(), Errno> {
-    let (all_of, any_of) = match wanted {
-        Wanted::All => (0, 0),
-        Wanted::Present => (PAGE_IS_PRESENT, 0),
-        Wanted::Huge => (PAGE_IS_HUGE, 0),
-        Wanted::Any => (0, PAGE_IS_PRESENT | PAGE_IS_SWAPPED),
+    let (all_of, any_of) = match filter {
+        Filter::All => (0, 0),
+        Filter::Present => (PAGE_IS_PRESENT, 0),
+        Filter::Huge => (PAGE_IS_HUGE, 0),
+        Filter::Any => (0, PAGE_IS_PRESENT | PAGE_IS_SWAPPED),
     };
     let mut at = range.start();
     while at < range.end() {
@@ -220,10 +223,10 @@ fn scan_regions(
             category_anyof_mask: u64::from(any_of),
             return_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO),
         });
-        // SAFETY: the kernel writes at most `vec_len` regions to `vec`, which
-        // outlives the call.
+        // SAFETY: the kernel writes at most `vec_len` regions to `vec`, and
+        // `regions` outlives the call.
         let filled = unsafe { ioctl(pagemap.as_fd(), &mut scan) }?;
-        regions[..filled].iter().for_each(&mut note);
+        regions[..filled].iter().for_each(&mut visit);
         at = scan.0.walk_end as usize;
     }
     Ok(())
@@ -242,12 +245,12 @@ fn state_of(categories: u64) -> PageState {
     }
 }
 
-/// PAGEMAP_SCAN updates its argument and answers a count, a pattern that rustix
-/// has no ready-made type for.
+/// PAGEMAP_SCAN updates its argument and returns a count, a pattern for which
+/// rustix has no ready-made type.
 struct PagemapScan(pm_scan_arg);
 
-// SAFETY: the code is that of PAGEMAP_SCAN, whose argument is a `pm_scan_arg`
-// that the kernel reads and writes; its answer is the number of regions.
+// SAFETY: the opcode is that of PAGEMAP_SCAN, whose argument is a `pm_scan_arg`
+// that the kernel reads and writes, and whose result is the number of regions.
 unsafe impl Ioctl for &mut PagemapScan {
     type Output = usize;
     const IS_MUTATING: bool = true;
@@ -277,9 +280,9 @@ fn read_entries(pagemap: impl AsFd, range: PageRange) -> Result<Vec<PageRun>, Er
     let mut entries = [0_u8; 512 * ENTRY_BYTES];
     let mut at = range.start();
     while at < range.end() {
-        let wanted = ((range.end() - at) / page * ENTRY_BYTES).min(entries.len());
+        let chunk_bytes = ((range.end() - at) / page * ENTRY_BYTES).min(entries.len());
         let offset = (at / page * ENTRY_BYTES) as u64;
-        let got = rustix::io::pread(pagemap.as_fd(), &mut entries[..wanted], offset)?;
+        let got = rustix::io::pread(pagemap.as_fd(), &mut entries[..chunk_bytes], offset)?;
         if got < ENTRY_BYTES {
             return Err(Errno::FAULT);
         }
@@ -305,15 +308,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_see_the_same_pages() {
+    fn pagemap_scan_and_pagemap_file_agree() {
         let page = page_size();
         let range = map::map(Backing::Anonymous, 2000 * page, false, true).unwrap();
-        super::super::advise::advise(range, super::super::advise::Harmless::NoHugePage).unwrap();
+        super::super::advise::advise(range, super::super::advise::Advice::NoHugePage).unwrap();
         for index in [0, 1, 7, 600, 601, 1999] {
             // SAFETY: inside the mapping made above.
             unsafe { range.as_ptr().add(index * page).write(1) };
         }
-        // SAFETY: inside the mapping made above; a read maps the page of zeros.
+        // SAFETY: inside the mapping made above; a read maps the zero page.
         assert_eq!(unsafe { range.as_ptr().add(9 * page).read_volatile() }, 0);
 
         let pagemap = open_pagemap().unwrap();
@@ -351,10 +354,10 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_behind_a_full_answer() {
+    fn scan_of_more_runs_than_fit_one_call_is_complete() {
         let page = page_size();
         let range = map::map(Backing::Anonymous, 1200 * page, false, true).unwrap();
-        super::super::advise::advise(range, super::super::advise::Harmless::NoHugePage).unwrap();
+        super::super::advise::advise(range, super::super::advise::Advice::NoHugePage).unwrap();
         for index in (0..1200).step_by(2) {
             // SAFETY: inside the mapping made above.
             unsafe { range.as_ptr().add(index * page).write(1) };

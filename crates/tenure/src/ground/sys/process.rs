@@ -1,4 +1,4 @@
-//! What the process may use, and what its threads do.
+//! The process's limits, the machine's memory, clocks, and thread scheduling.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;
@@ -8,19 +8,20 @@ use rustix::io::Errno;
 use rustix::process::Resource;
 use rustix::thread::CapabilitySet;
 
-/// The limit on locked memory as it holds for this process.
+/// The limit on locked memory that applies to this process, and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LockLimit {
     /// The soft `RLIMIT_MEMLOCK`.
     pub(crate) limit_bytes: usize,
-    /// What is locked already (`VmLck`): whole mappings, not pages.
+    /// The bytes that are locked already (`VmLck`): whole mappings, not pages.
     pub(crate) used_bytes: usize,
-    /// What is mapped in all (`VmSize`).
+    /// The bytes that are mapped in all (`VmSize`).
     pub(crate) mapped_bytes: usize,
 }
 
 impl LockLimit {
-    /// `None` where there is no limit, or figures cannot be had.
+    /// Reads the limit; `None` where there is none, or `/proc/self/status`
+    /// cannot be read.
     pub(crate) fn now() -> Option<Self> {
         let limit_bytes = rustix::process::getrlimit(Resource::Memlock).current?;
         let status = procfs::process::Process::myself().ok()?.status().ok()?;
@@ -32,21 +33,21 @@ impl LockLimit {
     }
 }
 
-/// Whether the limit does not hold for this process: CAP_IPC_LOCK, which counts
-/// in the first user namespace only.
+/// Returns whether this process may exceed the limit: CAP_IPC_LOCK, which
+/// counts in the initial user namespace only.
 pub(crate) fn may_exceed_lock_limit() -> bool {
     let has_capability = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
-    has_capability && is_in_first_user_namespace()
+    has_capability && is_in_initial_user_namespace()
 }
 
-/// It is the one in which every user is who they are.
-fn is_in_first_user_namespace() -> bool {
+/// The initial user namespace maps every user id to itself.
+fn is_in_initial_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map");
     map.is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
-/// All the memory that the machine has, in bytes.
+/// Returns all memory of the machine, in bytes.
 pub(crate) fn mem_total_bytes() -> Option<usize> {
     let info = procfs::Meminfo::current().ok()?;
     Some(info.mem_total as usize)
@@ -56,9 +57,9 @@ pub(crate) fn mem_total_bytes() -> Option<usize> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MachineMemory {
     pub(crate) total_bytes: usize,
-    /// What nobody has taken.
+    /// Memory that is unused (`MemFree`).
     pub(crate) free_bytes: usize,
-    /// What can be taken without swapping, as the kernel estimates it
+    /// Memory that can be taken without swapping, as the kernel estimates it
     /// (`MemAvailable`, Linux 3.14).
     pub(crate) available_bytes: usize,
     /// Page cache, without shared memory.
@@ -66,7 +67,7 @@ pub(crate) struct MachineMemory {
 }
 
 impl MachineMemory {
-    /// Reads `/proc/meminfo`; ENOENT where it does not tell what is available.
+    /// Reads `/proc/meminfo`; ENOENT where it has no `MemAvailable`.
     pub(crate) fn now() -> Result<Self, Errno> {
         let text = std::fs::read("/proc/meminfo")
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -86,20 +87,20 @@ impl MachineMemory {
     }
 }
 
-/// How often pages were taken back on this machine, since it runs.
+/// Reclaim counters of the machine, since it booted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reclaims {
-    /// By a program itself, because the machine had no free ones (not a cgroup:
-    /// `allocstall`).
+    /// Direct reclaims, which a program does itself because the machine has no
+    /// free pages (not because of a cgroup: `allocstall`).
     pub(crate) direct: u64,
-    /// Pages that were lazily free, for whatever reason (`pglazyfreed`, Linux
-    /// 4.12).
+    /// Lazily free pages that the kernel reclaimed, for whatever reason
+    /// (`pglazyfreed`, Linux 4.12).
     pub(crate) lazily_free_pages: u64,
 }
 
 impl Reclaims {
-    /// Reads `/proc/vmstat`, in some ten microseconds; `None` where it cannot be
-    /// read.
+    /// Reads `/proc/vmstat`, in some ten microseconds; `None` where it cannot
+    /// be read.
     pub(crate) fn now() -> Option<Self> {
         let text = std::fs::read_to_string("/proc/vmstat").ok()?;
         Some(Self::parse(&text))
@@ -118,18 +119,19 @@ impl Reclaims {
     }
 }
 
-/// The time of the monotonic clock, in nanoseconds.
+/// Returns the time of the monotonic clock, in nanoseconds.
 pub(crate) fn monotonic_nanos() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     // Neither is ever negative.
     (time.tv_sec as u64) * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// How long this thread has run for.
+/// Returns the CPU time of this thread.
 pub(crate) fn thread_time() -> Duration {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the call writes a timespec to storage of our own. It cannot fail
-    // (the clock is there since Linux 2.6.12); if it did, zero is a time, too.
+    // SAFETY: the call writes a timespec to `time`, which is valid zeroed: if
+    // the call failed (it cannot, the clock exists since Linux 2.6.12), zero is
+    // a valid time, too.
     let time = unsafe {
         libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr());
         time.assume_init()
@@ -137,18 +139,18 @@ pub(crate) fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Has this thread not push others off their CPU when it wakes: the caller who
-/// woke it would wait for the work that it has just handed over. Or has it be
-/// like others again.
-pub(crate) fn step_behind(behind: bool) {
-    let policy = if behind {
+/// Sets or clears SCHED_BATCH for this thread: `sched_setscheduler(2)`. With
+/// it, the thread does not preempt others when it wakes; otherwise the caller
+/// that woke it would wait for the very work that it deferred.
+pub(crate) fn set_batch_scheduling(is_batch: bool) {
+    let policy = if is_batch {
         libc::SCHED_BATCH
     } else {
         libc::SCHED_OTHER
     };
     let unprioritised = libc::sched_param { sched_priority: 0 };
-    // SAFETY: reads its argument; concerns this thread alone. Where it is
-    // refused (by seccomp), the thread stays as it is.
+    // SAFETY: the call reads its argument and affects this thread alone. Where
+    // a seccomp filter refuses it, the scheduling stays as it is.
     unsafe { libc::sched_setscheduler(0, policy, &unprioritised) };
 }
 
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_this_machine() {
+    fn machine_memory_and_reclaims_are_consistent() {
         assert!(mem_total_bytes().unwrap() > 1 << 26);
         let memory = MachineMemory::now().unwrap();
         assert_eq!(Some(memory.total_bytes), mem_total_bytes());
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn reclaims_are_summed_over_zones() {
+    fn reclaims_parse_sums_zones() {
         let text = "pglazyfree 9\npglazyfreed 1234\nallocstall_dma 1\nallocstall_normal 20\n\
                     allocstall_movable 300\nallocstall_device x\n";
         let expected = Reclaims {
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeping_is_not_running() {
+    fn thread_time_excludes_sleep() {
         let before = thread_time();
         std::thread::sleep(Duration::from_millis(50));
         assert!(thread_time() - before < Duration::from_millis(50));

@@ -1,5 +1,5 @@
-//! Pressure stall information for memory: how long tasks stood still because
-//! memory had to be taken back first, and triggers that report it.
+//! Pressure stall information (PSI) for memory: how long tasks waited for
+//! reclaim, and triggers that report it.
 
 use std::fs;
 use std::path::Path;
@@ -10,29 +10,29 @@ use rustix::io::Errno;
 
 use super::watch::Watched;
 
-/// The file for the whole system (Linux 4.20).
+/// The file of the whole system (Linux 4.20).
 pub(crate) const SYSTEM: &str = "/proc/pressure/memory";
 
 /// How long tasks have stalled.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Stalls {
-    /// At least one task.
+    /// At least one task stalled.
     pub(crate) some: Stalled,
-    /// All that had something to do.
+    /// All runnable tasks stalled.
     pub(crate) full: Stalled,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Stalled {
-    /// Since the group, or the system, exists.
+    /// Stalled time since the cgroup, or the system, started.
     pub(crate) total: Duration,
-    /// In the last ten seconds or so, as a share of the time.
+    /// Share of about the last ten seconds (`avg10`), from 0 to 1.
     pub(crate) recent_share: f64,
 }
 
 impl Stalls {
     /// Reads `/proc/pressure/memory`, or `memory.pressure` of a cgroup. `None`
-    /// where it cannot be read: it may be switched off.
+    /// where it cannot be read, for example because PSI is switched off.
     pub(crate) fn read(file: &Path) -> Option<Self> {
         Self::parse(&fs::read_to_string(file).ok()?)
     }
@@ -50,21 +50,22 @@ impl Stalls {
         };
         Some(Self {
             some: line("some ")?,
-            // There for memory at all times; without it the rest still counts.
+            // The kernel always writes this line for memory; without it the
+            // other one still counts.
             full: line("full ").unwrap_or_default(),
         })
     }
 }
 
-/// The windows to try: the first takes CAP_SYS_RESOURCE, the second is the
-/// shortest for everybody else (Linux 6.5).
+/// The trigger windows to try: the first needs CAP_SYS_RESOURCE, the second is
+/// the shortest that needs no privilege (Linux 6.5).
 const WINDOWS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
-/// What of a window must be stalled: a twentieth.
-const SHARE: u32 = 20;
+/// The divisor of a window that gives the stall threshold: a twentieth of it.
+const THRESHOLD_DIVISOR: u32 = 20;
 
-/// Has the kernel report, by `POLLPRI`, when some tasks have stalled for a
-/// twentieth of a window. Returns how long that window is, too.
+/// Arms a trigger: the kernel then reports, by `POLLPRI`, when some tasks have
+/// stalled for a twentieth of a window. Returns the window too.
 pub(crate) fn arm(file: &Path) -> Result<(Watched, Duration), Errno> {
     let mut answer = Err(Errno::INVAL);
     for window in WINDOWS {
@@ -79,10 +80,10 @@ pub(crate) fn arm(file: &Path) -> Result<(Watched, Duration), Errno> {
 fn arm_window(file: &Path, window: Duration) -> Result<Watched, Errno> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = rustix::fs::open(file, flags, Mode::empty())?;
-    // The kernel takes the last byte for the end of the string.
+    // The kernel overwrites the last byte with the end of the string.
     let trigger = format!(
         "some {} {}\0",
-        (window / SHARE).as_micros(),
+        (window / THRESHOLD_DIVISOR).as_micros(),
         window.as_micros()
     );
     rustix::io::write(&fd, trigger.as_bytes())?;
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_lines_are_read() {
+    fn parse_reads_some_and_full_lines() {
         let text = "\
 some avg10=12.50 avg60=1.05 avg300=0.29 total=7443929
 full avg10=3.00 avg60=0.85 avg300=0.23 total=5546570
@@ -107,7 +108,7 @@ full avg10=3.00 avg60=0.85 avg300=0.23 total=5546570
     }
 
     #[test]
-    fn one_line_will_do_and_less_is_nothing() {
+    fn parse_without_some_line_is_none() {
         let some = "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n";
         let stalls = Stalls::parse(some).unwrap();
         assert_eq!(stalls.some.total, Duration::from_micros(5));
@@ -128,7 +129,7 @@ full avg10=3.00 avg60=0.85 avg300=0.23 total=5546570
     }
 
     #[test]
-    fn reads_this_machine() {
+    fn read_on_this_machine_is_consistent() {
         let Some(before) = Stalls::read(Path::new(SYSTEM)) else {
             return;
         };
@@ -139,7 +140,7 @@ full avg10=3.00 avg60=0.85 avg300=0.23 total=5546570
     }
 
     #[test]
-    fn what_takes_no_triggers_says_so() {
+    fn arm_on_file_without_triggers_is_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(arm(&file.path().join("x")).err(), Some(Errno::NOTDIR));
         assert!(arm(Path::new("/proc/self/stat")).is_err());

@@ -1,26 +1,26 @@
-//! System calls by instruction, for code that runs without a libc of its own.
+//! System calls by instruction, for code that cannot use a libc.
 //!
-//! A task that shares memory with the program but is not one of its threads
-//! has no `errno`, no thread pointer and no lock of its own: whatever a libc
-//! keeps for the calling thread would be some other thread's. (rustix can be
-//! built on libc by a feature that any crate of the program may turn on.)
+//! A task that shares memory with the program but is not one of its threads has
+//! no `errno`, no thread pointer and no lock of its own: whatever a libc keeps
+//! for the calling thread would belong to another thread. (rustix can be built
+//! on libc by a feature that any crate of the program may turn on.)
 
 use std::ffi::c_long;
 
 use rustix::io::Errno;
 
-/// Makes a system call, and answers what the kernel does: an error is
-/// `-errno`, ENOSYS on a processor that this module does not know. Touches no
-/// memory but what the call itself does.
+/// Makes a system call and returns the kernel's raw result: an error is
+/// `-errno`, and ENOSYS on a processor that this module does not support.
+/// Touches no memory but what the call itself does.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must satisfy the contract of the system call.
 pub(super) unsafe fn syscall(number: c_long, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;
     let answer: isize;
-    // SAFETY: this is how Linux takes system calls on this processor; what the
-    // call does is the caller's matter.
+    // SAFETY: this is Linux's system call convention on this processor; the
+    // caller answers for the effects of the call.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
@@ -31,7 +31,8 @@ pub(super) unsafe fn syscall(number: c_long, arguments: [usize; 6]) -> isize {
             options(nostack),
         );
     }
-    // SAFETY: as above.
+    // SAFETY: this is Linux's system call convention on this processor; the
+    // caller answers for the effects of the call.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         std::arch::asm!(
@@ -50,9 +51,9 @@ pub(super) unsafe fn syscall(number: c_long, arguments: [usize; 6]) -> isize {
     answer
 }
 
-/// Makes a task with `clone(2)` that runs `entry` on a stack of its own and
+/// Creates a task with `clone(2)` that runs `entry` on a stack of its own and
 /// with the caller's thread pointer. Returns its id; ENOSYS on a processor that
-/// this module does not know.
+/// this module does not support.
 ///
 /// # Safety
 ///
@@ -71,9 +72,9 @@ pub(super) unsafe fn clone<T>(
     argument: *const T,
 ) -> Result<i32, Errno> {
     let answer: isize;
-    // SAFETY: in the caller's task the instruction changes nothing but the
-    // registers named. The new one goes on behind it with the same registers,
-    // on its own stack, and leaves this code for good.
+    // SAFETY: in the calling task the instruction changes only the registers
+    // named. The new task continues after it with the same registers, on its
+    // own stack, and never returns from `entry`.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
@@ -98,7 +99,8 @@ pub(super) unsafe fn clone<T>(
             options(nostack),
         );
     }
-    // SAFETY: as above.
+    // SAFETY: as for x86-64: only the registers named change in the calling
+    // task, and the new one never returns from `entry`.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         std::arch::asm!(
@@ -137,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_what_the_kernel_does() {
+    fn syscall_returns_raw_result_of_kernel() {
         // SAFETY: neither call touches memory.
         let (pid, closed) = unsafe {
             (

@@ -1,69 +1,77 @@
-//! Addresses kept free for mappings to come, and whose they are once the kernel
-//! has refused to put one there.
+//! Reserved addresses for later mappings, and how to tell whose they are after
+//! the kernel has refused to map there.
+//!
+//! `mmap` with MAP_FIXED and `mremap` with MREMAP_FIXED unmap the target
+//! *before* they find that they cannot map anything there (all kernels, 6.18
+//! included, though not for every reason). The target is then a hole, and the
+//! next `mmap` of any thread may land in it: to unmap the reservation as a
+//! whole would unmap another thread's memory. After such a refusal,
+//! [`Reservation::map_failed`] reserves the target again if it is free. If it
+//! is not, the reservation checks whether target and a reserved page beside it
+//! are still one mapping, which says that the kernel never unmapped it.
+//! (Reservations are MADV_DONTFORK, so that mappings of other threads do not
+//! merge with them.) In doubt the target is left alone: that leaks addresses,
+//! not memory.
 
 use rustix::io::Errno;
 
-use super::advise::{Harmless, advise};
+use super::advise::{Advice, advise};
 use super::{map, vma};
 use crate::PageRange;
 
-/// Addresses that nobody else uses.
-///
-/// `mmap` with MAP_FIXED and `mremap` with MREMAP_FIXED unmap what is at the
-/// target *before* they find that they cannot put anything there (all kernels,
-/// 6.18 included, if not for each reason). The target is a hole then, and the
-/// next `mmap` of any thread may lie in it: to unmap the reservation as a whole
-/// would unmap another's memory. [`Reservation::refused`] finds out.
+/// Reserved addresses: an inaccessible mapping that only its owner maps over.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     range: PageRange,
-    /// Parts that are, or may be, another's by now, in order.
-    others: Vec<PageRange>,
+    /// Parts that another thread has mapped, or may have, in order.
+    foreign: Vec<PageRange>,
 }
 
 impl Reservation {
-    /// Reserves addresses: nothing can be read or written there, and no memory is
-    /// charged for them. Says which call was refused.
+    /// Reserves addresses with an inaccessible mapping, for which the kernel
+    /// charges no memory. On failure, returns the call that the kernel refused.
     pub(crate) fn new(len: usize) -> Result<Self, (&'static str, Errno)> {
         let range = map::reserve(len).map_err(|errno| ("mmap", errno))?;
         let reservation = Self {
             range,
-            others: Vec::new(),
+            foreign: Vec::new(),
         };
-        // What others map beside it does not look the same, and so never becomes
-        // one mapping with it.
-        match advise(range, Harmless::DontFork) {
+        // This distinguishes the reservation from adjacent mappings of other
+        // threads, so the kernel never merges them.
+        match advise(range, Advice::DontFork) {
             Ok(()) => Ok(reservation),
             Err(errno) => {
-                // SAFETY: reserved above; nobody knows of it.
+                // SAFETY: reserved above, and no other code knows the
+                // addresses.
                 unsafe { reservation.unmap() };
                 Err(("madvise(MADV_DONTFORK)", errno))
             }
         }
     }
 
-    /// All of it, whosever parts of it are.
+    /// Returns all of it, including parts that another thread may have mapped.
     pub(crate) fn range(&self) -> PageRange {
         self.range
     }
 
-    /// Call it when the kernel has refused to map over, or to move to, a part of
-    /// the reservation that is not all of it.
-    pub(crate) fn refused(&mut self, part: PageRange) {
+    /// Determines who owns `part`, after the kernel has refused to map over it
+    /// or to move memory there. `part` must not be the whole reservation.
+    pub(crate) fn map_failed(&mut self, part: PageRange) {
         if map::reserve_at(part).is_ok() {
-            // Without the mark it is ours all the same.
-            let _ = advise(part, Harmless::DontFork);
+            // Even if this fails, the addresses are reserved.
+            let _ = advise(part, Advice::DontFork);
         } else if !self.is_still_reserved(part) {
-            self.others.push(part);
+            self.foreign.push(part);
         }
     }
 
-    /// Leaves a part to whoever has mapped something there, or may have.
-    pub(crate) fn give(&mut self, part: PageRange) {
-        self.others.push(part);
+    /// Gives up a part to the mapping that is, or may be, there.
+    pub(crate) fn disown(&mut self, part: PageRange) {
+        self.foreign.push(part);
     }
 
-    /// Whether the part is one mapping with a page of ours beside it: as it was.
+    /// Returns whether the part and a reserved page beside it are still one
+    /// mapping.
     fn is_still_reserved(&self, part: PageRange) -> bool {
         let page = super::page_size();
         let before = PageRange::between(part.start() - page, part.end());
@@ -74,12 +82,13 @@ impl Reservation {
             .any(|both| vma::cover(both).is_ok_and(|vmas| vmas.len() == 1))
     }
 
-    /// The parts of the reservation that are certainly ours, in order.
+    /// Returns the parts of the reservation that are certainly its own, in
+    /// order.
     pub(crate) fn parts(&self) -> impl Iterator<Item = PageRange> {
         let starts =
-            std::iter::once(self.range.start()).chain(self.others.iter().map(|other| other.end()));
+            std::iter::once(self.range.start()).chain(self.foreign.iter().map(|other| other.end()));
         let ends = self
-            .others
+            .foreign
             .iter()
             .map(|other| other.start())
             .chain([self.range.end()]);
@@ -89,15 +98,17 @@ impl Reservation {
             .filter(|part| !part.is_empty())
     }
 
-    /// Gives the addresses up, all that are ours. What cannot be unmapped (no room
-    /// to split a mapping) stays reserved.
+    /// Unmaps all parts that are the reservation's own: `munmap(2)`. A part
+    /// that the kernel cannot unmap (splitting a mapping would exceed
+    /// `vm.max_map_count`) stays reserved.
     ///
     /// # Safety
     ///
-    /// Nothing may use what has been mapped there.
+    /// Nothing may use what is mapped in the reservation's own parts.
     pub(crate) unsafe fn unmap(self) {
         for part in self.parts() {
-            // SAFETY: the caller gives it up; and it is nobody else's.
+            // SAFETY: `parts` returns only the reservation's own parts, and the
+            // caller promises that nothing uses them.
             let _ = unsafe { map::unmap(part) };
         }
     }
@@ -115,57 +126,61 @@ mod tests {
         PageRange::between(start + from * page_size(), start + to * page_size())
     }
 
-    fn room() -> (Reservation, PageRange) {
-        let room = Reservation::new(PAGES * page_size()).unwrap();
-        let range = room.range();
-        (room, range)
+    fn reserved() -> (Reservation, PageRange) {
+        let reservation = Reservation::new(PAGES * page_size()).unwrap();
+        let range = reservation.range();
+        (reservation, range)
     }
 
-    /// What the kernel does before it finds that it has to refuse.
+    /// Unmaps a target, as the kernel does before it refuses.
     fn unmap(range: PageRange) {
         // SAFETY: the test's own addresses.
         unsafe { map::unmap(range) }.unwrap();
     }
 
     #[test]
-    fn what_was_left_alone_is_still_ours() {
-        let (mut room, range) = room();
-        room.refused(pages(range, 3, 7));
-        assert!(room.parts().eq([range]));
+    fn map_failed_on_untouched_part_keeps_it() {
+        let (mut reservation, range) = reserved();
+        reservation.map_failed(pages(range, 3, 7));
+        assert!(reservation.parts().eq([range]));
         // SAFETY: nothing is there.
-        unsafe { room.unmap() };
+        unsafe { reservation.unmap() };
         assert!(vma::cover(range).is_err());
     }
 
     #[test]
-    fn a_hole_that_nobody_has_found_is_ours_again() {
-        let (mut room, range) = room();
+    fn map_failed_on_free_hole_reserves_it_again() {
+        let (mut reservation, range) = reserved();
         for part in [pages(range, 0, 4), pages(range, 9, 16)] {
             unmap(part);
-            room.refused(part);
+            reservation.map_failed(part);
             assert_eq!(vma::cover(range).unwrap().len(), 1);
         }
-        assert!(room.parts().eq([range]));
+        assert!(reservation.parts().eq([range]));
         // SAFETY: nothing is there.
-        unsafe { room.unmap() };
+        unsafe { reservation.unmap() };
     }
 
     #[test]
-    fn what_another_has_mapped_meanwhile_stays() {
-        // Whether or not it can be accessed, all of the hole or a page of it.
+    fn map_failed_on_foreign_mapping_leaves_it() {
+        // All of the hole, or one page of it.
         for (from, to) in [(3, 7), (3, 4), (6, 7), (5, 6)] {
-            let (mut room, range) = room();
+            let (mut reservation, range) = reserved();
             let hole = pages(range, 3, 7);
             unmap(hole);
-            let others = pages(range, from, to);
-            map::reserve_at(others).unwrap();
-            room.refused(hole);
-            assert!(room.parts().eq([pages(range, 0, 3), pages(range, 7, 16)]));
-            // SAFETY: nothing of ours is there.
-            unsafe { room.unmap() };
+            let foreign = pages(range, from, to);
+            map::reserve_at(foreign).unwrap();
+            reservation.map_failed(hole);
+            assert!(
+                reservation
+                    .parts()
+                    .eq([pages(range, 0, 3), pages(range, 7, 16)])
+            );
+            // SAFETY: nothing uses the reservation.
+            unsafe { reservation.unmap() };
             assert_eq!(vma::within(range).unwrap().len(), 1);
-            assert_eq!(vma::cover(others).unwrap()[0].range, others);
-            unmap(others);
+            assert_eq!(vma::cover(foreign).unwrap()[0].range, foreign);
+            unmap(foreign);
         }
     }
 }

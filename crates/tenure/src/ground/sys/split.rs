@@ -1,89 +1,91 @@
-//! A part of one of the kernel's mappings as a mapping of its own, for a moment.
+//! Temporary splitting of a kernel mapping (VMA).
 //!
-//! smaps has figures for whole mappings only, and the kernel makes one of
-//! neighbours that are alike. Advice that a part be left out of core dumps
-//! (`MADV_DONTDUMP`) sets it apart, in 9 µs there and back (Linux 6.18), and
-//! changes nothing about how its pages are treated. (A name for it,
-//! `PR_SET_VMA_ANON_NAME`, many kernels do not know, and files cannot have one.)
+//! smaps has figures for whole mappings only, and the kernel merges adjacent
+//! mappings that are alike. Excluding a part from core dumps (`MADV_DONTDUMP`)
+//! splits it off, in 9 µs there and back (Linux 6.18), and changes nothing
+//! about how its pages are treated. (A name for it, `PR_SET_VMA_ANON_NAME`, is
+//! unknown to many kernels, and files cannot have one.)
 
-use std::sync::{MutexGuard, OnceLock};
+use std::sync::MutexGuard;
+use std::sync::atomic::AtomicBool;
 
 use rustix::io::Errno;
 
-use super::advise::{Harmless, advise};
-use super::fork::{ForkMutex, at_fork};
+use super::advise::{Advice, advise};
+use super::fork::{ForkMutex, at_fork_once};
 use crate::PageRange;
 
-static APART: ForkMutex<()> = ForkMutex::new(());
+static SPLIT: ForkMutex<()> = ForkMutex::new(());
 
-/// The right to set parts apart, which one thread has at a time: two would take
-/// each other's parts for memory that is never dumped, and a child forked
-/// meanwhile would keep them apart.
-pub(crate) struct Alone(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+/// The lock that a thread holds while it splits mappings. Two threads would
+/// take each other's parts for memory that is never dumped, and a child forked
+/// concurrently would keep the parts split.
+pub(crate) struct SplitLock(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
-impl Alone {
-    /// Waits for it.
-    pub(crate) fn wait() -> Result<Self, Errno> {
-        keep_children_out()?;
-        Ok(Self(APART.lock()))
+impl SplitLock {
+    /// Waits for the lock.
+    pub(crate) fn acquire() -> Result<Self, Errno> {
+        register_fork_handlers()?;
+        Ok(Self(SPLIT.lock()))
     }
 
-    /// Has each of the parts be a mapping of its own while `look` looks, and
-    /// then be as it was.
+    /// Calls `read` while each of the parts is a mapping of its own, then
+    /// merges them again.
     ///
-    /// Every part must lie in one mapping that is dumped and that
-    /// [`Harmless::DoDump`] is allowed for. It should not cut a huge page: that
-    /// one would be mapped in small pieces from then on.
+    /// Every part must lie in one mapping that is dumped and that allows
+    /// [`Advice::DoDump`]. It should not cut a huge page, which would be mapped
+    /// in small pages from then on.
     ///
-    /// If the process crashes meanwhile, its core dump lacks the parts.
+    /// If the process crashes during the call, its core dump lacks the parts.
     ///
     /// # Errors
     ///
-    /// The kernel's, if a part cannot be set apart (ENOMEM: no room for further
-    /// mappings). Then `look` has not been called.
-    pub(crate) fn apart<T>(
+    /// The kernel's, if a part cannot be split off (ENOMEM:
+    /// `vm.max_map_count`). Then `read` has not been called.
+    pub(crate) fn with_split<T>(
         &self,
         parts: &[PageRange],
-        look: impl FnOnce() -> T,
+        read: impl FnOnce() -> T,
     ) -> Result<T, Errno> {
         let mut marked = Marked(Vec::with_capacity(parts.len()));
         for &part in parts {
-            // First, for of a part that is unmapped meanwhile some may be marked.
+            // Recorded first: if another thread unmaps a part of it, the call
+            // marks the rest and fails.
             marked.0.push(part);
-            advise(part, Harmless::DontDump)?;
+            advise(part, Advice::DontDump)?;
         }
-        Ok(look())
+        Ok(read())
     }
 }
 
-/// What is to be dumped again.
+/// The ranges to be dumped again.
 struct Marked(Vec<PageRange>);
 
 impl Drop for Marked {
     fn drop(&mut self) {
         for &part in &self.0 {
-            // Where another thread has unmapped it there is nothing to undo.
-            let _ = advise(part, Harmless::DoDump);
+            // If another thread has unmapped it, there is nothing to undo.
+            let _ = advise(part, Advice::DoDump);
         }
     }
 }
 
-/// Makes what setting parts apart needs, if that has not been done.
+/// Registers the fork handlers, unless that has been done.
 pub(crate) fn prepare() {
-    let _ = keep_children_out();
+    let _ = register_fork_handlers();
 }
 
-fn keep_children_out() -> Result<(), Errno> {
+fn register_fork_handlers() -> Result<(), Errno> {
     unsafe extern "C" fn prepare() {
-        APART.hold();
+        SPLIT.hold();
     }
     unsafe extern "C" fn after() {
-        // SAFETY: `prepare` has run in this thread, or in the thread that this
-        // is a copy of.
-        unsafe { APART.let_go(|()| ()) };
+        // SAFETY: `prepare` has run in this thread, or in the parent's thread
+        // that it is a copy of.
+        unsafe { SPLIT.let_go(|()| ()) };
     }
-    static REGISTERED: OnceLock<Result<(), Errno>> = OnceLock::new();
-    *REGISTERED.get_or_init(|| at_fork(prepare, after, after))
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    at_fork_once(&IS_REGISTERED, prepare, after, after)
 }
 
 #[cfg(test)]
@@ -93,19 +95,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_a_mapping_for_as_long_as_one_looks() {
+    fn with_split_makes_part_a_mapping_during_read() {
         let page = page_size();
         let range = map::map(Backing::Anonymous, 8 * page, false, true).unwrap();
         let part = PageRange::between(range.start() + 2 * page, range.start() + 5 * page);
         let count = || vma::within(range).unwrap().len();
         assert_eq!(count(), 1);
-        let alone = Alone::wait().unwrap();
-        assert_eq!(alone.apart(&[part], count), Ok(3));
+        let lock = SplitLock::acquire().unwrap();
+        assert_eq!(lock.with_split(&[part], count), Ok(3));
         assert_eq!(count(), 1);
         // SAFETY: mapped above and used by nobody else.
         unsafe { map::unmap(range) }.unwrap();
         // The lowest page is never mapped.
         let never = PageRange::between(page, 2 * page);
-        assert_eq!(alone.apart(&[never], count), Err(Errno::NOMEM));
+        assert_eq!(lock.with_split(&[never], count), Err(Errno::NOMEM));
     }
 }

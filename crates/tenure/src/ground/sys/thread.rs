@@ -1,9 +1,9 @@
-//! Threads of tenure's own, started with pthread_create.
+//! tenure's own threads, started with pthread_create.
 //!
-//! The standard library keeps a list of its threads' stacks under a mutex, which a
-//! child has taken for ever if another thread was starting or ending in the moment of
-//! the fork: no thread of the standard library starts there again, and whoever starts
-//! one waits. The C library has whole locks in a child.
+//! The standard library keeps a list of its threads' stacks under a mutex. A
+//! child inherits that mutex locked if another thread was starting or ending at
+//! the moment of the fork: then every start of a standard library thread in the
+//! child waits for ever. The C library resets its own locks in a child.
 
 use std::any::Any;
 use std::ffi::{CStr, c_void};
@@ -14,15 +14,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Errno;
-use super::process::step_behind;
+use super::process::set_batch_scheduling;
 
-/// As much as threads of the standard library have.
+/// The stack size of a thread, as large as in the standard library.
 const STACK_BYTES: usize = 2 << 20;
 
-/// What a thread has come to: an answer, or the panic it ended with.
-pub(crate) type Answer<T> = Result<T, Box<dyn Any + Send>>;
+/// The outcome of a thread: its value, or the panic that ended it.
+pub(crate) type ThreadResult<T> = Result<T, Box<dyn Any + Send>>;
 
-/// A thread that was started. Dropping it lets it run on alone.
+/// A running thread. Dropping the value detaches it.
 #[derive(Debug)]
 pub(crate) struct Thread<T> {
     id: libc::pthread_t,
@@ -33,11 +33,11 @@ pub(crate) struct Thread<T> {
 #[derive(Debug)]
 struct Shared<T> {
     is_finished: AtomicBool,
-    answer: Mutex<Option<Answer<T>>>,
+    answer: Mutex<Option<ThreadResult<T>>>,
 }
 
 impl<T: Send + 'static> Thread<T> {
-    /// Starts a thread; no signal of the program is delivered to it.
+    /// Starts a thread (`pthread_create(3)`) with all signals blocked.
     pub(crate) fn start(
         name: &'static CStr,
         body: impl FnOnce() -> T + Send + 'static,
@@ -46,13 +46,13 @@ impl<T: Send + 'static> Thread<T> {
             is_finished: AtomicBool::new(false),
             answer: Mutex::new(None),
         });
-        let of_thread = Arc::clone(&shared);
+        let for_thread = Arc::clone(&shared);
         let id = start(Box::new(move || {
-            // It can be told by in a debugger and in /proc; nothing depends on it.
+            // The name is for debuggers and /proc; nothing depends on it.
             let _ = rustix::thread::set_name(name);
             let answer = catch_unwind(AssertUnwindSafe(body));
-            *of_thread.lock() = Some(answer);
-            of_thread.is_finished.store(true, Ordering::Release);
+            *for_thread.lock() = Some(answer);
+            for_thread.is_finished.store(true, Ordering::Release);
         }))?;
         Ok(Self {
             id,
@@ -61,34 +61,36 @@ impl<T: Send + 'static> Thread<T> {
         })
     }
 
-    /// Starts a thread for work in the background: it steps behind other threads.
-    pub(crate) fn start_quiet(
+    /// Starts a thread for background work, with SCHED_BATCH so that it does
+    /// not preempt other threads.
+    pub(crate) fn start_background(
         name: &'static CStr,
         body: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Self, Errno> {
         Self::start(name, move || {
-            step_behind(true);
+            set_batch_scheduling(true);
             body()
         })
     }
 
-    /// Whether it has its answer.
+    /// Returns whether the thread has its result.
     pub(crate) fn is_finished(&self) -> bool {
         self.shared.is_finished.load(Ordering::Acquire)
     }
 
-    /// Waits for its end.
-    pub(crate) fn join(mut self) -> Answer<T> {
+    /// Waits until the thread ends, and returns its result.
+    pub(crate) fn join(mut self) -> ThreadResult<T> {
         self.is_joined = true;
-        // SAFETY: the thread was started joinable, and is joined once: `self` goes.
+        // SAFETY: the thread was started joinable, and this is the only join,
+        // because it consumes `self`.
         unsafe { libc::pthread_join(self.id, ptr::null_mut()) };
         let answer = self.shared.lock().take();
-        answer.unwrap_or_else(|| Err(Box::new("the thread has ended without an answer")))
+        answer.unwrap_or_else(|| Err(Box::new("the thread ended without a result")))
     }
 }
 
 impl<T> Shared<T> {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Answer<T>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<ThreadResult<T>>> {
         self.answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,54 +98,58 @@ impl<T> Shared<T> {
 impl<T> Drop for Thread<T> {
     fn drop(&mut self) {
         if !self.is_joined {
-            // SAFETY: the thread was started joinable, and nobody joins it any more.
+            // SAFETY: the thread was started joinable, and cannot be joined any
+            // more, because `self` is dropped.
             unsafe { libc::pthread_detach(self.id) };
         }
     }
 }
 
-/// Threads that share what `beside` was given.
-pub(crate) struct Others {
+/// The threads that [`with_workers`] started.
+pub(crate) struct Workers {
     threads: Vec<Thread<()>>,
     running: Arc<Running>,
 }
 
-impl Others {
-    /// When this becomes true the thread that called `beside` is unparked.
+impl Workers {
+    /// Returns whether all of them have ended. When the last one ends it
+    /// unparks the caller of `with_workers`.
     pub(crate) fn are_finished(&self) -> bool {
         self.running.count.load(Ordering::Acquire) == 0
     }
 
-    /// Waits for all, then goes on with a panic that one has ended with.
+    /// Waits until all have ended; returns the panic of one, if any.
     fn join(&mut self) -> Option<Box<dyn Any + Send>> {
         let answers = self.threads.drain(..).map(Thread::join);
         answers.fold(None, |panic, answer| panic.or(answer.err()))
     }
 }
 
-impl Drop for Others {
-    /// Also while `own` unwinds.
+impl Drop for Workers {
+    /// Joins the threads, also while `own` unwinds.
     fn drop(&mut self) {
         self.join();
     }
 }
 
-/// Runs `work` for each index on a thread of its own, as far as threads can be had,
-/// and `own`, once they exist, on this one. Returns when all have ended.
-pub(crate) fn beside<T>(
+/// Runs `work` for each index on a thread of its own, as far as threads can be
+/// created, and `own`, once they exist, on the calling thread. Returns when all
+/// have ended.
+pub(crate) fn with_workers<T>(
     name: &'static CStr,
     indices: std::ops::Range<usize>,
     work: &(dyn Fn(usize) + Sync),
-    own: impl FnOnce(&Others) -> T,
+    own: impl FnOnce(&Workers) -> T,
 ) -> T {
-    // SAFETY: only the lifetime changes. The threads that use it are joined before
-    // this function returns or unwinds: `others` is a local variable, and dropped.
+    // SAFETY: this extends the lifetime only. The threads that use it are
+    // joined before this function returns or unwinds, because `workers` is a
+    // local variable that joins them when dropped.
     let work: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(work) };
     let running = Arc::new(Running {
         count: AtomicUsize::new(0),
         caller: std::thread::current(),
     });
-    let mut others = Others {
+    let mut workers = Workers {
         threads: Vec::with_capacity(indices.len()),
         running: Arc::clone(&running),
     };
@@ -153,22 +159,23 @@ pub(crate) fn beside<T>(
             let _ends = ends;
             work(index);
         };
-        others.threads.extend(Thread::start(name, body).ok());
+        workers.threads.extend(Thread::start(name, body).ok());
     }
-    let answer = own(&others);
-    if let Some(panic) = others.join() {
+    let answer = own(&workers);
+    if let Some(panic) = workers.join() {
         resume_unwind(panic);
     }
     answer
 }
 
-/// The threads that have not ended yet, and who waits for them.
+/// The number of threads that have not ended yet, and the thread that waits for
+/// them.
 struct Running {
     count: AtomicUsize,
     caller: std::thread::Thread,
 }
 
-/// Counts a thread that runs until it is dropped.
+/// Counts one thread as running until it is dropped.
 struct Ends(Arc<Running>);
 
 impl Ends {
@@ -193,8 +200,9 @@ fn start(body: Body) -> Result<libc::pthread_t, Errno> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut id = MaybeUninit::<libc::pthread_t>::uninit();
     let failure = with_signals_blocked(|| {
-        // SAFETY: the attributes are made before they are used, and unmade after;
-        // `run` takes the argument over if and only if the thread was made.
+        // SAFETY: the attributes are initialized before their use and destroyed
+        // after it; `run` takes ownership of the argument if and only if the
+        // thread was created.
         unsafe {
             libc::pthread_attr_init(attributes.as_mut_ptr());
             libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES);
@@ -204,34 +212,35 @@ fn start(body: Body) -> Result<libc::pthread_t, Errno> {
         }
     });
     if failure == 0 {
-        // SAFETY: pthread_create has written it.
+        // SAFETY: pthread_create succeeded, so it has written the id.
         return Ok(unsafe { id.assume_init() });
     }
-    // SAFETY: it comes from Box::into_raw above, and there is no thread that has it.
+    // SAFETY: the pointer comes from Box::into_raw above, and no thread was
+    // created that would own it.
     drop(unsafe { Box::from_raw(argument.cast::<Body>()) });
     Err(Errno::from_raw_os_error(failure))
 }
 
 extern "C" fn run(argument: *mut c_void) -> *mut c_void {
-    // SAFETY: `start` has handed over what Box::into_raw gave it, once.
+    // SAFETY: `start` passes a pointer from Box::into_raw, to this one call.
     let body = unsafe { Box::from_raw(argument.cast::<Body>()) };
     body();
     ptr::null_mut()
 }
 
-/// Does what `start` does, with all signals blocked: a thread that it starts
-/// inherits that, and the program's signals go to the program's own threads.
+/// Calls `start` with all signals blocked: a thread that it creates inherits
+/// the mask, so that the program's signals go to the program's own threads.
 pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset writes the set that pthread_sigmask then reads; the
-    // old mask goes to storage of our own.
+    // SAFETY: sigfillset initializes the set that pthread_sigmask reads;
+    // pthread_sigmask writes the old mask to `before`.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
     let started = start();
-    // SAFETY: the call above has written `before`.
+    // SAFETY: pthread_sigmask has written `before` above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
     started
 }
@@ -242,7 +251,8 @@ mod tests {
 
     use super::*;
 
-    /// Panics without a message on standard error, which would look like a failure.
+    /// Panics without a message on standard error, which would look like a test
+    /// failure.
     fn panic_quietly() -> ! {
         resume_unwind(Box::new("as the test wants"))
     }
@@ -252,9 +262,9 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_answers_and_blocks_every_signal() {
-        let look = || (of_this_thread("comm"), of_this_thread("status"));
-        let thread = Thread::start_quiet(c"tenure-test", look).unwrap();
+    fn thread_returns_value_and_blocks_all_signals() {
+        let describe = || (of_this_thread("comm"), of_this_thread("status"));
+        let thread = Thread::start_background(c"tenure-test", describe).unwrap();
         let (name, status) = thread.join().unwrap();
         assert_eq!(name, "tenure-test\n");
         let mut lines = status.lines();
@@ -266,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_told_to_who_joins() {
+    fn thread_panic_is_returned_by_join() {
         let thread = Thread::start(c"tenure-test", || panic_quietly()).unwrap();
         let panic = thread.join().unwrap_err();
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"as the test wants"));
     }
 
     #[test]
-    fn a_dropped_thread_runs_on() {
+    fn thread_dropped_runs_on() {
         let (send, receive) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
         drop(Thread::start(c"tenure-test", move || {
@@ -285,20 +295,20 @@ mod tests {
     }
 
     #[test]
-    fn all_work_is_done_when_beside_returns() {
+    fn with_workers_returns_after_all_work() {
         let done: Vec<_> = (0..4).map(|_| AtomicUsize::new(0)).collect();
         let work = |index: usize| {
             std::thread::sleep(std::time::Duration::from_millis(20));
             done[index].fetch_add(1, Ordering::Relaxed);
         };
-        let finished_early = beside(c"tenure-test", 1..4, &work, Others::are_finished);
+        let finished_early = with_workers(c"tenure-test", 1..4, &work, Workers::are_finished);
         assert!(!finished_early);
         let done: Vec<_> = done.into_iter().map(AtomicUsize::into_inner).collect();
         assert_eq!(done, [0, 1, 1, 1]);
     }
 
     #[test]
-    fn a_panic_of_one_waits_for_the_others() {
+    fn with_workers_waits_for_all_after_a_panic() {
         let done = AtomicUsize::new(0);
         let work = |index: usize| {
             if index == 0 {
@@ -307,10 +317,10 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(20));
             done.fetch_add(1, Ordering::Relaxed);
         };
-        let all = || beside(c"tenure-test", 0..3, &work, |_| ());
+        let all = || with_workers(c"tenure-test", 0..3, &work, |_| ());
         assert!(catch_unwind(AssertUnwindSafe(all)).is_err());
         assert_eq!(done.load(Ordering::Relaxed), 2);
-        let own = || beside(c"tenure-test", 1..3, &work, |_| panic_quietly());
+        let own = || with_workers(c"tenure-test", 1..3, &work, |_| panic_quietly());
         assert!(catch_unwind(AssertUnwindSafe(own)).is_err());
         assert_eq!(done.load(Ordering::Relaxed), 4);
     }

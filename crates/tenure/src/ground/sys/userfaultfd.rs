@@ -1,5 +1,5 @@
-//! `userfaultfd(2)` in SIGBUS mode: an access to a page that is not there
-//! becomes a bus error instead of a page of zeros.
+//! `userfaultfd(2)` in SIGBUS mode: access to a missing page is SIGBUS instead
+//! of mapping the zero page.
 
 use std::os::fd::OwnedFd;
 
@@ -26,20 +26,20 @@ const CONTINUE: Opcode = opcode::read_write::<uffdio_continue>(MAGIC, 7);
 /// An open userfaultfd in SIGBUS mode, for faults from user mode only (which
 /// needs no privilege, Linux 5.11).
 ///
-/// It belongs to the address space that opened it: a child of `fork` needs one
-/// of its own, and nothing registered here is protected there.
+/// It belongs to the address space that opened it: a child of `fork` needs its
+/// own, and is not protected by any registration made here.
 #[derive(Debug)]
 pub(crate) struct Userfaultfd {
     fd: OwnedFd,
     /// Device and inode of the descriptor when it was opened.
     identity: (u64, u64),
-    /// What the kernel can do with it, `UFFD_FEATURE_*`.
+    /// The kernel's feature set, `UFFD_FEATURE_*`.
     features: u64,
 }
 
 impl Userfaultfd {
     /// Opens one by the system call, or by `/dev/userfaultfd` (Linux 6.1) where
-    /// the call is refused, as in many containers.
+    /// the call is denied, as in many containers.
     pub(crate) fn open() -> Result<Self, Errno> {
         Self::from_call().or_else(|errno| Self::from_device().map_err(|_| errno))
     }
@@ -48,7 +48,7 @@ impl Userfaultfd {
         let flags =
             UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(UFFD_USER_MODE_ONLY);
         // SAFETY: opening one changes nothing by itself.
-        Self::start(unsafe { rustix::mm::userfaultfd(flags) }?)
+        Self::enable(unsafe { rustix::mm::userfaultfd(flags) }?)
     }
 
     fn from_device() -> Result<Self, Errno> {
@@ -59,13 +59,13 @@ impl Userfaultfd {
             Mode::empty(),
         )?;
         let flags = (OFlags::CLOEXEC.bits() | UFFD_USER_MODE_ONLY) as usize;
-        // SAFETY: USERFAULTFD_IOC_NEW takes its flags by value and answers a
+        // SAFETY: USERFAULTFD_IOC_NEW takes its flags by value and returns a
         // new descriptor, which nobody else owns.
-        Self::start(unsafe { ioctl(device, NewDescriptor::<NEW>(flags)) }?)
+        Self::enable(unsafe { ioctl(device, NewDescriptor::<NEW>(flags)) }?)
     }
 
-    /// Shakes hands on SIGBUS mode.
-    fn start(fd: OwnedFd) -> Result<Self, Errno> {
+    /// Enables SIGBUS mode: UFFDIO_API.
+    fn enable(fd: OwnedFd) -> Result<Self, Errno> {
         let mut api = uffdio_api {
             api: u64::from(UFFD_API),
             features: u64::from(UFFD_FEATURE_SIGBUS),
@@ -81,33 +81,35 @@ impl Userfaultfd {
         })
     }
 
-    /// Whether the descriptor is still the one that was opened. Programs that
-    /// close what they did not open (daemons do) end every registration.
+    /// Returns whether the descriptor is still the one that was opened. A
+    /// program that closes descriptors that it did not open (daemons do) ends
+    /// every registration.
     ///
-    /// Before Linux 5.12 all descriptors of this family share one inode: there
+    /// Before Linux 5.12 all descriptors of this family share one inode, so
     /// another one of them under the same number passes for this one.
     pub(crate) fn is_open(&self) -> bool {
         identity(&self.fd) == Ok(self.identity)
     }
 
-    /// Drops the value without closing its number, which somebody else has
-    /// closed, and may have in use.
+    /// Drops the value without closing its descriptor, which the program has
+    /// closed, and whose number it may have reused.
     pub(crate) fn forget(self) {
         std::mem::forget(self.fd);
     }
 
-    /// Everything that the kernel's userfaultfd can do, `UFFD_FEATURE_*`.
+    /// Returns the kernel's userfaultfd feature set, `UFFD_FEATURE_*`.
     pub(crate) fn features(&self) -> u64 {
         self.features
     }
 
-    /// Makes every access to a missing page of the range SIGBUS, or EFAULT when
-    /// a system call makes it. Harmless where that is so already.
+    /// Registers the range: UFFDIO_REGISTER. Every access to a missing page is
+    /// then SIGBUS, or EFAULT from a system call. Registering again has no
+    /// effect.
     ///
     /// EBUSY when a part is registered with another userfaultfd.
     pub(crate) fn register(&self, range: PageRange) -> Result<(), Errno> {
         let mut register = uffdio_register {
-            range: wire(range),
+            range: uffdio(range),
             mode: u64::from(UFFDIO_REGISTER_MODE_MISSING),
             ioctls: 0,
         };
@@ -120,10 +122,10 @@ impl Userfaultfd {
         }
     }
 
-    /// Makes missing pages of the range read as zeros again. Parts that are not
-    /// registered are passed over.
+    /// Unregisters the range: UFFDIO_UNREGISTER. Missing pages then read as
+    /// zeros again. Unregistered parts are ignored.
     pub(crate) fn unregister(&self, range: PageRange) -> Result<(), Errno> {
-        let mut range = wire(range);
+        let mut range = uffdio(range);
         // SAFETY: the code belongs to this structure, which outlives the call.
         unsafe {
             ioctl(
@@ -133,14 +135,14 @@ impl Userfaultfd {
         }
     }
 
-    /// Maps the page of zeros wherever a page of the registered range is
-    /// missing; pages that are there stay.
+    /// Maps the zero page wherever a page of the registered range is missing:
+    /// UFFDIO_ZEROPAGE. Other pages stay.
     pub(crate) fn fill_with_zeros(&self, range: PageRange) -> Result<(), Errno> {
         let mut at = range.start();
         let mut end = range.end();
         while at < range.end() {
             let mut zero = uffdio_zeropage {
-                range: wire(PageRange::between(at, end)),
+                range: uffdio(PageRange::between(at, end)),
                 mode: 0,
                 zeropage: 0,
             };
@@ -155,11 +157,11 @@ impl Userfaultfd {
             let filled = usize::try_from(zero.zeropage).unwrap_or(0);
             match answer {
                 Ok(()) => at += filled,
-                // Done in part, or mappings changed meanwhile: go on.
+                // Done in part, or the mappings changed concurrently: continue.
                 Err(Errno::AGAIN) => at += filled,
                 Err(Errno::EXIST) => at += page_size(),
-                // More than one mapping: one page at a time gets past the end of
-                // the first.
+                // The range spans several mappings: a page at a time gets past
+                // the end of the first.
                 Err(Errno::NOENT) if end - at > page_size() => {
                     end = at + page_size();
                     continue;
@@ -171,18 +173,19 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Whether the private anonymous mapping at the page `at` is registered with
-    /// a userfaultfd, this or another. Changes nothing.
+    /// Returns whether the private anonymous mapping at the page `at` is
+    /// registered with a userfaultfd, this or another. Changes nothing.
     ///
-    /// UFFDIO_CONTINUE (Linux 5.13) serves: it answers ENOENT where nothing is
-    /// registered, and EINVAL where something is that it does not work on.
-    /// `None`: older kernels answer EINVAL to everything.
+    /// It uses UFFDIO_CONTINUE (Linux 5.13), which never succeeds on private
+    /// anonymous memory: it returns ENOENT where the memory is not registered,
+    /// and EINVAL where it is. `None` on older kernels, which return EINVAL
+    /// always.
     pub(crate) fn registration(&self, at: usize) -> Option<bool> {
         if self.features & u64::from(UFFD_FEATURE_MINOR_SHMEM) == 0 {
             return None;
         }
-        let mut question = uffdio_continue {
-            range: wire(PageRange::between(at, at + page_size())),
+        let mut request = uffdio_continue {
+            range: uffdio(PageRange::between(at, at + page_size())),
             mode: 0,
             mapped: 0,
         };
@@ -191,7 +194,7 @@ impl Userfaultfd {
         let answer = unsafe {
             ioctl(
                 &self.fd,
-                Updater::<CONTINUE, uffdio_continue>::new(&mut question),
+                Updater::<CONTINUE, uffdio_continue>::new(&mut request),
             )
         };
         Some(answer == Err(Errno::INVAL))
@@ -203,18 +206,18 @@ pub(super) fn identity(fd: &OwnedFd) -> Result<(u64, u64), Errno> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-fn wire(range: PageRange) -> uffdio_range {
+fn uffdio(range: PageRange) -> uffdio_range {
     uffdio_range {
         start: range.start() as u64,
         len: range.len() as u64,
     }
 }
 
-/// An ioctl that takes an integer and answers a new descriptor.
+/// An ioctl that takes an integer and returns a new descriptor.
 struct NewDescriptor<const OPCODE: Opcode>(usize);
 
 // SAFETY: used with USERFAULTFD_IOC_NEW only, which reads its argument as an
-// integer and answers a descriptor that the caller owns.
+// integer and returns a descriptor that the caller owns.
 unsafe impl<const OPCODE: Opcode> rustix::ioctl::Ioctl for NewDescriptor<OPCODE> {
     type Output = OwnedFd;
     const IS_MUTATING: bool = false;
@@ -232,7 +235,8 @@ unsafe impl<const OPCODE: Opcode> rustix::ioctl::Ioctl for NewDescriptor<OPCODE>
         _: *mut std::ffi::c_void,
     ) -> Result<OwnedFd, Errno> {
         use std::os::fd::FromRawFd;
-        // SAFETY: a successful answer is a new descriptor of ours.
+        // SAFETY: a successful call returns a new descriptor, which nobody else
+        // owns.
         Ok(unsafe { OwnedFd::from_raw_fd(answer) })
     }
 }

@@ -1,4 +1,4 @@
-//! What is mapped in a range: PROCMAP_QUERY (Linux 6.11), `/proc/self/maps`
+//! The mappings in a range: PROCMAP_QUERY (Linux 6.11), `/proc/self/maps`
 //! before.
 
 use std::ffi::OsString;
@@ -16,23 +16,23 @@ use super::{maps, page_size};
 use crate::PageRange;
 use crate::ground::error::{Error, MemoryKind, Result};
 
-/// The part of one mapping of the kernel's that lies in the range asked for.
+/// The part of one kernel mapping (VMA) that lies in the requested range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Vma {
     pub(crate) range: PageRange,
     pub(crate) kind: MemoryKind,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
-    /// The size of its pages; for hugetlb memory more than [`page_size`].
+    /// The size of its pages; for hugetlb memory larger than [`page_size`].
     pub(crate) page_bytes: usize,
 }
 
-/// The mappings that cover the range, in order.
+/// Returns the mappings that cover the range, in order.
 ///
 /// # Errors
 ///
 /// [`Error::Hole`] when a part of the range is not mapped; [`Error::System`]
-/// when the kernel does not say what is mapped (no `/proc`).
+/// when the mappings cannot be read (no `/proc`).
 pub(crate) fn cover(range: PageRange) -> Result<Vec<Vma>> {
     let vmas = within(range)?;
     let mut next = range.start();
@@ -55,7 +55,7 @@ fn hole(range: PageRange, start: usize, end: usize) -> Error {
     }
 }
 
-/// The parts of the range that are mapped, in order.
+/// Returns the mapped parts of the range, in order.
 pub(crate) fn within(range: PageRange) -> Result<Vec<Vma>> {
     if range.is_empty() {
         return Ok(Vec::new());
@@ -69,7 +69,7 @@ pub(crate) fn within(range: PageRange) -> Result<Vec<Vma>> {
     })
 }
 
-/// Whether this kernel answers PROCMAP_QUERY.
+/// Checks whether this kernel supports PROCMAP_QUERY.
 pub(super) fn probe_query() -> Result<(), Errno> {
     let here = (&raw const PROBED).expose_provenance();
     query(open_maps()?.as_fd(), here, None).map(drop)
@@ -78,8 +78,8 @@ pub(super) fn probe_query() -> Result<(), Errno> {
 static PROBED: u8 = 0;
 
 fn open_maps() -> Result<OwnedFd, Errno> {
-    // Opened for each question: a kept descriptor would, in a child after
-    // fork, go on describing the parent.
+    // Opened for each query: after fork, a cached descriptor would still
+    // describe the parent.
     rustix::fs::open(
         "/proc/self/maps",
         OFlags::RDONLY | OFlags::CLOEXEC,
@@ -127,29 +127,32 @@ fn query_each(range: PageRange) -> Result<Vec<Vma>, Errno> {
     Ok(vmas)
 }
 
-/// Whether what is mapped at the address is a file that lives in memory alone:
-/// shared anonymous memory, a memfd, System V memory, or a file on tmpfs.
+/// Returns whether the mapping at the address is of a file that lives in memory
+/// only: shared anonymous memory, a memfd, System V memory, or a file on tmpfs.
 pub(crate) fn is_memory_file(at: usize) -> bool {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     let Some(path) = path_at(at) else {
         return false;
     };
     let name = path.as_os_str().as_bytes();
-    let nameless = [&b"/memfd:"[..], b"/dev/zero", b"/SYSV"];
-    if nameless.iter().any(|prefix| name.starts_with(prefix)) {
+    let memory_prefixes = [&b"/memfd:"[..], b"/dev/zero", b"/SYSV"];
+    if memory_prefixes
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+    {
         return true;
     }
     rustix::fs::statfs(&path).is_ok_and(|stat| u64::try_from(stat.f_type) == Ok(TMPFS_MAGIC))
 }
 
-/// Whether what is mapped at the address is shared anonymous memory: pages that
-/// no descriptor and no name leads to.
+/// Returns whether the mapping at the address is shared anonymous memory, whose
+/// pages no descriptor and no name refers to.
 pub(crate) fn is_shared_anonymous(at: usize) -> bool {
     let name = path_at(at).map(PathBuf::into_os_string);
     name.is_some_and(|name| name == "/dev/zero (deleted)")
 }
 
-/// The path of the file that is mapped at the address.
+/// Returns the path of the file that is mapped at the address.
 fn path_at(at: usize) -> Option<PathBuf> {
     if Features::get().procmap_query.is_err() {
         let mut path = None;
@@ -163,16 +166,18 @@ fn path_at(at: usize) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(name)))
 }
 
-/// Whether the private memory at the address is the program's own.
+/// Returns whether the private mapping at the address is the program's own
+/// memory.
 fn is_program_memory_at(maps: impl AsFd, at: usize) -> Result<bool, Errno> {
     let mut name = [0_u8; 128];
     let found = query(maps, at, Some(&mut name))?;
-    // The size counts the NUL byte; none at all means that there is no name.
+    // The size counts the NUL byte; zero means that there is no name.
     let len = (found.vma_name_size as usize).saturating_sub(1);
     Ok(is_program_memory(&name[..len]))
 }
 
-/// Tells the program's private memory from mappings like `[vdso]` by the name.
+/// Tells the program's private memory by its name from the kernel's mappings,
+/// such as `[vdso]`.
 fn is_program_memory(name: &[u8]) -> bool {
     name.is_empty()
         || name == b"[heap]"
@@ -180,11 +185,11 @@ fn is_program_memory(name: &[u8]) -> bool {
         || name.starts_with(b"[anon:")
 }
 
-/// Asks for the mapping that covers `at`, or else the next one above.
+/// Queries the mapping that covers `at`, or else the next one above.
 fn query(maps: impl AsFd, at: usize, name: Option<&mut [u8]>) -> Result<procmap_query, Errno> {
     // linux-raw-sys has no PROCFS_IOCTL_MAGIC ('f') nor the codes made from it.
     const PROCMAP_QUERY: rustix::ioctl::Opcode = opcode::read_write::<procmap_query>(b'f', 17);
-    // SAFETY: all fields are integers, for which zero is a value.
+    // SAFETY: all fields are integers, for which zero is a valid value.
     let mut question: procmap_query = unsafe { std::mem::zeroed() };
     question.size = size_of::<procmap_query>() as u64;
     question.query_flags = procmap_query_flags::PROCMAP_QUERY_COVERING_OR_NEXT_VMA as u64;
@@ -193,8 +198,8 @@ fn query(maps: impl AsFd, at: usize, name: Option<&mut [u8]>) -> Result<procmap_
         question.vma_name_size = name.len() as u32;
         question.vma_name_addr = name.as_mut_ptr().expose_provenance() as u64;
     }
-    // SAFETY: the code belongs to this structure; the kernel writes to it and
-    // at most `vma_name_size` bytes of the name, which outlives the call.
+    // SAFETY: the opcode belongs to this structure; the kernel writes to it and
+    // to at most `vma_name_size` bytes of the name, and both outlive the call.
     unsafe {
         ioctl(
             maps,
@@ -204,9 +209,10 @@ fn query(maps: impl AsFd, at: usize, name: Option<&mut [u8]>) -> Result<procmap_
     Ok(question)
 }
 
-/// The way of kernels before 6.11. Cannot see the page size: hugetlb memory is
-/// told by the name that the kernel gives to its anonymous form, and a hugetlb
-/// file counts as shared or as a private file.
+/// Returns the mapped parts from `/proc/self/maps`, for kernels before 6.11.
+/// The file does not tell the page size: hugetlb memory is recognized by the
+/// name that the kernel gives to its anonymous form, and a hugetlb file counts
+/// as shared or as a private file.
 fn parse_maps(range: PageRange) -> Result<Vec<Vma>> {
     let mut vmas = Vec::new();
     maps::each_within(range, |line| vmas.extend(clip(line, range))).map_err(|errno| {
@@ -244,7 +250,7 @@ mod tests {
     use super::super::map::{self, Backing};
     use super::*;
 
-    fn both_ways(range: PageRange) -> Vec<Vma> {
+    fn query_and_parse(range: PageRange) -> Vec<Vma> {
         let parsed = parse_maps(range).unwrap();
         match query_each(range) {
             Ok(queried) => assert_eq!(queried, parsed),
@@ -254,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_kinds_of_memory() {
+    fn vma_kind_matches_mapping() {
         let page = page_size();
         let fd = map::memfd(2 * page, false).unwrap();
         let file = Backing::File {
@@ -268,25 +274,25 @@ mod tests {
             (file, true, MemoryKind::Shared),
         ] {
             let range = map::map(backing, 2 * page, shared, true).unwrap();
-            let vmas = both_ways(range);
+            let vmas = query_and_parse(range);
             assert_eq!(vmas.len(), 1, "{vmas:?}");
             assert_eq!((vmas[0].range, vmas[0].kind), (range, kind));
             assert!(vmas[0].readable && vmas[0].writable);
             let in_memory = kind != MemoryKind::PrivateAnonymous;
             assert_eq!(is_memory_file(range.start()), in_memory);
-            let nameless = in_memory && matches!(backing, Backing::Anonymous);
-            assert_eq!(is_shared_anonymous(range.start()), nameless);
+            let is_anonymous = in_memory && matches!(backing, Backing::Anonymous);
+            assert_eq!(is_shared_anonymous(range.start()), is_anonymous);
             // SAFETY: mapped above and used by nobody else.
             unsafe { map::unmap(range) }.unwrap();
         }
     }
 
     #[test]
-    fn knows_stack_and_vdso() {
+    fn vma_kind_of_stack_and_vdso_is_told() {
         let local = 0_u8;
         let here = (&raw const local).expose_provenance();
         let page = PageRange::covering(here & !(page_size() - 1), 1).unwrap();
-        assert_eq!(both_ways(page)[0].kind, MemoryKind::PrivateAnonymous);
+        assert_eq!(query_and_parse(page)[0].kind, MemoryKind::PrivateAnonymous);
 
         let mut vdso = None;
         let all = PageRange::between(page_size(), isize::MAX as usize / page_size() * page_size());
@@ -297,13 +303,13 @@ mod tests {
         })
         .unwrap();
         if let Some(range) = vdso {
-            assert_eq!(both_ways(range)[0].kind, MemoryKind::Special);
+            assert_eq!(query_and_parse(range)[0].kind, MemoryKind::Special);
         }
     }
 
     #[test]
-    fn reports_the_first_hole() {
-        // Another test's thread may map memory in the hole: it is tried again.
+    fn cover_with_hole_reports_first_hole() {
+        // Another test's thread may map memory in the hole, so it is retried.
         assert!((0..20).any(|_| hole_is_reported()));
         // The lowest page is never mapped.
         let page = page_size();
@@ -322,7 +328,8 @@ mod tests {
         let is_reported = cover(range) == Err(Error::Hole { range, hole })
             && within(range).is_ok_and(|vmas| vmas.len() == 2);
         for side in sides {
-            // SAFETY: as above; the hole may be somebody else's by now.
+            // SAFETY: as above. The hole is left out, because another thread
+            // may have mapped it by now.
             unsafe { map::unmap(side) }.unwrap();
         }
         is_reported

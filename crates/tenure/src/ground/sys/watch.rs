@@ -1,4 +1,4 @@
-//! Waiting for files of the kernel that report something by `poll(2)`.
+//! Waiting for kernel files that report events by `poll(2)`.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,9 +13,9 @@ use super::userfaultfd::identity;
 
 /// A file that reports events (`POLLPRI`).
 ///
-/// A program may close descriptors that it did not open (daemons do), and the
-/// number may then be another file's: closing looks first whether it is still
-/// this one.
+/// A program may close descriptors that it did not open (daemons do), after
+/// which the number may refer to another file: closing checks first that it is
+/// still this file.
 #[derive(Debug)]
 pub(crate) struct Watched {
     fd: ManuallyDrop<OwnedFd>,
@@ -31,8 +31,8 @@ impl Watched {
         })
     }
 
-    /// Opens a file of the cgroup file system whose contents change. Each event
-    /// is reported until [`Watched::acknowledge`].
+    /// Opens a cgroup file whose contents change. Each event is reported until
+    /// [`Watched::acknowledge`].
     pub(crate) fn open(file: &Path) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let watched = Self::new(rustix::fs::open(file, flags, Mode::empty())?)?;
@@ -40,17 +40,19 @@ impl Watched {
         Ok(watched)
     }
 
-    /// Reads the file, so that what comes from now on is news.
+    /// Reads the file, so that only later events are reported.
     pub(crate) fn acknowledge(&self) {
-        // A trigger has nothing to be read, and is news once only anyway.
+        // A PSI trigger has nothing to read, and reports each event once
+        // anyway.
         let _ = rustix::io::pread(&*self.fd, &mut [0; 64], 0);
     }
 
-    /// Closes it; a system call or two, nothing else.
+    /// Closes the file, in one or two system calls and nothing else.
     pub(crate) fn close(&self) {
         if identity(&self.fd) == Ok(self.identity) {
-            // SAFETY: the number is ours, as we have just seen, and nobody uses
-            // it any more: who calls this drops or forgets the value next.
+            // SAFETY: the check above says that the number is still this
+            // file's, and nobody uses it any more: the caller drops or forgets
+            // the value next.
             unsafe { rustix::io::close(self.fd.as_raw_fd()) };
         }
     }
@@ -62,43 +64,43 @@ impl Drop for Watched {
     }
 }
 
-/// What [`wait`] has met.
+/// The outcome of [`wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Met {
-    /// The time has passed, or nearly so.
-    Nothing,
-    /// A file has something to report.
-    News,
-    /// A file can report nothing any more: what it belongs to is gone, or the
-    /// descriptor is.
-    Gone,
+pub(crate) enum Outcome {
+    /// The timeout expired, or a signal interrupted the call.
+    TimedOut,
+    /// A file reported an event.
+    Event,
+    /// A file can no longer report: its cgroup was removed, or its descriptor
+    /// closed.
+    Closed,
 }
 
-/// Waits until a file reports something, for `most` at most.
-pub(crate) fn wait(files: &[Watched], most: Duration) -> Met {
+/// Waits until a file reports an event: `poll(2)`, for at most `timeout`.
+pub(crate) fn wait(files: &[Watched], timeout: Duration) -> Outcome {
     let mut polled: Vec<PollFd> = files
         .iter()
         .map(|file| PollFd::new(&*file.fd, PollFlags::PRI))
         .collect();
-    let most = Timespec::try_from(most).ok();
-    if rustix::event::poll(&mut polled, most.as_ref()).is_err() {
-        // Interrupted: as good as the time being up.
-        return Met::Nothing;
+    let timeout = Timespec::try_from(timeout).ok();
+    if rustix::event::poll(&mut polled, timeout.as_ref()).is_err() {
+        // Interrupted, which counts as a timeout.
+        return Outcome::TimedOut;
     }
     let any = |flags| polled.iter().any(|file| file.revents().intersects(flags));
-    // Files of a cgroup report an error beside each piece of news.
-    let is_gone = polled.iter().any(|file| {
+    // Cgroup files report an error beside each event.
+    let is_closed = polled.iter().any(|file| {
         let lone_error = PollFlags::ERR | PollFlags::HUP;
         file.revents().intersects(PollFlags::NVAL)
             || file.revents().intersects(lone_error) && !file.revents().contains(PollFlags::PRI)
     });
-    if is_gone {
-        Met::Gone
+    if is_closed {
+        Outcome::Closed
     } else if any(PollFlags::PRI) {
         files.iter().for_each(Watched::acknowledge);
-        Met::News
+        Outcome::Event
     } else {
-        Met::Nothing
+        Outcome::TimedOut
     }
 }
 
@@ -110,37 +112,37 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(20);
 
-    /// Has something to report only when something is mounted, and needs no
-    /// privilege.
+    /// Reports an event only when something is mounted, and needs no privilege.
     fn mounts() -> Watched {
         Watched::open(Path::new("/proc/self/mounts")).unwrap()
     }
 
     #[test]
-    fn nothing_to_report_takes_the_time_given() {
+    fn wait_without_event_times_out() {
         let begin = Instant::now();
-        assert_eq!(wait(&[], SHORT), Met::Nothing);
-        assert_eq!(wait(&[mounts()], SHORT), Met::Nothing);
+        assert_eq!(wait(&[], SHORT), Outcome::TimedOut);
+        assert_eq!(wait(&[mounts()], SHORT), Outcome::TimedOut);
         assert!(begin.elapsed() >= SHORT * 2);
     }
 
     #[test]
-    fn a_file_that_cannot_report_any_more_is_gone() {
+    fn wait_on_broken_pipe_is_closed() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let watched = Watched::new(reader).unwrap();
         drop(writer);
         assert_eq!(
             wait(&[mounts(), watched], Duration::from_secs(60)),
-            Met::Gone
+            Outcome::Closed
         );
     }
 
     #[test]
-    fn the_number_of_another_file_is_left_open() {
+    fn close_of_reused_descriptor_leaves_it_open() {
         let watched = mounts();
         let number = watched.fd.as_raw_fd();
         let other = tempfile::tempfile().unwrap();
-        // SAFETY: the number is the one that is replaced, nobody else's.
+        // SAFETY: the descriptor is replaced by the duplicate, and `watched`
+        // does not close it then.
         let mut taken_over = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
         rustix::io::dup2(&other, &mut taken_over).unwrap();
         drop(watched);

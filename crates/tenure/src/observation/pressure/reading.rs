@@ -1,4 +1,4 @@
-//! What one look at the memory reads.
+//! One reading of the figures that determine the level.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -9,39 +9,39 @@ use crate::ground::error::Result;
 use crate::ground::sys::cgroup::{Events, Groups, Limit, LimitedGroup};
 use crate::ground::sys::process::{self, MachineMemory, Reclaims};
 use crate::ground::sys::psi::{self, Stalls};
-use crate::observation::room::{self, Bounds};
+use crate::observation::headroom::{self, Bounds};
 
-/// The figures of one look.
+/// The figures of one reading.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Reading {
-    /// How long this process's own cgroup has stalled; `None` where it is in
-    /// none, or the kernel does not tell.
+    /// The stalls of this process's own cgroup; `None` where it has none, or
+    /// the kernel does not tell.
     pub(super) own: Option<Stalls>,
-    /// How long the system has.
+    /// The stalls of the system.
     pub(super) system: Option<Stalls>,
     pub(super) machine: Bound,
-    /// The limited cgroups around the process, innermost first.
+    /// The cgroups that limit the process, innermost first.
     pub(super) groups: Vec<Bound>,
 }
 
-/// What bounds the memory of this process: the machine, or a cgroup.
+/// A bound of this process's memory: the machine, or a cgroup with a limit.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Bound {
-    /// The folder of the cgroup; none for the machine.
+    /// The directory of the cgroup; `None` for the machine.
     pub(super) group: Option<PathBuf>,
     pub(super) size_bytes: usize,
-    /// What can be taken before the kernel must kill (or swap): unused, or page
-    /// cache. That may be slow; then stalls show it.
+    /// The memory that can be taken before the kernel must kill (or swap):
+    /// unused, or page cache. Reclaiming that may be slow; then stalls show it.
     pub(super) left_bytes: usize,
-    /// What can be taken besides if nobody has taken back what was freed lazily.
-    pub(super) perhaps_free_bytes: usize,
-    /// What nobody has taken, not even the page cache.
+    /// The further memory that can be taken if no lazily freed page was reused.
+    pub(super) maybe_free_bytes: usize,
+    /// The memory that is unused, even by the page cache.
     pub(super) unused_bytes: usize,
     pub(super) page_cache_bytes: usize,
     pub(super) events: Events,
 }
 
-/// Where a look reads.
+/// The files of a reading.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sources {
     pub(super) pressure_file: Option<PathBuf>,
@@ -50,8 +50,8 @@ pub(super) struct Sources {
 }
 
 impl Reading {
-    /// Looks now. A process may be moved from one group to another, so they are
-    /// looked up each time.
+    /// Takes a reading. It looks the groups up each time, because a process may
+    /// be moved from one to another.
     pub(super) fn now(lazily_free: &mut LazilyFree) -> Result<(Self, Sources, Bounds)> {
         let found = Groups::find();
         let bounds = Bounds::of(&found)?;
@@ -65,7 +65,7 @@ impl Reading {
                 .map(|group| Bound::of_group(group, found.events(group)))
                 .collect(),
         };
-        reading.settle(|| lazily_free.bytes());
+        reading.resolve_lazily_free(|| lazily_free.bytes());
         let sources = Sources {
             pressure_file: pressure_file.filter(|_| reading.own.is_some()),
             event_files: found.event_files(&bounds.groups),
@@ -74,18 +74,18 @@ impl Reading {
         Ok((reading, sources, bounds))
     }
 
-    /// Finds out how much is still lazily free, where the level hangs on it.
-    fn settle(&mut self, lazily_free_bytes: impl FnOnce() -> usize) {
+    /// Reads how much is still lazily free, where the level depends on it.
+    fn resolve_lazily_free(&mut self, lazily_free_bytes: impl FnOnce() -> usize) {
         let level = |bound: &Bound, more| {
-            judge::level_by_room(bound.size_bytes, bound.left_bytes.saturating_add(more))
+            judge::level_by_headroom(bound.size_bytes, bound.left_bytes.saturating_add(more))
         };
-        let hangs_on_it = |bound: &Bound| level(bound, 0) != level(bound, bound.perhaps_free_bytes);
-        if self.groups.iter().any(hangs_on_it) {
+        let depends_on_it = |bound: &Bound| level(bound, 0) != level(bound, bound.maybe_free_bytes);
+        if self.groups.iter().any(depends_on_it) {
             let free_bytes = lazily_free_bytes();
             for bound in &mut self.groups {
-                let more = bound.perhaps_free_bytes.min(free_bytes);
+                let more = bound.maybe_free_bytes.min(free_bytes);
                 bound.left_bytes = bound.left_bytes.saturating_add(more);
-                bound.perhaps_free_bytes = 0;
+                bound.maybe_free_bytes = 0;
             }
         }
     }
@@ -95,25 +95,26 @@ impl Reading {
     }
 }
 
-/// How much of the process's memory is lazily free. The kernel looks at every page
-/// of the process for it, so the answer is remembered for thirty times as long as
+/// How much of the process's memory is lazily free. The kernel walks every page
+/// of the process for it, so the answer is cached for thirty times as long as
 /// it took: that is 3 % of a CPU.
 #[derive(Default)]
 pub(super) struct LazilyFree {
     bytes: usize,
-    good_until: Option<Instant>,
+    valid_until: Option<Instant>,
 }
 
 impl LazilyFree {
-    const REST: u32 = 30;
+    /// The time that an answer is cached, as a multiple of the time that it took.
+    const CACHE_FACTOR: u32 = 30;
 
     fn bytes(&mut self) -> usize {
-        if self.good_until.is_none_or(|end| Instant::now() >= end) {
-            // The time to wait for a CPU does not count.
+        if self.valid_until.is_none_or(|end| Instant::now() >= end) {
+            // CPU time, because waiting for a CPU does not count.
             let before = process::thread_time();
-            self.bytes = room::lazily_free_bytes();
+            self.bytes = headroom::lazily_free_bytes();
             let took = process::thread_time() - before;
-            self.good_until = Some(Instant::now() + took * Self::REST);
+            self.valid_until = Some(Instant::now() + took * Self::CACHE_FACTOR);
         }
         self.bytes
     }
@@ -125,7 +126,7 @@ impl Bound {
             group: None,
             size_bytes: memory.total_bytes,
             left_bytes: memory.available_bytes,
-            perhaps_free_bytes: 0,
+            maybe_free_bytes: 0,
             unused_bytes: memory.free_bytes,
             page_cache_bytes: memory.page_cache_bytes,
             events: Events {
@@ -137,14 +138,14 @@ impl Bound {
 
     fn of_group(group: &LimitedGroup, events: Events) -> Self {
         let unused_bytes = group.limit_bytes.saturating_sub(group.usage_bytes);
-        // What was freed lazily is on the list of inactive files, too.
+        // Lazily freed memory is on the inactive file list, too.
         let listed_bytes = group.inactive_file_bytes + group.active_file_bytes;
         let page_cache_bytes = listed_bytes.min(group.page_cache_bytes);
         Self {
             group: Some(group.path.clone()),
             size_bytes: group.limit_bytes,
             left_bytes: unused_bytes.saturating_add(page_cache_bytes),
-            perhaps_free_bytes: listed_bytes - page_cache_bytes,
+            maybe_free_bytes: listed_bytes - page_cache_bytes,
             unused_bytes,
             page_cache_bytes,
             events,
@@ -159,7 +160,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Of 256 MiB, with so much on the lists of files.
+    /// A group of 256 MiB, with so many MiB on the file lists.
     fn group(usage: usize, inactive: usize, active: usize, page_cache: usize) -> Bound {
         let group = LimitedGroup {
             path: "group".into(),
@@ -173,25 +174,25 @@ mod tests {
     }
 
     fn left_mib(bound: &Bound) -> (usize, usize) {
-        (bound.left_bytes / MIB, bound.perhaps_free_bytes / MIB)
+        (bound.left_bytes / MIB, bound.maybe_free_bytes / MIB)
     }
 
     #[test]
-    fn page_cache_is_left_whether_in_use_or_not() {
+    fn left_bytes_include_listed_page_cache() {
         assert_eq!(left_mib(&group(256, 20, 180, 200)), (200, 0));
-        // Locked page cache is on no such list.
+        // Locked page cache is on neither list.
         assert_eq!(left_mib(&group(256, 20, 30, 200)), (50, 0));
         assert_eq!(left_mib(&group(100, 0, 0, 0)), (156, 0));
-        // The figures are read one after the other.
+        // The kernel updates the figures independently.
         assert_eq!(left_mib(&group(300, 0, 0, 0)), (0, 0));
     }
 
     #[test]
-    fn what_was_freed_lazily_is_perhaps_free() {
+    fn lazily_freed_memory_is_maybe_free() {
         assert_eq!(left_mib(&group(256, 150, 10, 20)), (20, 140));
     }
 
-    fn settled(groups: Vec<Bound>, lazily_free: Option<usize>) -> Vec<(usize, usize)> {
+    fn resolved(groups: Vec<Bound>, lazily_free: Option<usize>) -> Vec<(usize, usize)> {
         let machine = MachineMemory {
             total_bytes: 1 << 40,
             free_bytes: 1 << 39,
@@ -204,42 +205,44 @@ mod tests {
             machine: Bound::of_machine(machine, Reclaims::default()),
             groups,
         };
-        reading.settle(|| lazily_free.expect("not to be asked") * MIB);
+        reading.resolve_lazily_free(|| {
+            lazily_free.expect("a read that the level does not depend on") * MIB
+        });
         reading.groups.iter().map(left_mib).collect()
     }
 
     #[test]
-    fn the_process_is_looked_through_only_if_the_level_hangs_on_it() {
-        // Enough is left anyway, or nothing would change.
-        assert_eq!(settled(vec![group(256, 150, 0, 60)], None), [(60, 90)]);
-        assert_eq!(settled(vec![group(256, 7, 0, 4)], None), [(4, 3)]);
-        let hangs_on_it = || group(256, 150, 0, 2);
-        assert_eq!(settled(vec![hangs_on_it()], Some(100)), [(102, 0)]);
-        // Others' may have been taken back.
-        assert_eq!(settled(vec![hangs_on_it()], Some(0)), [(2, 0)]);
-        assert_eq!(settled(vec![hangs_on_it()], Some(500)), [(150, 0)]);
+    fn lazily_free_bytes_are_read_only_if_level_depends_on_them() {
+        // The level is the same either way.
+        assert_eq!(resolved(vec![group(256, 150, 0, 60)], None), [(60, 90)]);
+        assert_eq!(resolved(vec![group(256, 7, 0, 4)], None), [(4, 3)]);
+        let depends_on_it = || group(256, 150, 0, 2);
+        assert_eq!(resolved(vec![depends_on_it()], Some(100)), [(102, 0)]);
+        // The memory may belong to other processes, which may have reused it.
+        assert_eq!(resolved(vec![depends_on_it()], Some(0)), [(2, 0)]);
+        assert_eq!(resolved(vec![depends_on_it()], Some(500)), [(150, 0)]);
     }
 
     #[test]
-    fn the_answer_is_remembered_as_long_as_it_is_good() {
+    fn lazily_free_bytes_are_cached_until_they_expire() {
         let far = Instant::now() + std::time::Duration::from_secs(60);
-        let mut remembered = LazilyFree {
+        let mut cached = LazilyFree {
             bytes: 1234,
-            good_until: Some(far),
+            valid_until: Some(far),
         };
-        assert_eq!(remembered.bytes(), 1234);
-        remembered.good_until = Some(Instant::now());
-        assert_ne!(remembered.bytes(), 1234);
+        assert_eq!(cached.bytes(), 1234);
+        cached.valid_until = Some(Instant::now());
+        assert_ne!(cached.bytes(), 1234);
     }
 
     #[test]
-    fn reads_this_machine() {
+    fn reading_of_this_machine_is_consistent() {
         let (reading, sources, _) = Reading::now(&mut LazilyFree::default()).unwrap();
         assert_eq!(reading.own.is_some(), sources.pressure_file.is_some());
         for bound in reading.bounds() {
             assert!(bound.left_bytes <= bound.size_bytes, "{bound:?}");
             assert!(bound.unused_bytes <= bound.left_bytes || bound.group.is_none());
         }
-        assert!(judge::level_by_room(reading.machine.size_bytes, 0) == Level::Severe);
+        assert!(judge::level_by_headroom(reading.machine.size_bytes, 0) == Level::Severe);
     }
 }

@@ -1,4 +1,4 @@
-//! Being told when the level changes.
+//! Subscriptions to changes of the level.
 
 use std::cell::Cell;
 use std::fmt;
@@ -10,33 +10,33 @@ use super::{Level, watcher};
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::fork;
 
-/// Has `notify` called at each change of the [level](super::level), until the
-/// value that is returned is dropped.
+/// Calls `notify` at each change of the [level](super::level), until the
+/// returned value is dropped.
 ///
-/// A thread watches (`tenure-pressure`, all signals blocked), one for all
-/// subscriptions, and `notify` runs on it: what takes long keeps the others
-/// waiting. If there is pressure already, the first call comes within half a
-/// second. The thread sleeps until the kernel reports something (PSI triggers,
-/// `memory.events`), looks every five seconds besides, more often where there is
-/// little room or the kernel does not report, and ends a few seconds after the
-/// last subscription.
+/// One thread (`tenure-pressure`, with all signals blocked) serves all
+/// subscriptions, and `notify` runs on it: a slow one delays the others. If
+/// there is pressure already, the first call comes within half a second. The
+/// thread sleeps until the kernel reports an event (PSI triggers,
+/// `memory.events`). It also takes a reading every five seconds, more often
+/// where headroom is low or the kernel reports nothing, and ends a few seconds
+/// after the last subscription.
 ///
-/// If `notify` panics, it is not called again; others are.
+/// If `notify` panics, it is not called again; other subscriptions continue.
 ///
-/// After `fork` the child has no watcher: the subscriptions of its parent do
-/// nothing there, and it may subscribe itself.
+/// After `fork` the child has no watcher: the parent's subscriptions do nothing
+/// there, and the child may subscribe itself.
 ///
 /// # Errors
 ///
-/// [`Error::System`] when `/proc/meminfo` cannot be read, or there is no room
-/// for a thread.
+/// [`Error::System`] when `/proc/meminfo` cannot be read, or no thread can be
+/// created.
 ///
 /// ```
 /// use tenure::pressure::{self, Level};
 ///
 /// let subscription = pressure::subscribe(|level| {
 ///     if level == Level::Severe {
-///         // Drop what can be had again.
+///         // Drop everything that can be computed again.
 ///     }
 /// })?;
 /// # drop(subscription);
@@ -57,25 +57,27 @@ pub fn subscribe(notify: impl FnMut(Level) + Send + 'static) -> Result<Subscript
     })
 }
 
-/// Has the function given to [`subscribe`] called as long as it lives.
+/// A subscription: the function given to [`subscribe`] is called as long as
+/// this value lives.
 ///
-/// Dropping it waits for a call that is running, unless that call drops it.
+/// Dropping it waits for a running call, unless that call drops it.
 #[must_use = "dropping it ends the subscription"]
 pub struct Subscription {
     subscriber: Arc<Subscriber>,
-    /// The process that the watcher is in.
+    /// The fork generation of the process that the watcher runs in.
     generation: usize,
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // A child's copy is none; its mutex may be held for ever.
+        // In a child the copy has no effect, and its mutex may be locked for
+        // ever.
         if fork::generation() != Ok(self.generation) {
             return;
         }
         let entry = watcher::remove(&self.subscriber);
         if !self.subscriber.is_calling() {
-            // Dropped here, after the mutex is given up: it may hold anything.
+            // Dropped after the mutex is unlocked, because it may own anything.
             let notify = self.subscriber.lock().take();
             drop(notify);
         }
@@ -91,32 +93,33 @@ impl fmt::Debug for Subscription {
 
 type Notify = Box<dyn FnMut(Level) + Send>;
 
-/// Who is to be told.
+/// A subscriber, shared with the watcher.
 pub(super) struct Subscriber {
-    /// None when it has ended. Held during a call.
+    /// `None` when the subscription has ended. Locked during a call.
     notify: Mutex<Option<Notify>>,
 }
 
 thread_local! {
-    /// Which subscriber this thread is calling.
+    /// The subscriber that this thread is calling.
     static CALLING: Cell<*const Subscriber> = const { Cell::new(ptr::null()) };
 }
 
 impl Subscriber {
-    /// Returns whether it wants to be told again.
-    pub(super) fn tell(&self, level: Level) -> bool {
+    /// Calls the subscriber's function. Returns whether to call it again.
+    pub(super) fn notify(&self, level: Level) -> bool {
         let mut notify = self.lock();
         let Some(call) = notify.as_mut() else {
             return false;
         };
         CALLING.set(self);
-        // Nobody sees what it left half done: it is not called again.
+        // Unwind safety: it is not called again, so nothing observes a state
+        // that it left half changed.
         let answer = catch_unwind(AssertUnwindSafe(|| call(level)));
         CALLING.set(ptr::null());
         answer.is_ok()
     }
 
-    /// Whether this is the thread, and the moment, of a call.
+    /// Returns whether this thread is in a call of this subscriber.
     fn is_calling(&self) -> bool {
         ptr::eq(CALLING.get(), self)
     }

@@ -1,4 +1,11 @@
-//! How much of a range, or of a process, is in memory, and in what way.
+//! Residency: how much of a range, or of a process, is in memory, and in what
+//! way.
+//!
+//! smaps has figures for whole kernel mappings, and the kernel merges adjacent
+//! mappings that are alike. Where the figures of a part do not follow from
+//! those of the whole, the part is excluded from core dumps for a moment, which
+//! splits it off. This never cuts a huge page, and leaves alone memory that is
+//! never dumped. This CPU's MADV_FREE batch is flushed first.
 
 mod part;
 mod sum;
@@ -6,52 +13,53 @@ mod sum;
 use crate::ground::error::{Error, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
-use crate::ground::sys::smaps::{self, Figures, OfProcess};
+use crate::ground::sys::smaps::{self, Figures, ProcessFigures};
 use crate::ground::sys::{advise, pagemap};
 
 /// How much of a process, or of a range of its addresses, is in memory, and in
-/// what way. Each figure is in bytes.
+/// what way. All figures are in bytes.
 ///
-/// A moment's answer, at the price of a look by the kernel at every page (about
-/// 30 ms for each GiB in pages of 4 KiB).
+/// The answer holds for a moment only, and the kernel walks every page for it
+/// (about 30 ms for each GiB in pages of 4 KiB).
 ///
-/// A figure is `None` where the kernel does not tell it:
-/// `lazily_free_bytes` before Linux 4.12, and four figures of a range that cuts a
-/// mapping of the kernel's which cannot be set apart ([`PageRange::residency`]).
+/// A figure is `None` where the kernel does not tell it: `lazily_free_bytes`
+/// before Linux 4.12, and four figures of a range that cuts a kernel mapping
+/// which cannot be split ([`PageRange::residency`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Residency {
-    /// Addresses that something is mapped at: of a process `VmSize`.
+    /// Mapped addresses: `VmSize` for a process.
     pub mapped_bytes: usize,
-    /// What is in memory (`Rss`), lazily free pages included. Neither the page of
-    /// zeros nor hugetlb memory counts.
+    /// Resident memory (`Rss`), including lazily free pages, without the zero
+    /// page and hugetlb memory.
     pub resident_bytes: usize,
-    /// The same, but of a page that N processes share only an N-th (`Pss`).
+    /// Resident memory in which a page shared by N processes counts an N-th
+    /// (`Pss`).
     pub proportional_bytes: Option<usize>,
-    /// What is in swap, also of shared memory.
+    /// Memory in swap, including shared memory.
     pub swapped_bytes: Option<usize>,
-    /// What is in memory only until the kernel needs it, for it was freed lazily
-    /// and has not been written since (`LazyFree`).
+    /// Memory that was freed lazily and has not been written since, so that it
+    /// is resident only until the kernel needs it (`LazyFree`).
     ///
-    /// Exact but for what each CPU has put off: the kernel marks small pages 31
-    /// at a time, so up to 30 pages freed last on each other CPU are missing
-    /// here. (A look at the own process has this CPU mark its pages first.)
-    /// Pages shared with a child after fork count as well, though the kernel
-    /// gains nothing by taking them from one of the two.
+    /// It is exact except for the batch of each CPU: the kernel marks small
+    /// pages 31 at a time, so up to 30 pages freed last on each other CPU are
+    /// missing here. (A reading of the own process flushes this CPU's batch
+    /// first.) Pages shared with a child after fork count as well, though the
+    /// kernel gains nothing by reclaiming them from one of the two.
     pub lazily_free_bytes: Option<usize>,
-    /// What `RLIMIT_MEMLOCK` is charged with: of a process `VmLck`, of a range
-    /// its locked part, in memory or not. (`Locked` in smaps is another figure:
-    /// the share of what is in memory.)
+    /// Memory charged to `RLIMIT_MEMLOCK`: `VmLck` for a process, the locked
+    /// part for a range, resident or not. (`Locked` in smaps is another figure:
+    /// the share of the resident memory.)
     pub locked_bytes: usize,
-    /// What is mapped in transparent huge pages, of all kinds of memory.
+    /// Memory mapped in transparent huge pages, of all kinds.
     pub huge_page_bytes: Option<usize>,
-    /// hugetlb memory, which counts nowhere else here but in `mapped_bytes`.
+    /// hugetlb memory, which otherwise counts in `mapped_bytes` only.
     pub hugetlb_bytes: usize,
 }
 
 impl Residency {
-    /// Looks at this whole process: `/proc/self/smaps_rollup` (Linux 4.14; the
-    /// sum of smaps before) and `/proc/self/status`.
+    /// Reads the residency of this process: `/proc/self/smaps_rollup` (Linux
+    /// 4.14; the sum of smaps before) and `/proc/self/status`.
     ///
     /// # Errors
     ///
@@ -59,40 +67,42 @@ impl Residency {
     ///
     /// ```
     /// let process = tenure::Residency::of_this_process()?;
-    /// if let Some(honest) = process.resident_without_lazily_free_bytes() {
-    ///     println!("{honest} of {} bytes are really in use", process.resident_bytes);
+    /// if let Some(in_use) = process.resident_without_lazily_free_bytes() {
+    ///     println!("{in_use} of {} bytes are in use", process.resident_bytes);
     /// }
     /// # Ok::<(), tenure::Error>(())
     /// ```
     pub fn of_this_process() -> Result<Self> {
-        advise::finish_batch();
+        advise::flush_lazyfree_batch();
         smaps::of_process(None).map(Self::of)
     }
 
-    /// Looks at the process `pid` in the same way. What has no memory of its own
-    /// (a zombie, a thread of the kernel's) has zeros throughout.
+    /// Reads the residency of process `pid`: `/proc/PID/smaps_rollup` and
+    /// `/proc/PID/status`. All figures of a process without memory of its own
+    /// (a zombie, a kernel thread) are zero.
     ///
     /// # Errors
     ///
-    /// * [`Error::NoProcess`],
-    /// * [`Error::MayNotLook`] for another user's process, without
+    /// * [`Error::NoProcess`] when there is no such process,
+    /// * [`Error::PermissionDenied`] for another user's process, without
     ///   CAP_SYS_PTRACE.
     pub fn of_process(pid: u32) -> Result<Self> {
         smaps::of_process(Some(pid)).map(Self::of)
     }
 
-    /// Returns RSS without what is lazily free: what the process really uses.
+    /// Returns the resident bytes without the lazily free ones: the memory that
+    /// the process really uses.
     pub fn resident_without_lazily_free_bytes(&self) -> Option<usize> {
-        // The two may have been read one after the other.
+        // The two figures may be from two moments.
         Some(self.resident_bytes.saturating_sub(self.lazily_free_bytes?))
     }
 
-    fn of(process: OfProcess) -> Self {
-        Self::told(process.mapped, process.locked, &process.figures)
+    fn of(process: ProcessFigures) -> Self {
+        Self::from_figures(process.mapped, process.locked, &process.figures)
     }
 
-    /// As smaps tells it.
-    fn told(mapped_bytes: usize, locked_bytes: usize, figures: &Figures) -> Self {
+    /// Converts figures from smaps.
+    fn from_figures(mapped_bytes: usize, locked_bytes: usize, figures: &Figures) -> Self {
         Self {
             mapped_bytes,
             resident_bytes: figures.resident,
@@ -107,39 +117,41 @@ impl Residency {
 }
 
 impl PageRange {
-    /// Looks at the range: `/proc/self/smaps`, and PAGEMAP_SCAN. Whatever is
-    /// mapped there will do; what is not mapped counts nowhere.
+    /// Reads the residency of the range: `/proc/self/smaps` and PAGEMAP_SCAN.
+    /// Any kind of memory is allowed; holes count nowhere.
     ///
-    /// smaps has figures for whole mappings only, and the kernel makes one of
-    /// neighbours that are alike. Where the range is a part of one and its
-    /// figures do not follow from those of the whole (nothing of it is lazily
-    /// free, say), the part is set apart for as long as this call looks: it is
-    /// then left out of core dumps (`MADV_DONTDUMP`), which nothing else notices,
-    /// and afterwards it is dumped again. The range should stay mapped as it is
-    /// meanwhile, and a fork waits.
+    /// smaps has figures for whole mappings only, and the kernel merges
+    /// adjacent mappings that are alike. Where the range is a part of one and
+    /// its figures do not follow from those of the whole (for example, because
+    /// none of that is lazily free), this call splits the part off while it
+    /// reads: it excludes the part from core dumps (`MADV_DONTDUMP`), which has
+    /// no other effect, and includes it again afterwards. The range should stay
+    /// mapped as it is during the call, and a fork waits.
     ///
-    /// What cannot be set apart (memory that is never dumped, the stack, a
-    /// process at `vm.max_map_count`, the edge of the range inside a huge page)
-    /// is looked at page by page, and figures that this does not tell are `None`.
+    /// A part that cannot be split off (memory that is never dumped, the stack,
+    /// a process at `vm.max_map_count`, the edge of the range inside a huge
+    /// page) is read page by page, and figures that this does not tell are
+    /// `None`.
     ///
-    /// An empty range has zeros throughout.
+    /// All figures of an empty range are zero.
     ///
     /// # Errors
     ///
     /// [`Error::System`] where smaps cannot be read.
     pub fn residency(self) -> Result<Residency> {
-        advise::finish_batch();
+        advise::flush_lazyfree_batch();
         sum::of_range(self)
     }
 
-    /// Names the pages that this process has nothing for, in order: PAGEMAP_SCAN
-    /// (Linux 6.7; `/proc/self/pagemap` before).
+    /// Returns the pages of the range that are neither in the page tables nor
+    /// in swap, in order: PAGEMAP_SCAN (Linux 6.7; `/proc/self/pagemap`
+    /// before).
     ///
     /// In private anonymous memory these are the pages that were never touched,
-    /// or were taken by the kernel or given up; they read as zeros. A page that
-    /// was only ever read is none: it is the kernel's page of zeros. In shared
-    /// memory and in files the contents may well be in the page cache. Addresses
-    /// where nothing is mapped are holes, too.
+    /// or were reclaimed or discarded; they read as zeros. A page that was only
+    /// ever read is not a hole: it is the zero page. In shared memory and in
+    /// files the contents may well be in the page cache. Unmapped addresses are
+    /// holes, too.
     ///
     /// # Errors
     ///
@@ -159,11 +171,11 @@ impl PageRange {
     pub fn holes(self) -> Result<Vec<Self>> {
         let mut holes = Vec::new();
         let mut next = self.start();
-        let mut note = |from: usize, to: usize| {
+        let mut add = |from: usize, to: usize| {
             holes.extend((from < to).then(|| Self::between(from, to)));
         };
-        pagemap::each_there(self, |run| {
-            note(next, run.range.start());
+        pagemap::for_each_populated(self, |run| {
+            add(next, run.range.start());
             next = run.range.end();
         })
         .map_err(|errno| Error::SystemAt {
@@ -171,13 +183,13 @@ impl PageRange {
             range: self,
             errno,
         })?;
-        note(next, self.end());
+        add(next, self.end());
         Ok(holes)
     }
 }
 
 impl Mapping {
-    /// Looks at this mapping, as [`PageRange::residency`].
+    /// Reads the residency of this mapping: see [`PageRange::residency`].
     ///
     /// # Errors
     ///

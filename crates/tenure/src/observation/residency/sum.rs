@@ -4,40 +4,40 @@ use super::Residency;
 use super::part::Part;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
-use crate::ground::sys::smaps::{self, Mapped};
+use crate::ground::sys::smaps::{self, SmapsEntry};
 use crate::ground::sys::{Errno, pagemap, pmd_bytes, split};
 
 pub(super) fn of_range(range: PageRange) -> Result<Residency> {
-    let alone = split::Alone::wait();
+    let lock = split::SplitLock::acquire();
     let sum = Sum::of(range)?;
-    if sum.apart.is_empty() {
+    if sum.to_split.is_empty() {
         return Ok(sum.residency);
     }
-    match alone.and_then(|alone| alone.apart(&sum.apart, || Sum::of(range))) {
+    match lock.and_then(|lock| lock.with_split(&sum.to_split, || Sum::of(range))) {
         Ok(exact) => exact.map(|sum| sum.residency),
-        // What is known without it.
+        // The figures that are known without splitting.
         Err(_) => Ok(sum.residency),
     }
 }
 
 struct Sum {
     residency: Residency,
-    /// What must be set apart for more to be known.
-    apart: Vec<PageRange>,
+    /// The parts to split off to learn more.
+    to_split: Vec<PageRange>,
 }
 
 impl Sum {
     fn of(range: PageRange) -> Result<Self> {
         let mut sum = Self {
-            residency: Residency::NOTHING,
-            apart: Vec::new(),
+            residency: Residency::ZERO,
+            to_split: Vec::new(),
         };
         if range.is_empty() {
             return Ok(sum);
         }
         let mut failed = None;
-        let read = smaps::each_within(range, |part, mapped| {
-            if let Err(errno) = sum.add(part, mapped) {
+        let read = smaps::each_within(range, |part, entry| {
+            if let Err(errno) = sum.add(part, entry) {
                 failed = Some(errno);
             }
         });
@@ -49,29 +49,29 @@ impl Sum {
         }
     }
 
-    fn add(&mut self, range: PageRange, mapped: &Mapped) -> Result<(), Errno> {
-        let part = match mapped.range {
-            Some(whole) if whole == range => Part::whole(range, mapped),
-            _ => Part::of(range, mapped)?,
+    fn add(&mut self, range: PageRange, entry: &SmapsEntry) -> Result<(), Errno> {
+        let part = match entry.range {
+            Some(whole) if whole == range => Part::whole(range, entry),
+            _ => Part::of(range, entry)?,
         };
         self.residency.add(&part.residency);
-        if part.is_unsure {
-            self.apart.extend(separable(part.range, mapped));
+        if part.is_incomplete {
+            self.to_split.extend(separable(part.range, entry));
         }
         Ok(())
     }
 }
 
-/// The part of `range`, a part of the mapping, that can be set apart and joined
-/// again without a trace.
-fn separable(range: PageRange, mapped: &Mapped) -> Option<PageRange> {
-    // Left out of dumps, or of a kind that cannot be put back into them; hugetlb
+/// Returns the part of `range`, a part of the mapping, that can be split off
+/// and merged again without a trace.
+fn separable(range: PageRange, entry: &SmapsEntry) -> Option<PageRange> {
+    // Excluded from dumps, or of a kind that cannot be included again; hugetlb
     // memory; the stack, which grows.
-    const NOT: [&str; 7] = ["dd", "io", "de", "pf", "mm", "ht", "gd"];
-    if NOT.iter().any(|flag| mapped.has(flag)) {
+    const INSEPARABLE: [&str; 7] = ["dd", "io", "de", "pf", "mm", "ht", "gd"];
+    if INSEPARABLE.iter().any(|flag| entry.has(flag)) {
         return None;
     }
-    let has_huge_pages = mapped.figures.huge_pages > 0;
+    let has_huge_pages = entry.figures.huge_pages > 0;
     let cuts = |at| has_huge_pages && pagemap::is_inside_huge_page(at) != Some(false);
     let (mut start, mut end) = (range.start(), range.end());
     if cuts(start) {
@@ -84,7 +84,7 @@ fn separable(range: PageRange, mapped: &Mapped) -> Option<PageRange> {
 }
 
 impl Residency {
-    const NOTHING: Self = Self {
+    const ZERO: Self = Self {
         mapped_bytes: 0,
         resident_bytes: 0,
         proportional_bytes: Some(0),

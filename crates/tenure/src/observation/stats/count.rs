@@ -1,23 +1,24 @@
-//! Counting: one addition to memory for each figure, whoever reads it.
+//! Counters and gauges: each update is one atomic addition or store to the page
+//! of counters.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
 use super::Stats;
-use crate::ground::sys::counters::{ROOM, counters};
+use crate::ground::sys::counters::{COUNTER_CAPACITY, counters};
 
-const _: () = assert!(size_of::<Stats>() <= ROOM * size_of::<u64>());
+const _: () = assert!(size_of::<Stats>() <= COUNTER_CAPACITY * size_of::<u64>());
 
 /// A figure that only grows.
 #[derive(Clone, Copy)]
 pub(crate) struct Counter(usize);
 
-/// A [`Count`](super::Count): how often, and how much.
+/// A [`Count`](super::Count): calls and bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Verb(usize);
 
-/// A figure that says how it is at the moment; set by whoever keeps the state,
-/// with the state in hand.
+/// A figure that describes the current state. The module that keeps the state
+/// sets it, with the state locked.
 #[derive(Clone, Copy)]
 pub(crate) struct Gauge(usize);
 
@@ -28,14 +29,14 @@ impl Counter {
 }
 
 impl Verb {
-    /// Counts a call that has succeeded.
+    /// Counts one successful call on `bytes` bytes.
     pub(crate) fn done(self, bytes: usize) {
         let counters = counters();
         counters[self.0].fetch_add(1, Ordering::Relaxed);
         counters[self.0 + 1].fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Counts so many calls that have succeeded, with so many bytes each.
+    /// Counts `calls` successful calls on `bytes_each` bytes each.
     pub(crate) fn done_often(self, calls: u64, bytes_each: usize) {
         let counters = counters();
         counters[self.0].fetch_add(calls, Ordering::Relaxed);
@@ -57,7 +58,7 @@ impl Gauge {
     }
 }
 
-/// Sees to it that counting has begun.
+/// Creates the page of counters, unless that exists.
 pub(crate) fn begin() {
     counters();
 }
@@ -83,13 +84,13 @@ pub(crate) const VOLATILE_BYTES: Gauge = at!(Gauge, volatile_bytes);
 pub(crate) const MUNMAP: Verb = at!(Verb, munmap);
 pub(crate) const DISCARD: Verb = at!(Verb, discard);
 pub(crate) const PUNCH: Verb = at!(Verb, punch);
-pub(crate) const CARRIED_OFF: Verb = at!(Verb, carried_off);
+pub(crate) const DEFERRED_FREE: Verb = at!(Verb, deferred_free);
 pub(crate) const FREED_BY_CALLER_BYTES: Counter = at!(Counter, freed_by_caller_bytes);
 pub(crate) const WORKERS_STARTED: Counter = at!(Counter, workers_started);
 pub(crate) const PURGED_UNDER_PRESSURE_BYTES: Counter = at!(Counter, purged_under_pressure_bytes);
 pub(crate) const OFFERED_BYTES: Gauge = at!(Gauge, offered_bytes);
-pub(crate) const NOT_OFFERED_BYTES: Counter = at!(Counter, not_offered_bytes);
-pub(crate) const KEPT_FROM_KERNEL_BYTES: Gauge = at!(Gauge, kept_from_kernel_bytes);
+pub(crate) const OFFER_FAILED_BYTES: Counter = at!(Counter, offer_failed_bytes);
+pub(crate) const UNOFFERABLE_BYTES: Gauge = at!(Gauge, unofferable_bytes);
 pub(crate) const PENDING_RELEASE_BYTES: Gauge = at!(Gauge, pending_release_bytes);
 pub(crate) const EAGER_FREE: Verb = at!(Verb, eager_free);
-pub(crate) const GIVEN_BACK: Verb = at!(Verb, given_back);
+pub(crate) const FREED_UNDER_PRESSURE: Verb = at!(Verb, freed_under_pressure);

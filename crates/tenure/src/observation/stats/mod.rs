@@ -1,4 +1,10 @@
-//! What tenure has done in a process, in figures.
+//! Statistics: what tenure has done in a process.
+//!
+//! The counters are in one page of atomics ([`counters`]), a private mapping of
+//! a memfd that other processes find by its name. New figures are added at the
+//! end; a changed order is a new number in the name. A fork handler zeroes the
+//! page in the child, and modules that keep a gauge set it again in a handler
+//! that they register later.
 
 mod count;
 
@@ -9,114 +15,121 @@ use std::sync::atomic::Ordering;
 
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::Errno;
-use crate::ground::sys::counters::{self, Found, ROOM};
+use crate::ground::sys::counters::{self, COUNTER_CAPACITY, Found};
 
-/// How often something was done, and to how much memory.
+/// The number of calls of a verb, and of the bytes in them.
 ///
-/// Calls that failed, and calls on no bytes at all, are not counted.
+/// Failed calls, and calls on zero bytes, are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(C)]
 pub struct Count {
-    /// How often.
+    /// The number of calls.
     pub calls: u64,
-    /// To how many bytes in all. A byte counts as often as it is done.
+    /// The bytes of all calls. A byte counts once for each call.
     pub bytes: u64,
 }
 
-/// What tenure has done in a process since it began, or since it was forked: a
-/// child counts from zero.
+/// The work of tenure in a process since that started, or since it was forked:
+/// a child counts from zero.
 ///
-/// A verb counts as the one that the program has called, whatever else it uses:
-/// [`LazilyFreed::take_back`](crate::LazilyFreed::take_back) is a `populate`,
-/// a [`Mapping`](crate::Mapping) that is dropped a `munmap`, a
+/// A call counts as the verb that the program called, whatever that uses
+/// internally: [`LazilyFreed::reuse`](crate::lazy_free::LazilyFreed::reuse) is
+/// a `populate`, dropping a [`Mapping`](crate::Mapping) a `munmap`, and a
 /// [`SecretBuffer`](crate::SecretBuffer) a `lock` and a `munmap`.
 ///
-/// Each figure is exact. Read while other threads work, two figures may be from
-/// two moments. Read from outside, what was done through a
-/// [`VolatileBuffer`](crate::VolatileBuffer) shows a little later: within about a
-/// second.
+/// Each figure is exact. If other threads work while they are read, two figures
+/// may be from two moments. Another process sees the calls of a
+/// [`VolatileBuffer`](crate::VolatileBuffer) with a delay of about a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(C)]
-// The order is what other processes, and C programs, know them by: new figures
-// come last.
+// The order is the layout that other processes and C programs rely on: new
+// figures are added at the end.
 pub struct Stats {
-    /// Ranges populated whole.
+    /// Calls that populated their range completely, and its bytes.
     pub populate: Count,
-    /// Ranges locked, in either mode.
+    /// Calls that locked a range, in either mode, and its bytes.
     pub lock: Count,
-    /// Ranges unlocked; of `unlock` by mode the parts that had such a lock.
+    /// Calls that unlocked a range, and its bytes; for `unlock` by mode, the
+    /// bytes that had such a lock.
     pub unlock: Count,
-    /// Calls of [`lock_all`](crate::lock_all).
+    /// Calls of [`lock_all`](crate::lock::lock_all).
     pub lock_all_calls: u64,
-    /// Calls of [`unlock_all`](crate::unlock_all).
+    /// Calls of [`unlock_all`](crate::lock::unlock_all).
     pub unlock_all_calls: u64,
-    /// Ranges freed lazily.
+    /// Calls that freed a range lazily, and its bytes.
     pub lazy_free: Count,
-    /// Ranges marked volatile, anew or again.
+    /// Calls that marked a range volatile, whether it was volatile or not, and
+    /// its bytes.
     pub mark_volatile: Count,
-    /// Ranges marked nonvolatile: the parts that were volatile.
+    /// Calls that marked a range nonvolatile, and the bytes of it that were
+    /// volatile.
     pub mark_nonvolatile: Count,
-    /// Volatile pages that the kernel took, counted when tenure finds out: when
-    /// they are marked nonvolatile.
+    /// Bytes of volatile pages that the kernel purged, counted when tenure
+    /// detects it: when they are marked nonvolatile.
     pub purged_by_kernel_bytes: u64,
-    /// Volatile pages taken by [`purge`](crate::PageRange::purge).
+    /// Bytes of volatile pages purged by [`purge`](crate::PageRange::purge).
     pub purged_on_request_bytes: u64,
-    /// Volatile memory that counts as lost because its protection ended without
-    /// tenure's doing: its userfaultfd was closed, or it was mapped over.
+    /// Bytes of volatile memory that count as purged because their protection
+    /// ended without tenure: the program closed the userfaultfd, or mapped
+    /// something else there.
     pub unprotected_bytes: u64,
-    /// What is volatile at the moment.
+    /// Bytes that are volatile now.
     pub volatile_bytes: u64,
-    /// Ranges unmapped: `munmap`, `release_now` and mappings dropped. Holes
-    /// count.
+    /// Calls that unmapped a range (`munmap`, `munmap_sync`, dropped mappings),
+    /// and its bytes, holes included.
     pub munmap: Count,
-    /// Ranges whose contents were discarded.
+    /// Calls that discarded the contents of a range, and its bytes.
     pub discard: Count,
-    /// Ranges punched out of shared memory.
+    /// Calls that punched a range out of shared memory, and its bytes.
     pub punch: Count,
-    /// Of `munmap` and `discard`: what was moved out of the way, for workers to
-    /// free behind the caller.
-    pub carried_off: Count,
-    /// Of `munmap` and `discard`: what the caller itself freed, plainly.
+    /// Calls of `munmap` and `discard` that moved memory away for workers to
+    /// free, and the bytes moved.
+    pub deferred_free: Count,
+    /// Bytes that callers of `munmap` and `discard` freed themselves.
     pub freed_by_caller_bytes: u64,
-    /// How many worker threads were started to free memory.
+    /// Worker threads that were started to free memory.
     pub workers_started: u64,
-    /// What was carried off and is not free yet, at the moment.
+    /// Bytes that are pending now: moved away and not freed yet.
     pub pending_release_bytes: u64,
-    /// Ranges freed at once by a [`FreePolicy`](crate::FreePolicy).
+    /// Calls of a [`FreePolicy`](crate::lazy_free::FreePolicy) that freed a
+    /// range at once, and its bytes.
     pub eager_free: Count,
-    /// Ranges that were lazily free, or so it was thought, when
-    /// [`FreePolicy::Adaptive`](crate::FreePolicy::Adaptive) had the kernel take
-    /// them under severe pressure.
-    pub given_back: Count,
-    /// Volatile pages that tenure took under memory pressure.
+    /// Ranges that
+    /// [`FreePolicy::Adaptive`](crate::lazy_free::FreePolicy::Adaptive) freed
+    /// lazily and had the kernel reclaim under severe pressure, and their
+    /// bytes, including pages that the program had reused.
+    pub freed_under_pressure: Count,
+    /// Bytes of volatile pages that tenure purged under memory pressure.
     pub purged_under_pressure_bytes: u64,
-    /// What of the volatile memory the kernel has been offered, at the moment.
+    /// Bytes of volatile memory that are offered to the kernel now.
     pub offered_bytes: u64,
-    /// Volatile memory that could not be offered when it was due (locked or replaced
-    /// behind tenure's back, no room for one more mapping); it stays. Ranges are tried
-    /// again when they are marked again, buffers after seconds.
-    pub not_offered_bytes: u64,
-    /// What of the volatile memory the kernel cannot be offered for want of
-    /// userfaultfd or MADV_POPULATE_WRITE, at the moment: all of it, or nothing.
-    /// tenure alone takes it, under memory pressure.
-    pub kept_from_kernel_bytes: u64,
+    /// Bytes of volatile memory whose offer failed when it was due (locked,
+    /// replaced without tenure, or at `vm.max_map_count`). They stay resident.
+    /// tenure retries a range when it is marked again, and a buffer after some
+    /// seconds.
+    pub offer_failed_bytes: u64,
+    /// Bytes of volatile memory that cannot be offered now because userfaultfd
+    /// or MADV_POPULATE_WRITE is unavailable: all of it, or 0. Only tenure
+    /// purges it, under memory pressure.
+    pub unofferable_bytes: u64,
 }
 
-/// Adds what is counted elsewhere, where counting here would cost too much.
+/// Flushes local counts, which modules keep where counting in the page would
+/// cost too much.
 static BEFORE_READING: OnceLock<fn()> = OnceLock::new();
 
-/// Has `bring_up_to_date` called before this process reads its figures.
-pub(crate) fn before_reading(bring_up_to_date: fn()) {
-    // There is one who counts elsewhere, and it says so once.
-    let _ = BEFORE_READING.set(bring_up_to_date);
+/// Registers a function to call before this process reads its figures.
+pub(crate) fn before_reading(flush: fn()) {
+    // Only one module keeps local counts, and it registers once.
+    let _ = BEFORE_READING.set(flush);
 }
 
-/// Reads what tenure has done in this process.
+/// Returns what tenure has done in this process.
 ///
-/// Counting is always on. The counters are in a page of memory, made when it is
-/// first needed, that other processes can read: [`Stats::of_process`].
+/// Counting is always on. The counters are in a page of memory, created when it
+/// is first needed, that other processes can read: [`Stats::of_process`].
 ///
 /// ```standalone_crate
 /// use tenure::{Access, Mapping, stats};
@@ -130,8 +143,8 @@ pub(crate) fn before_reading(bring_up_to_date: fn()) {
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub fn stats() -> Stats {
-    if let Some(bring_up_to_date) = BEFORE_READING.get() {
-        bring_up_to_date();
+    if let Some(flush) = BEFORE_READING.get() {
+        flush();
     }
     let counters = counters::counters();
     Stats::from(&std::array::from_fn(|index| {
@@ -140,18 +153,18 @@ pub fn stats() -> Stats {
 }
 
 impl Stats {
-    /// Reads what tenure has done in another process, from its memory
-    /// (`/proc/PID/mem`): the sum where several copies of tenure are linked into
-    /// it. `None` for a process that has not used tenure yet, and for one that
-    /// had no room for the page of counters, or no memfd (RLIMIT_AS, RLIMIT_FSIZE,
-    /// seccomp), when it first did.
+    /// Reads what tenure has done in another process: `/proc/PID/mem`. If
+    /// several copies of tenure are linked into it, returns their sum. `None`
+    /// for a process that has not used tenure yet, and for one that could not
+    /// create the page of counters (RLIMIT_AS, RLIMIT_FSIZE, seccomp).
     ///
     /// # Errors
     ///
     /// * [`Error::NoProcess`] when there is no such process,
-    /// * [`Error::MayNotLook`] without the rights to trace it,
-    /// * [`Error::OtherLayout`] when it counts as another version does,
-    /// * [`Error::System`] for anything else.
+    /// * [`Error::PermissionDenied`] without permission to trace it,
+    /// * [`Error::IncompatibleLayout`] when its counters have another version's
+    ///   layout,
+    /// * [`Error::System`] for any other failure.
     ///
     /// ```
     /// use tenure::Stats;
@@ -166,8 +179,8 @@ impl Stats {
         let found = counters::of_process(pid).map_err(|errno| explain(pid, errno))?;
         match found {
             Found::Counters(counters) => Ok(Some(Self::from(&*counters))),
-            Found::OtherLayout(layout) => Err(Error::OtherLayout { pid, layout }),
-            Found::Nothing => Ok(None),
+            Found::IncompatibleLayout(layout) => Err(Error::IncompatibleLayout { pid, layout }),
+            Found::None => Ok(None),
         }
     }
 }
@@ -175,7 +188,7 @@ impl Stats {
 fn explain(pid: u32, errno: Errno) -> Error {
     match errno {
         Errno::NOENT | Errno::SRCH => Error::NoProcess { pid },
-        Errno::ACCESS | Errno::PERM => Error::MayNotLook { pid, answer: errno },
+        Errno::ACCESS | Errno::PERM => Error::PermissionDenied { pid, answer: errno },
         errno => Error::System {
             call: "reading /proc/PID/maps and /proc/PID/mem",
             errno,
@@ -183,11 +196,11 @@ fn explain(pid: u32, errno: Errno) -> Error {
     }
 }
 
-impl From<&[u64; ROOM]> for Stats {
-    fn from(counters: &[u64; ROOM]) -> Self {
-        // SAFETY: the structure is made of u64 only, in the order of the
-        // counters (`repr(C)`), and no longer than the array (checked where the
-        // counters are named).
+impl From<&[u64; COUNTER_CAPACITY]> for Stats {
+    fn from(counters: &[u64; COUNTER_CAPACITY]) -> Self {
+        // SAFETY: the structure consists of u64 only, in the order of the
+        // counters (`repr(C)`), and is no longer than the array (`count`
+        // asserts that).
         unsafe { counters.as_ptr().cast::<Self>().read() }
     }
 }
@@ -197,16 +210,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_counter_is_the_field_of_its_name() {
-        let numbered: [u64; ROOM] = std::array::from_fn(|index| index as u64);
+    fn stats_from_counters_assigns_each_field() {
+        let numbered: [u64; COUNTER_CAPACITY] = std::array::from_fn(|index| index as u64);
         let stats = Stats::from(&numbered);
         assert_eq!(stats.populate, Count { calls: 0, bytes: 1 });
         assert_eq!(stats.lock_all_calls, 6);
         assert_eq!(stats.purged_by_kernel_bytes, 14);
         assert_eq!(stats.munmap.bytes, 19);
         assert_eq!(stats.pending_release_bytes, 28);
-        assert_eq!(stats.not_offered_bytes, 35);
-        assert_eq!(stats.kept_from_kernel_bytes, 36);
+        assert_eq!(stats.offer_failed_bytes, 35);
+        assert_eq!(stats.unofferable_bytes, 36);
         assert_eq!(size_of::<Stats>(), 37 * size_of::<u64>());
     }
 }

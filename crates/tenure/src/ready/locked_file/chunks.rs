@@ -1,15 +1,14 @@
-//! A range cut into chunks, and how much of each is in the page tables.
+//! The chunks of a range, and how much of each is in the page tables.
 
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::{page_size, pagemap};
 
-/// No folio of the page cache is larger, where pages have 4 KiB.
-const MOST_BYTES: usize = 2 << 20;
+/// The largest folio of the page cache, with pages of 4 KiB.
+const MAX_BYTES: usize = 2 << 20;
 
-/// A range cut into chunks at multiples of their size; the first and the last may
-/// be shorter. (Multiples of the address, as those at which a fault brings
-/// neighbours in.)
+/// A range split into chunks at addresses that are multiples of their size; the first
+/// and the last may be shorter. (A fault maps neighbours within such multiples, too.)
 #[derive(Clone, Copy)]
 pub(super) struct Chunks {
     range: PageRange,
@@ -17,24 +16,23 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// Cuts a range into what is let go and tested as one: 2 MiB, for what
-    /// belongs to one folio comes in, and is held, together. Less only where a
-    /// budget would have too few of them.
+    /// Splits a range into chunks of 2 MiB, because the pages of one folio are faulted
+    /// in and kept together. Chunks are smaller only if the budget would hold too few.
     pub(super) fn of(range: PageRange, budget_bytes: Option<usize>) -> Self {
-        const LEAST_PAGES: usize = 16;
-        const IN_BUDGET: usize = 16;
-        let share = budget_bytes.map_or(MOST_BYTES, |budget| budget / IN_BUDGET);
+        const MIN_PAGES: usize = 16;
+        const MIN_IN_BUDGET: usize = 16;
+        let share = budget_bytes.map_or(MAX_BYTES, |budget| budget / MIN_IN_BUDGET);
         let share = share.checked_ilog2().map_or(0, |log| 1 << log);
         Self {
             range,
-            chunk_bytes: share.min(MOST_BYTES).max(LEAST_PAGES * page_size()),
+            chunk_bytes: share.min(MAX_BYTES).max(MIN_PAGES * page_size()),
         }
     }
 
-    /// Whether what is done to one chunk leaves the others as they are: of a
-    /// folio that one entry maps, all goes when a part is let go.
+    /// Whether evicting one chunk leaves the others as they are. If one page-table
+    /// entry maps a whole folio, evicting a part of it evicts all of it.
     pub(super) fn are_independent(self) -> bool {
-        self.chunk_bytes >= MOST_BYTES
+        self.chunk_bytes >= MAX_BYTES
     }
 
     pub(super) fn count(self) -> usize {
@@ -49,13 +47,13 @@ impl Chunks {
         )
     }
 
-    /// The number of the first chunk, counted from address zero.
+    /// Returns the number of the first chunk, counted from address zero.
     fn first(self) -> usize {
         self.range.start() / self.chunk_bytes
     }
 
-    /// Tells how many bytes of each chunk are in the page tables. Those that are
-    /// known to be `full` count as such without a look.
+    /// Returns how many bytes of each chunk are in the page tables. Chunks that are
+    /// `full` count as such without being scanned.
     pub(super) fn present_bytes(self, full: impl Fn(usize) -> bool) -> Result<Vec<usize>> {
         let mut counts: Vec<usize> = (0..self.count())
             .map(|index| {
@@ -66,19 +64,19 @@ impl Chunks {
                 }
             })
             .collect();
-        let mut stretches: Vec<PageRange> = Vec::new();
+        let mut unscanned: Vec<PageRange> = Vec::new();
         for chunk in (0..self.count())
             .filter(|&index| counts[index] == 0)
             .map(|index| self.get(index))
         {
-            match stretches.last_mut() {
+            match unscanned.last_mut() {
                 Some(last) if last.end() == chunk.start() => {
                     *last = PageRange::between(last.start(), chunk.end());
                 }
-                _ => stretches.push(chunk),
+                _ => unscanned.push(chunk),
             }
         }
-        let note = |run: PageRange| {
+        let add_run = |run: PageRange| {
             let mut at = run.start();
             while at < run.end() {
                 let index = at / self.chunk_bytes - self.first();
@@ -87,7 +85,7 @@ impl Chunks {
                 at = next;
             }
         };
-        pagemap::each_present(stretches, note).map_err(|errno| Error::System {
+        pagemap::for_each_present(unscanned, add_run).map_err(|errno| Error::System {
             call: "reading /proc/self/pagemap",
             errno,
         })?;
@@ -120,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn small_budgets_have_small_chunks() {
+    fn small_budget_gives_small_chunks() {
         let range = PageRange::between(0, 64 << 20);
         let count = |budget| Chunks::of(range, budget).count();
         assert_eq!(count(None), 32);

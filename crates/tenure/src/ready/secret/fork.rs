@@ -1,38 +1,37 @@
-//! Secret memory is shared until it is marked as not to be inherited: forks of
-//! other threads wait meanwhile.
+//! Blocks forks of other threads while memfd_secret memory, which is shared, is mapped
+//! but not yet excluded from children (MADV_DONTFORK).
 
-use std::sync::{MutexGuard, OnceLock};
+use std::sync::MutexGuard;
+use std::sync::atomic::AtomicBool;
 
 use crate::ground::error::{Error, Result};
-use crate::ground::sys::fork::{ForkMutex, at_fork};
+use crate::ground::sys::fork::{ForkMutex, at_fork_once};
 
-static NO_FORK: ForkMutex<()> = ForkMutex::new(());
+static FORK_BLOCK: ForkMutex<()> = ForkMutex::new(());
 
-/// Has forks of this process wait until what it returns is dropped.
-pub(super) fn hold_off_forks() -> Result<MutexGuard<'static, ()>> {
+/// Makes forks of this process wait until the returned guard is dropped.
+pub(super) fn block_forks() -> Result<MutexGuard<'static, ()>> {
     register()?;
-    Ok(NO_FORK.lock())
+    Ok(FORK_BLOCK.lock())
 }
 
 pub(super) fn register() -> Result<()> {
-    static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
-    REGISTERED
-        .get_or_init(|| {
-            at_fork(hold, done, done).map_err(|errno| Error::System {
-                call: "pthread_atfork",
-                errno,
-            })
-        })
-        .clone()
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    at_fork_once(&IS_REGISTERED, before_fork, after_fork, after_fork).map_err(|errno| {
+        Error::System {
+            call: "pthread_atfork",
+            errno,
+        }
+    })
 }
 
-unsafe extern "C" fn hold() {
-    NO_FORK.hold();
+unsafe extern "C" fn before_fork() {
+    FORK_BLOCK.hold();
 }
 
-/// In the parent and in the child.
-unsafe extern "C" fn done() {
-    // SAFETY: `hold` has run in this thread, or in the one that it is a copy
-    // of.
-    unsafe { NO_FORK.let_go(|()| ()) };
+/// Runs in the parent and in the child.
+unsafe extern "C" fn after_fork() {
+    // SAFETY: `before_fork` has run in this thread or, for a child, in the parent's
+    // thread that this thread is a copy of.
+    unsafe { FORK_BLOCK.let_go(|()| ()) };
 }

@@ -2,54 +2,56 @@
 
 use std::os::fd::AsFd;
 
-use super::fork::hold_off_forks;
+use super::fork::block_forks;
 use crate::ground::error::{Error, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::{Harmless, Losing, advise, advise_losing};
+use crate::ground::sys::advise::{Advice, DestructiveAdvice, advise, advise_destructive};
 use crate::ground::sys::features::Features;
 use crate::ground::sys::map::{self, Backing};
 use crate::ground::sys::process::LockLimit;
 use crate::ground::sys::reservation::Reservation;
 use crate::ground::sys::{Errno, page_size};
-use crate::verbs::LockMode;
+use crate::verbs::lock::LockMode;
 
-/// Pages of zeros that are locked as they come in, with a page that cannot be
-/// touched before and behind them. Unmapped when dropped; its owner wipes it.
+/// Zeroed pages that are locked on fault, between two guard pages. Dropping it unmaps
+/// the memory without wiping it; the owner wipes it first.
 pub(super) struct SecretMemory {
-    /// With the guard pages.
-    outside: PageRange,
-    /// Without them.
-    inside: PageRange,
-    /// For memory that children do not inherit: a byte that is 1 here and 0 in
-    /// a child, where other memory may have come to be at these addresses.
-    witness: Option<Mapping>,
+    /// All pages, including the guard pages.
+    reserved_range: PageRange,
+    /// The pages between the guard pages.
+    usable_range: PageRange,
+    /// For memory that children do not inherit: a byte that is 1 here and wiped to 0
+    /// in a child, where other memory may lie at these addresses.
+    fork_sentinel: Option<Mapping>,
 }
 
 impl SecretMemory {
-    /// Private anonymous memory for `len` bytes, zeros in a child.
+    /// Maps private anonymous memory for `len` bytes, which is zeros in a child.
     pub(super) fn wiped_on_fork(len: usize) -> Result<Self> {
-        let outside = map::reserve(outside_len(len)?).map_err(system("mmap"))?;
-        let memory = Self::new(outside, None);
-        let inside = memory.inside;
-        // SAFETY: reserved just now, so nobody relies on its being closed.
-        unsafe { map::protect_read_write(inside) }.map_err(at("mprotect", inside))?;
-        match advise(inside, Harmless::NoHugePage) {
-            // A kernel built without huge pages has none to refuse.
+        let reserved_range = map::reserve(reserved_len(len)?).map_err(system("mmap"))?;
+        let memory = Self::new(reserved_range, None);
+        let usable_range = memory.usable_range;
+        // SAFETY: this function has just reserved the range, so no code relies on its
+        // protection.
+        unsafe { map::protect_read_write(usable_range) }.map_err(at("mprotect", usable_range))?;
+        match advise(usable_range, Advice::NoHugePage) {
+            // EINVAL: the kernel was built without huge pages.
             Ok(()) | Err(Errno::INVAL) => {}
-            Err(errno) => return Err(at("madvise(MADV_NOHUGEPAGE)", inside)(errno)),
+            Err(errno) => return Err(at("madvise(MADV_NOHUGEPAGE)", usable_range)(errno)),
         }
-        advise(inside, Harmless::DontDump).map_err(at("madvise(MADV_DONTDUMP)", inside))?;
-        // SAFETY: new memory, and that children get zeros is what it is for.
-        unsafe { advise_losing(inside, Losing::WipeOnFork) }
-            .map_err(at("madvise(MADV_WIPEONFORK)", inside))?;
-        // SAFETY: the memory's own pages, which nobody else unlocks.
-        unsafe { inside.lock(LockMode::OnFault) }?;
+        advise(usable_range, Advice::DontDump)
+            .map_err(at("madvise(MADV_DONTDUMP)", usable_range))?;
+        // SAFETY: the memory is new, so nothing relies on its contents in a child.
+        unsafe { advise_destructive(usable_range, DestructiveAdvice::WipeOnFork) }
+            .map_err(at("madvise(MADV_WIPEONFORK)", usable_range))?;
+        // SAFETY: the pages belong to this memory, so no other code unlocks them.
+        unsafe { usable_range.lock(LockMode::OnFault) }?;
         Ok(memory)
     }
 
-    /// Secret memory (`memfd_secret`) for `len` bytes, absent in a child. The
-    /// kernel locks it by itself, and puts no part of it in a dump.
+    /// Maps `memfd_secret` memory for `len` bytes, which is absent in a child. The
+    /// kernel locks it and excludes it from dumps.
     pub(super) fn hidden(len: usize) -> Result<Self> {
         Features::get()
             .memfd_secret
@@ -59,83 +61,88 @@ impl SecretMemory {
                 answer,
                 remedy: "it needs Linux 5.14, before 6.5 also secretmem.enable=1 on the kernel's command line, and a container that allows the system call",
             })?;
-        let outside_len = outside_len(len)?;
-        let mut witness = Mapping::anonymous(1).wipe_on_fork().map()?;
-        witness.as_mut_slice()?[0] = 1;
-        // Longer than the descriptor, which children would inherit as well.
-        let _held_off = hold_off_forks()?;
+        let reserved_len = reserved_len(len)?;
+        let mut fork_sentinel = Mapping::anonymous(1).wipe_on_fork().map()?;
+        fork_sentinel.as_mut_slice()?[0] = 1;
+        // Declared before the descriptor, so that forks stay blocked until that is
+        // closed: children would inherit it as well.
+        let _forks_blocked = block_forks()?;
         let fd =
-            map::memfd_secret(outside_len - 2 * page_size()).map_err(system("memfd_secret"))?;
-        let mut reserved =
-            Reservation::new(outside_len).map_err(|(call, errno)| Error::System { call, errno })?;
-        let outside = reserved.range();
-        let inside = between_guards(outside);
+            map::memfd_secret(reserved_len - 2 * page_size()).map_err(system("memfd_secret"))?;
+        let mut reserved = Reservation::new(reserved_len)
+            .map_err(|(call, errno)| Error::System { call, errno })?;
+        let reserved_range = reserved.range();
+        let usable_range = between_guards(reserved_range);
         let backing = Backing::File {
             fd: fd.as_fd(),
             offset: 0,
         };
-        // SAFETY: reserved just now, so nobody uses it.
-        if let Err(errno) = unsafe { map::map_over(inside, backing, true) } {
-            let error = explain_secret_mmap(inside, errno);
-            reserved.refused(inside);
+        // SAFETY: this function has just reserved the range, so no code uses it.
+        if let Err(errno) = unsafe { map::map_over(usable_range, backing, true) } {
+            let error = explain_secret_mmap(usable_range, errno);
+            reserved.map_failed(usable_range);
             // SAFETY: as above.
             unsafe { reserved.unmap() };
             return Err(error);
         }
-        let memory = Self::new(outside, Some(witness));
-        // It is shared memory, which the kernel does not wipe on fork.
-        advise(outside, Harmless::DontFork).map_err(at("madvise(MADV_DONTFORK)", outside))?;
+        let memory = Self::new(reserved_range, Some(fork_sentinel));
+        // The kernel does not wipe shared memory on fork.
+        advise(reserved_range, Advice::DontFork)
+            .map_err(at("madvise(MADV_DONTFORK)", reserved_range))?;
         Ok(memory)
     }
 
-    /// Of addresses that are used for nothing else.
-    fn new(outside: PageRange, witness: Option<Mapping>) -> Self {
+    /// Wraps a range that no other code uses.
+    fn new(reserved_range: PageRange, fork_sentinel: Option<Mapping>) -> Self {
         Self {
-            outside,
-            inside: between_guards(outside),
-            witness,
+            reserved_range,
+            usable_range: between_guards(reserved_range),
+            fork_sentinel,
         }
     }
 
-    /// The first byte's address.
+    /// Returns the address of the first byte.
     pub(super) fn as_ptr(&self) -> *mut u8 {
-        self.inside.as_ptr()
+        self.usable_range.as_ptr()
     }
 
-    /// Whether this process has the memory: false in a child that did not
-    /// inherit it.
-    pub(super) fn is_here(&self) -> bool {
-        self.witness.as_ref().is_none_or(|witness| {
-            // SAFETY: a byte of the mapping's own. Volatile, for it changes
-            // where the compiler does not look: in a fork.
-            unsafe { witness.as_ptr().read_volatile() == 1 }
+    /// Whether this process has the memory; `false` in a child that did not inherit
+    /// it.
+    pub(super) fn is_present(&self) -> bool {
+        self.fork_sentinel.as_ref().is_none_or(|fork_sentinel| {
+            // SAFETY: the pointer is to a byte of the mapping. The read is volatile
+            // because a fork changes the byte, which the compiler cannot see.
+            unsafe { fork_sentinel.as_ptr().read_volatile() == 1 }
         })
     }
 }
 
 impl Drop for SecretMemory {
     fn drop(&mut self) {
-        if self.is_here() {
-            // SAFETY: nothing borrows from memory that is dropped. What cannot
-            // be unmapped (no room to split a mapping) stays mapped.
-            let _ = unsafe { self.outside.munmap() };
+        if self.is_present() {
+            // SAFETY: nothing borrows from memory that is dropped. If it cannot be
+            // unmapped (vm.max_map_count), it stays mapped.
+            let _ = unsafe { self.reserved_range.munmap() };
         }
     }
 }
 
-/// The length of memory for `len` bytes and its guard pages.
-fn outside_len(len: usize) -> Result<usize> {
+/// Returns the length of memory for `len` bytes with its guard pages.
+fn reserved_len(len: usize) -> Result<usize> {
     if len == 0 {
         return Err(Error::EmptyMapping);
     }
     len.checked_next_multiple_of(page_size())
-        .and_then(|inside_len| inside_len.checked_add(2 * page_size()))
+        .and_then(|usable_len| usable_len.checked_add(2 * page_size()))
         .filter(|&len| isize::try_from(len).is_ok())
         .ok_or(Error::Overflow { addr: 0, len })
 }
 
-fn between_guards(outside: PageRange) -> PageRange {
-    PageRange::between(outside.start() + page_size(), outside.end() - page_size())
+fn between_guards(reserved_range: PageRange) -> PageRange {
+    PageRange::between(
+        reserved_range.start() + page_size(),
+        reserved_range.end() - page_size(),
+    )
 }
 
 fn system(call: &'static str) -> impl Fn(Errno) -> Error {
@@ -146,14 +153,15 @@ fn at(call: &'static str, range: PageRange) -> impl Fn(Errno) -> Error {
     move |errno| Error::SystemAt { call, range, errno }
 }
 
-/// Secret memory is charged against the limit when it is mapped.
+/// Explains a refused `mmap` of memfd_secret memory, which counts against
+/// `RLIMIT_MEMLOCK` when it is mapped.
 fn explain_secret_mmap(range: PageRange, errno: Errno) -> Error {
     match (errno, LockLimit::now()) {
         (Errno::AGAIN, Some(limit)) => Error::LockLimit {
             range,
             limit_bytes: limit.limit_bytes,
             used_bytes: limit.used_bytes,
-            asked_bytes: range.len(),
+            requested_bytes: range.len(),
         },
         _ => at("mmap", range)(errno),
     }

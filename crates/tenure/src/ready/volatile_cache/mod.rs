@@ -1,14 +1,14 @@
-//! A cache that follows memory pressure.
+//! `VolatileCache`: a cache that follows memory pressure.
 
-mod figures;
-mod margin;
+mod arenas;
 mod pinned;
-mod places;
+mod reserve;
 mod shard;
 mod slot;
+mod stats;
 
-pub use figures::CacheStats;
 pub use pinned::Pinned;
+pub use stats::CacheStats;
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -16,21 +16,21 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::margin::Margin;
-use self::places::Places;
+use self::arenas::Arenas;
+use self::reserve::Reserve;
 use self::shard::Shard;
 use self::slot::{Process, Slot};
 use crate::ground::error::Result;
 use crate::ground::sys::page_size;
-use crate::verbs::{Priority, VolatileBuffer};
+use crate::verbs::volatile::{Priority, VolatileBuffer};
 
-/// Byte values under keys, as many as there is memory for: when memory becomes
-/// short, for this process or for others, values go, and asking for them is a
-/// miss. There is no size to configure.
+/// A cache of byte values that follows memory pressure: it keeps as many values as
+/// memory allows, and needs no configured size. When memory becomes short, for this
+/// process or for others, values are given up, and looking them up is a miss.
 ///
-/// For what can be had again and is worth keeping: decoded images, blocks of
-/// files, results of queries. [`get`](VolatileCache::get) returns the bytes in
-/// place, pinned for as long as they are held, or nothing.
+/// It suits data that can be made again but is worth keeping: decoded images, blocks of
+/// files, results of queries. [`get`](VolatileCache::get) returns the bytes in place,
+/// pinned for as long as the caller holds them, or `None`.
 ///
 /// ```
 /// use tenure::VolatileCache;
@@ -38,72 +38,67 @@ use crate::verbs::{Priority, VolatileBuffer};
 /// let thumbnails = VolatileCache::new();
 /// thumbnails.insert("cat.jpg", &[7; 16 << 10])?;
 ///
-/// // Held, it stays.
+/// // The value stays while `thumbnail` lives.
 /// if let Some(thumbnail) = thumbnails.get("cat.jpg") {
 ///     assert_eq!(thumbnail.len(), 16 << 10);
 /// }
 ///
-/// // What is not there (any more) is made.
+/// // A missing value is made again.
 /// let thumbnail = thumbnails.get_or_insert_with("dog.jpg", || vec![8; 16 << 10]);
 /// assert_eq!(thumbnail[0], 8);
 /// # Ok::<(), tenure::Error>(())
 /// ```
 ///
-/// # What goes, and when
+/// # Purging and eviction
 ///
-/// Values are [volatile](crate::VolatileBuffer) while nobody holds them, those
-/// used last marked last. So they go in three ways:
-/// * The kernel takes pages of them when anybody needs memory, and
-/// * tenure's keeper takes whole values under severe pressure, of this process's
+/// Values are [volatile](crate::VolatileBuffer) while they are not pinned. They are
+/// given up in three ways:
+/// * The kernel purges pages of values when any process needs memory.
+/// * Under severe pressure tenure's offer thread purges whole values: of this process's
 ///   volatile memory the lowest priority and the least recently used first.
-/// * The cache itself gives values up before it takes memory for a new one, if
-///   less than an eighth of the machine's memory, or of a memory cgroup's around
-///   the process, is unused or page cache (and less than 5 GiB). So it does not
-///   fill a cgroup to where the kernel kills, also where the kernel can take
-///   nothing (no userfaultfd). It gives up values of the lowest priority first,
-///   none of a higher priority than the new one's, and of one priority those that
-///   have not been used for long: the one used least recently of eight that are
-///   picked by chance.
+/// * The cache evicts values before it takes memory for a new one, if less than an
+///   eighth of the memory is unused or page cache (and less than 5 GiB), of the machine
+///   or of a memory cgroup around the process. So it does not fill a cgroup to the point
+///   where the kernel kills, even where the kernel can reclaim nothing (no userfaultfd).
+///   The cache evicts values of the lowest priority first, and none of a higher priority
+///   than the new value's. Within a priority it evicts the least recently used of eight
+///   random values.
 ///
-/// A value of which a single page is lost is lost whole: it is never returned in
-/// part. What has gone is found when it is asked for, and a few values are looked
-/// at with each insertion: keys of what has gone do not pile up.
+/// If a single page of a value is purged, the whole value is: a lookup never returns it
+/// in part. The cache notices purged values when they are looked up. Each insertion also
+/// checks a few values, so that keys of purged values do not pile up.
 ///
-/// A new value is not let in when there is nothing to give up for it and less
-/// than a 32nd of the memory is left.
+/// A new value is refused if there is nothing to evict for it and less than a 32nd of the
+/// memory (and less than 1 GiB) would be left.
 ///
 /// # What it costs
 ///
-/// Each value takes whole pages, and about 220 bytes beside its key. On average
-/// half a page is left over: an eighth of what a value of 16 KiB takes, and
-/// three quarters with 1 KiB. Small values are better kept in some other way, or
-/// many in one.
+/// Each value takes whole pages, and about 220 bytes besides its key. On average half a
+/// page is unused: an eighth of what a value of 16 KiB takes, and three quarters of what
+/// a value of 1 KiB takes. Keep small values elsewhere, or many in one.
 ///
-/// Values lie in [arenas](crate::VolatileArena), which double the address space
-/// each time they are full: 64 MiB at first, 4 GiB at most. So the kernel has few
-/// mappings, and the cache takes no more than twice the address space that its
-/// values have taken at one time (it counts against `RLIMIT_AS` and, under strict
-/// overcommit, as memory), and leaves at least an eighth of that to others. It is
-/// given back by [`clear`](VolatileCache::clear).
+/// Values lie in [arenas](crate::VolatileArena): the first has 64 MiB, and each further
+/// one doubles the total and has at most 4 GiB. So the kernel has few mappings, and the
+/// cache takes at most twice the address space that its values have taken at one time
+/// (it counts against `RLIMIT_AS` and, under strict overcommit, as memory), and leaves
+/// at least an eighth of that to others. [`clear`](VolatileCache::clear) releases it.
 /// Values of more than 64 MiB have a mapping each.
 ///
-/// A hit on a value that was used in the last 100 ms
-/// ([`set_hand_over_delay`](crate::set_hand_over_delay)) takes no system call and
-/// less than a microsecond; later the kernel has to be asked for the pages, which
-/// takes some ten. `cargo run --release --example volatile_cache_costs` measures
-/// both, and insertions.
+/// A hit on a value that was used in the last 100 ms (the
+/// [offer delay](crate::volatile::set_offer_delay)) makes no system call and takes less
+/// than a microsecond. A later hit asks the kernel for the pages, which takes some ten
+/// microseconds. `cargo run --release --example volatile_cache_costs` measures both, and
+/// insertions.
 ///
 /// # Threads and forks
 ///
-/// It may be used from any number of threads at once. Values are spread over
-/// shards by the hash of their keys, and no lock is held while a value is made or
-/// held. (`Hash`, `Eq` and `Drop` of a key run with a lock held: they must not use
-/// the cache.)
+/// Any number of threads may use the cache at once. The hashes of the keys spread values
+/// over shards, and no lock is held while a value is made or pinned. (`Hash`, `Eq` and
+/// `Drop` of a key run with a lock held: they must not use the cache.)
 ///
-/// In a child after `fork`, another thread of the parent might have been in the
-/// midst of using it. So the child's copy is left alone: it is empty, and keeps
-/// nothing. A child makes a cache of its own. What was pinned at the fork can be
-/// read in the child as well.
+/// A thread of the parent may be using the cache at the moment of a `fork`. So the
+/// child's copy is inert: it is empty and keeps nothing. A child creates its own cache.
+/// It can still read values that were pinned at the fork.
 pub struct VolatileCache<K> {
     shared: Arc<Shared<K>>,
 }
@@ -112,24 +107,24 @@ struct Shared<K> {
     process: Process,
     shards: Box<[Shard<K>]>,
     hasher: RandomState,
-    places: Mutex<Places>,
-    margin: Mutex<Margin>,
-    /// Which shard is to give a value up next.
-    turn: AtomicUsize,
+    arenas: Mutex<Arenas>,
+    reserve: Mutex<Reserve>,
+    /// The shard to evict from next, modulo their number.
+    next_eviction: AtomicUsize,
     refused: AtomicU64,
 }
 
 impl<K> Drop for VolatileCache<K> {
     fn drop(&mut self) {
         if !self.shared.process.is_this() {
-            // A thread of the parent may have been about to change it.
+            // Leaked: a thread of the parent may have been changing it at the fork.
             std::mem::forget(self.shared.clone());
         }
     }
 }
 
 impl<K: Hash + Eq> VolatileCache<K> {
-    /// Makes an empty cache. No memory is mapped before the first value.
+    /// Creates an empty cache. It maps no memory before the first insertion.
     pub fn new() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let shards = (4 * threads).next_power_of_two().min(1 << 10);
@@ -141,16 +136,16 @@ impl<K: Hash + Eq> VolatileCache<K> {
                 process: Process::this(),
                 shards,
                 hasher,
-                places: Mutex::new(Places::default()),
-                margin: Mutex::new(Margin::new()),
-                turn: AtomicUsize::new(0),
+                arenas: Mutex::new(Arenas::default()),
+                reserve: Mutex::new(Reserve::new()),
+                next_eviction: AtomicUsize::new(0),
                 refused: AtomicU64::new(0),
             }),
         }
     }
 
-    /// Returns the value of the key, pinned: `None` if there is none, or if any of
-    /// it has been taken.
+    /// Pins the value of the key and returns it; `None` if there is none, or if any
+    /// page of it was purged.
     pub fn get<Q>(&self, key: &Q) -> Option<Pinned>
     where
         K: Borrow<Q>,
@@ -160,37 +155,39 @@ impl<K: Hash + Eq> VolatileCache<K> {
         shared.shard(key).get(key)
     }
 
-    /// Puts in a copy of the bytes, in the place of what the key had.
+    /// Inserts a copy of the bytes, with the default priority, and replaces the
+    /// previous value of the key.
     ///
-    /// It succeeds also if there is no memory to keep them: a value may always go,
-    /// this one has gone at once. [`CacheStats::refused`] counts that.
+    /// It also succeeds if memory to keep the bytes is unavailable: a value may be
+    /// given up at any time, and this one is given up at once.
+    /// [`CacheStats::refused`] counts such values.
     ///
     /// # Errors
     ///
     /// As for [`VolatileArena::new`](crate::VolatileArena::new) and
-    /// [`VolatileArena::buffer`](crate::VolatileArena::buffer), when there is no
-    /// room for the value in the address space; the key has no value then.
+    /// [`VolatileArena::buffer`](crate::VolatileArena::buffer), when address space for
+    /// the value is unavailable; the key then has no value.
     pub fn insert(&self, key: K, bytes: &[u8]) -> Result<()> {
-        self.insert_with_priority(key, bytes, Priority::default())
-    }
-
-    /// The same with a priority, which decides who goes first.
-    ///
-    /// # Errors
-    ///
-    /// As for [`insert`](VolatileCache::insert).
-    pub fn insert_with_priority(&self, key: K, bytes: &[u8], priority: Priority) -> Result<()> {
-        self.insert_with(key, bytes.len(), priority, |value| {
+        self.insert_with(key, bytes.len(), Priority::default(), |value| {
             value.copy_from_slice(bytes);
         })
     }
 
-    /// The same for `len` bytes that are written in place: `fill` gets so many
-    /// zeros. It is not called when there is no memory to keep them.
+    /// Inserts a value of `len` bytes that `fill` writes in place, with a priority:
+    /// lower priorities are purged and evicted first. `fill` receives zeroed bytes; it
+    /// is not called if memory to keep them is unavailable.
     ///
     /// # Errors
     ///
     /// As for [`insert`](VolatileCache::insert).
+    ///
+    /// ```
+    /// use tenure::{VolatileCache, volatile::Priority};
+    ///
+    /// let cache = VolatileCache::new();
+    /// cache.insert_with(1, 4096, Priority::High, |value| value.fill(7))?;
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
     pub fn insert_with(
         &self,
         key: K,
@@ -204,30 +201,32 @@ impl<K: Hash + Eq> VolatileCache<K> {
         match shared.make(len, priority, fill) {
             Ok(Some(buffer)) => {
                 let slot = Slot::volatile(buffer, len, priority);
-                shared.put(key, Arc::new(slot));
+                shared.insert(key, Arc::new(slot));
                 Ok(())
             }
-            answer => {
-                // The value that it had is out of date.
+            result => {
+                // The previous value is out of date.
                 shared.shard(&key).remove(&key);
-                answer.map(drop)
+                result.map(drop)
             }
         }
     }
 
-    /// Returns the value of the key, pinned. If it is not there, `rebuild` makes
-    /// it, and it is put in, with the default priority.
+    /// Pins the value of the key and returns it. On a miss `rebuild` makes the value,
+    /// which is inserted with the default priority.
     ///
-    /// Where there is no memory to keep it, what `rebuild` has made is returned as
-    /// it is. No lock is held meanwhile: `rebuild` may use the cache, and if
-    /// several threads miss one key at the same time, each of them makes the
-    /// value; what is ready last stays.
+    /// If memory to keep the value is unavailable, the bytes of `rebuild` are returned
+    /// without being cached. No lock is held while `rebuild` runs: it may use the
+    /// cache, and if several threads miss one key at the same time, each of them makes
+    /// the value, and the last insertion stays.
     pub fn get_or_insert_with(&self, key: K, rebuild: impl FnOnce() -> Vec<u8>) -> Pinned {
         let made = self.get_or_try_insert_with(key, || Ok(rebuild()));
         made.unwrap_or_else(|never: std::convert::Infallible| match never {})
     }
 
-    /// The same where making the value may fail; then nothing is put in.
+    /// Pins the value of the key and returns it, like
+    /// [`get_or_insert_with`](VolatileCache::get_or_insert_with), where making the value
+    /// may fail. If `rebuild` fails, nothing is inserted.
     ///
     /// # Errors
     ///
@@ -249,15 +248,15 @@ impl<K: Hash + Eq> VolatileCache<K> {
         Ok(match made {
             Some((shared, buffer)) => {
                 let (slot, pinned) = Slot::pinned(buffer, bytes.len(), priority);
-                shared.put(key, slot);
+                shared.insert(key, slot);
                 pinned
             }
             None => Pinned::uncached(bytes),
         })
     }
 
-    /// Whether [`get`](VolatileCache::get) would find a value at this moment. Does
-    /// not count as a use of it.
+    /// Whether [`get`](VolatileCache::get) would find a value at this moment. This does
+    /// not count as a use of the value.
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -267,8 +266,8 @@ impl<K: Hash + Eq> VolatileCache<K> {
             .is_some_and(|shared| shared.shard(key).contains(key))
     }
 
-    /// Removes the value of the key, and gives its memory back, now or when nobody
-    /// holds it any more. Returns whether there was one.
+    /// Removes the value of the key, and frees its memory, now or with its last pin.
+    /// Returns whether there was a value.
     pub fn remove<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -278,28 +277,28 @@ impl<K: Hash + Eq> VolatileCache<K> {
             .is_some_and(|shared| shared.shard(key).remove(key))
     }
 
-    /// Removes all values, and gives the address space back as well.
+    /// Removes all values, and releases the address space as well.
     pub fn clear(&self) {
         let Some(shared) = self.ours() else {
             return;
         };
         shared.shards.iter().for_each(Shard::clear);
-        lock(&shared.places).clear();
+        lock(&shared.arenas).clear();
     }
 
-    /// How many values there are, with those that have been taken since they were
-    /// last looked at.
+    /// Returns the number of values, including those whose purging the cache has not
+    /// noticed yet.
     pub fn len(&self) -> usize {
         let shards = self.ours().map(|shared| shared.shards.iter());
         shards.into_iter().flatten().map(Shard::len).sum()
     }
 
-    /// Whether there is no value.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Tells what the cache has done and what is in it.
+    /// Returns what the cache has done, and its current contents.
     pub fn stats(&self) -> CacheStats {
         let mut sum = CacheStats::default();
         if let Some(shared) = self.ours() {
@@ -312,7 +311,7 @@ impl<K: Hash + Eq> VolatileCache<K> {
         sum
     }
 
-    /// The cache, if it is not a copy in a child.
+    /// Returns the cache unless it is the inert copy of a forked child.
     fn ours(&self) -> Option<&Shared<K>> {
         self.shared.process.is_this().then_some(&*self.shared)
     }
@@ -320,12 +319,13 @@ impl<K: Hash + Eq> VolatileCache<K> {
 
 impl<K: Hash + Eq> Shared<K> {
     fn shard<Q: Hash + ?Sized>(&self, key: &Q) -> &Shard<K> {
-        // The map of a shard uses the same hash's lowest and highest bits.
+        // Bits from the middle: the map of a shard uses the lowest and the highest bits
+        // of the same hash.
         let hash = self.hasher.hash_one(key) >> 32;
         &self.shards[hash as usize & (self.shards.len() - 1)]
     }
 
-    /// Makes room for a value and has it filled; `None` when there is no memory.
+    /// Allocates and fills the buffer of a value; `None` if memory is unavailable.
     fn make(
         &self,
         len: usize,
@@ -336,50 +336,53 @@ impl<K: Hash + Eq> Shared<K> {
             self.refused.fetch_add(1, Ordering::Relaxed);
         };
         let memory_bytes = len.max(1).checked_next_multiple_of(page_size());
-        if !memory_bytes.is_some_and(|bytes| self.make_room(bytes, priority)) {
+        if !memory_bytes.is_some_and(|bytes| self.take_memory(bytes, priority)) {
             refuse();
             return Ok(None);
         }
         // An empty value has a page, too.
-        let taken = lock(&self.places).take(len.max(1));
-        let mut buffer = taken.inspect_err(|_| refuse())?;
+        let allocated = lock(&self.arenas).allocate(len.max(1));
+        let mut buffer = allocated.inspect_err(|_| refuse())?;
         fill(&mut buffer.as_mut_slice()?[..len]);
         Ok(Some(buffer))
     }
 
-    /// Gives values up until there is memory for another one.
-    fn make_room(&self, bytes: usize, priority: Priority) -> bool {
-        let wanted_bytes = lock(&self.margin).wanted(bytes);
-        let freed_bytes = self.evict(wanted_bytes, priority);
-        lock(&self.margin).take(bytes, freed_bytes)
+    /// Takes memory for a value from the reserve, after evicting as many values as
+    /// needed. Returns `false` if memory is unavailable.
+    fn take_memory(&self, bytes: usize, priority: Priority) -> bool {
+        let evict_bytes = lock(&self.reserve).bytes_to_evict(bytes);
+        let evicted_bytes = self.evict(evict_bytes, priority);
+        lock(&self.reserve).try_take(bytes, evicted_bytes)
     }
 
-    /// Gives up values of this and lower priorities.
-    fn evict(&self, wanted_bytes: usize, most: Priority) -> usize {
+    /// Evicts values of this and lower priorities until `min_bytes` are freed or all
+    /// shards have nothing left to evict. Returns the number of bytes freed.
+    fn evict(&self, min_bytes: usize, max_priority: Priority) -> usize {
         let mut freed_bytes = 0;
-        for priority in Priority::ALL.into_iter().filter(|&lower| lower <= most) {
-            let mut in_vain = 0;
-            while freed_bytes < wanted_bytes && in_vain < self.shards.len() {
-                // In turn, for all have about as much.
-                let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-                match self.shards[turn].evict_one(priority) {
-                    Some(bytes) => (freed_bytes, in_vain) = (freed_bytes + bytes, 0),
-                    None => in_vain += 1,
+        let priorities = Priority::ALL.into_iter();
+        for priority in priorities.filter(|&priority| priority <= max_priority) {
+            let mut failures = 0;
+            while freed_bytes < min_bytes && failures < self.shards.len() {
+                // Round robin, because all shards have about the same size.
+                let next = self.next_eviction.fetch_add(1, Ordering::Relaxed);
+                match self.shards[next % self.shards.len()].evict_one(priority) {
+                    Some(bytes) => (freed_bytes, failures) = (freed_bytes + bytes, 0),
+                    None => failures += 1,
                 }
             }
         }
         freed_bytes
     }
 
-    fn put(&self, key: K, slot: Arc<Slot>) {
+    fn insert(&self, key: K, slot: Arc<Slot>) {
         let shard = self.shard(&key);
-        shard.put(key, slot);
+        shard.insert(key, slot);
         shard.sweep();
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panic has left is as good as any: figures, and a list.
+    // A panic cannot leave these inconsistent: they hold figures and a list.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

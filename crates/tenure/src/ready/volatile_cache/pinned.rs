@@ -1,4 +1,4 @@
-//! A value in use.
+//! `Pinned`: a guard that keeps a value nonvolatile.
 
 use std::fmt;
 use std::mem;
@@ -6,30 +6,31 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::slot::Slot;
-use crate::verbs::VolatileBuffer;
+use crate::verbs::volatile::VolatileBuffer;
 
 /// The bytes of a value of a [`VolatileCache`](super::VolatileCache), which are
-/// not taken as long as this lives.
+/// nonvolatile as long as this guard lives.
 ///
-/// It borrows nothing: it may be sent to other threads, and outlive the cache. A
-/// value that is replaced or removed meanwhile stays as it was for those who hold
-/// it. While many are held the cache cannot follow memory pressure.
+/// It borrows nothing: it may be sent to other threads, and may outlive the cache. If
+/// the value is replaced or removed in the meantime, the guard keeps the old bytes.
+/// Pinned values cannot be reclaimed, so a program that holds many keeps the cache from
+/// following memory pressure.
 pub struct Pinned(Held);
 
 enum Held {
     Cached(Pin),
-    /// There was no memory to keep it in.
+    /// The cache refused the value because memory was unavailable.
     Uncached(Vec<u8>),
 }
 
 struct Pin {
     slot: Arc<Slot>,
-    /// None only while it is dropped.
+    /// `None` only while the pin is dropped.
     buffer: Option<Arc<VolatileBuffer>>,
 }
 
 impl Pinned {
-    /// A guard of a slot, which has counted it in.
+    /// Wraps a pin that the slot has counted already.
     pub(super) fn of(slot: Arc<Slot>, buffer: Arc<VolatileBuffer>) -> Self {
         Self(Held::Cached(Pin {
             slot,
@@ -50,7 +51,7 @@ impl Deref for Pinned {
             Held::Cached(pin) => {
                 let buffer = pin.buffer.as_ref();
                 let bytes = buffer.and_then(|buffer| buffer.as_slice().ok());
-                &bytes.expect("what is pinned is not volatile")[..pin.slot.len]
+                &bytes.expect("a pinned value is not volatile")[..pin.slot.len]
             }
             Held::Uncached(bytes) => bytes,
         }
@@ -77,7 +78,7 @@ impl Drop for Pin {
             drop(self.buffer.take());
             self.slot.unpin();
         } else {
-            // The child's copy stays as it is.
+            // Leaked: a forked child leaves its copy of the cache as it is.
             mem::forget(self.buffer.take());
             mem::forget(self.slot.clone());
         }

@@ -1,4 +1,4 @@
-//! A part of the cache, with a mutex of its own.
+//! One shard of the cache, with a mutex of its own.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -6,35 +6,34 @@ use std::hash::{Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::figures::CacheStats;
-use super::slot::{Asked, Slot, Was};
-use crate::verbs::Priority;
+use super::slot::{Contents, PinResult, Slot};
+use super::stats::CacheStats;
+use crate::verbs::volatile::Priority;
 
-/// How many values are compared to find one that has not been used for long:
-/// with so many it is almost always among the oldest tenth or two.
-const COMPARED: usize = 8;
+/// How many random values are compared to find one that was not used for long: the
+/// least recently used of this many is almost always among the oldest tenth or two.
+const SAMPLE_SIZE: usize = 8;
 
-/// Kept apart, so that no two shards share a line of the processor's caches.
+/// Aligned so that no two shards share a cache line.
 #[repr(align(128))]
 pub(super) struct Shard<K> {
     entries: Mutex<Entries<K>>,
-    figures: Figures,
+    counters: Counters,
 }
 
 struct Entries<K> {
-    /// Also values that are gone, where that was found out without the key.
+    /// All attached values, and detached ones whose key was not at hand when they were
+    /// detached.
     by_key: HashMap<K, Arc<Slot>, RandomState>,
-    /// The same values, those of one priority together, in no order; also some
-    /// that are gone.
+    /// The same values by priority, unordered; also some detached ones.
     by_priority: [Vec<Arc<Slot>>; Priority::ALL.len()],
-    /// How often a value was asked for.
-    time: u64,
+    /// The number of lookups and insertions so far: the clock of `Slot::used_at`.
+    clock: u64,
     random: u64,
 }
 
-/// What has happened to the values of a shard.
 #[derive(Default)]
-struct Figures {
+struct Counters {
     hits: AtomicU64,
     misses: AtomicU64,
     insertions: AtomicU64,
@@ -47,8 +46,8 @@ struct Figures {
     bytes: AtomicU64,
 }
 
-fn add(figure: &AtomicU64, more: u64) {
-    figure.fetch_add(more, Ordering::Relaxed);
+fn add(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
 }
 
 impl<K: Hash + Eq> Shard<K> {
@@ -57,32 +56,32 @@ impl<K: Hash + Eq> Shard<K> {
             entries: Mutex::new(Entries {
                 by_key: HashMap::with_hasher(hasher),
                 by_priority: Default::default(),
-                time: 0,
+                clock: 0,
                 random: seed | 1,
             }),
-            figures: Figures::default(),
+            counters: Counters::default(),
         }
     }
 
-    /// Finds the value and counts a hit or a miss.
+    /// Pins the value of the key, and counts a hit or a miss.
     pub(super) fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<super::Pinned>
     where
         K: Borrow<Q>,
     {
-        let found = self.lock().use_now(key);
+        let found = self.lock().touch(key);
         if let Some(slot) = found {
-            // Not with the mutex held: the kernel may have to be asked.
+            // Without the shard's mutex, because pinning may call the kernel.
             match slot.pin() {
-                Asked::Pinned(pinned) => {
-                    add(&self.figures.hits, 1);
+                PinResult::Pinned(pinned) => {
+                    add(&self.counters.hits, 1);
                     return Some(pinned);
                 }
-                Asked::Purged => self.count_purged(&slot),
-                Asked::Gone => {}
+                PinResult::Purged => self.count_purged(&slot),
+                PinResult::Detached => {}
             }
             self.lock().forget(key, &slot);
         }
-        add(&self.figures.misses, 1);
+        add(&self.counters.misses, 1);
         None
     }
 
@@ -91,15 +90,15 @@ impl<K: Hash + Eq> Shard<K> {
         K: Borrow<Q>,
     {
         let found = self.lock().by_key.get(key).cloned();
-        found.is_some_and(|slot| slot.is_whole())
+        found.is_some_and(|slot| slot.is_intact())
     }
 
-    /// Puts a value in, in the place of one that the key has.
-    pub(super) fn put(&self, key: K, slot: Arc<Slot>) {
-        add(&self.figures.insertions, 1);
-        add(&self.figures.values, 1);
-        add(&self.figures.bytes, slot.memory_bytes as u64);
-        let replaced = self.lock().put(key, slot);
+    /// Inserts a value, replacing the key's previous one.
+    pub(super) fn insert(&self, key: K, slot: Arc<Slot>) {
+        add(&self.counters.insertions, 1);
+        add(&self.counters.values, 1);
+        add(&self.counters.bytes, slot.memory_bytes as u64);
+        let replaced = self.lock().insert(key, slot);
         self.remove_slots(replaced);
     }
 
@@ -122,104 +121,106 @@ impl<K: Hash + Eq> Shard<K> {
     fn remove_slots(&self, slots: impl IntoIterator<Item = Arc<Slot>>) -> usize {
         let mut removed = 0;
         for slot in slots {
-            if slot.give_up() {
-                add(&self.figures.removed, 1);
-                self.count_out(&slot);
+            if slot.detach() {
+                add(&self.counters.removed, 1);
+                self.subtract(&slot);
                 removed += 1;
             }
         }
         removed
     }
 
-    /// Gives up a value of this priority that has not been used for long.
-    /// Returns the memory that this has freed, `None` if there was nothing.
+    /// Evicts a value of this priority that was not used for long. Returns the number of
+    /// bytes freed, `None` if there is no idle value.
     pub(super) fn evict_one(&self, priority: Priority) -> Option<usize> {
-        let slot = self.lock().oldest(priority)?;
-        match slot.give_up_if_idle()? {
-            Was::Purged => {
+        let slot = self.lock().sample_oldest(priority)?;
+        match slot.detach_if_idle()? {
+            Contents::Purged => {
                 self.count_purged(&slot);
                 Some(0)
             }
-            Was::Whole => {
-                add(&self.figures.evicted, 1);
-                add(&self.figures.evicted_bytes, slot.memory_bytes as u64);
-                self.count_out(&slot);
+            Contents::Intact => {
+                add(&self.counters.evicted, 1);
+                add(&self.counters.evicted_bytes, slot.memory_bytes as u64);
+                self.subtract(&slot);
                 Some(slot.memory_bytes)
             }
         }
     }
 
-    /// Looks for values that have been purged, and gives up what it finds: one
-    /// look, and one more for each find. As each insertion does so, no more than
-    /// about half of all entries are of values that are gone.
+    /// Checks a random value and detaches it if it is purged; repeats that after each
+    /// find. Because each insertion sweeps, at most about half of all entries belong to
+    /// detached values.
     pub(super) fn sweep(&self) {
-        for _ in 0..COMPARED {
-            let any = self.lock().any();
-            match any.filter(|slot| slot.give_up_if_purged()) {
+        for _ in 0..SAMPLE_SIZE {
+            let slot = self.lock().random_slot();
+            match slot.filter(|slot| slot.detach_if_purged()) {
                 Some(slot) => self.count_purged(&slot),
                 None => break,
             }
         }
-        self.lock().forget_gone(self.len());
+        self.lock().forget_detached(self.len());
     }
 
     fn count_purged(&self, slot: &Slot) {
-        add(&self.figures.purged, 1);
-        add(&self.figures.purged_bytes, slot.memory_bytes as u64);
-        self.count_out(slot);
+        add(&self.counters.purged, 1);
+        add(&self.counters.purged_bytes, slot.memory_bytes as u64);
+        self.subtract(slot);
     }
 
-    fn count_out(&self, slot: &Slot) {
+    fn subtract(&self, slot: &Slot) {
         let bytes = slot.memory_bytes as u64;
-        self.figures.values.fetch_sub(1, Ordering::Relaxed);
-        self.figures.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.counters.values.fetch_sub(1, Ordering::Relaxed);
+        self.counters.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// How many values there are.
+    /// Returns the number of attached values.
     pub(super) fn len(&self) -> usize {
-        usize::try_from(self.figures.values.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+        usize::try_from(self.counters.values.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 
     pub(super) fn add_to(&self, sum: &mut CacheStats) {
-        let figure = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
-        let figures = &self.figures;
-        sum.hits += figure(&figures.hits);
-        sum.misses += figure(&figures.misses);
-        sum.insertions += figure(&figures.insertions);
-        sum.removed += figure(&figures.removed);
-        sum.purged += figure(&figures.purged);
-        sum.purged_bytes += figure(&figures.purged_bytes);
-        sum.evicted += figure(&figures.evicted);
-        sum.evicted_bytes += figure(&figures.evicted_bytes);
-        sum.values += figure(&figures.values);
-        sum.bytes += figure(&figures.bytes);
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        sum.hits += value(&counters.hits);
+        sum.misses += value(&counters.misses);
+        sum.insertions += value(&counters.insertions);
+        sum.removed += value(&counters.removed);
+        sum.purged += value(&counters.purged);
+        sum.purged_bytes += value(&counters.purged_bytes);
+        sum.evicted += value(&counters.evicted);
+        sum.evicted_bytes += value(&counters.evicted_bytes);
+        sum.values += value(&counters.values);
+        sum.bytes += value(&counters.bytes);
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries<K>> {
-        // A key's Hash or Eq has panicked; the map is whole all the same.
+        // Only Hash or Eq of a key can panic under the mutex, which leaves the map
+        // consistent.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<K: Hash + Eq> Entries<K> {
-    fn use_now<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<Arc<Slot>>
+    /// Returns the value of the key and marks it as just used.
+    fn touch<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<Arc<Slot>>
     where
         K: Borrow<Q>,
     {
         let slot = self.by_key.get(key)?;
-        self.time += 1;
-        slot.used_at.store(self.time, Ordering::Relaxed);
+        self.clock += 1;
+        slot.used_at.store(self.clock, Ordering::Relaxed);
         Some(slot.clone())
     }
 
-    fn put(&mut self, key: K, slot: Arc<Slot>) -> Option<Arc<Slot>> {
-        self.time += 1;
-        slot.used_at.store(self.time, Ordering::Relaxed);
+    fn insert(&mut self, key: K, slot: Arc<Slot>) -> Option<Arc<Slot>> {
+        self.clock += 1;
+        slot.used_at.store(self.clock, Ordering::Relaxed);
         self.by_priority[usize::from(slot.priority.as_u8())].push(slot.clone());
         self.by_key.insert(key, slot)
     }
 
-    /// Forgets the key if it still has this value.
+    /// Removes the key if it still has this value.
     fn forget<Q: Hash + Eq + ?Sized>(&mut self, key: &Q, slot: &Arc<Slot>)
     where
         K: Borrow<Q>,
@@ -230,50 +231,51 @@ impl<K: Hash + Eq> Entries<K> {
         }
     }
 
-    /// Of some values that nobody holds, the one that was used least recently.
-    fn oldest(&mut self, priority: Priority) -> Option<Arc<Slot>> {
-        let some = std::iter::from_fn(|| self.draw(priority)).take(COMPARED);
-        let idle = some.filter(|slot| slot.is_idle());
+    /// Returns the least recently used of a sample of idle values.
+    fn sample_oldest(&mut self, priority: Priority) -> Option<Arc<Slot>> {
+        let sample = std::iter::from_fn(|| self.random_of(priority)).take(SAMPLE_SIZE);
+        let idle = sample.filter(|slot| slot.is_idle());
         idle.min_by_key(|slot| slot.used_at.load(Ordering::Relaxed))
     }
 
-    /// Any value.
-    fn any(&mut self) -> Option<Arc<Slot>> {
+    /// Returns a random value of any priority.
+    fn random_slot(&mut self) -> Option<Arc<Slot>> {
         let sizes = self.by_priority.each_ref().map(Vec::len);
-        let mut at = self.below(sizes.iter().sum())?;
+        let mut at = self.random_below(sizes.iter().sum())?;
         for (priority, size) in Priority::ALL.into_iter().zip(sizes) {
             match at.checked_sub(size) {
                 Some(rest) => at = rest,
-                None => return self.draw(priority),
+                None => return self.random_of(priority),
             }
         }
         None
     }
 
-    /// Any value of this priority. Those that it meets and that are gone go from
-    /// the list.
-    fn draw(&mut self, priority: Priority) -> Option<Arc<Slot>> {
+    /// Returns a random value of this priority. Detached values that it meets are removed
+    /// from the list.
+    fn random_of(&mut self, priority: Priority) -> Option<Arc<Slot>> {
         let index = usize::from(priority.as_u8());
         loop {
-            let at = self.below(self.by_priority[index].len())?;
+            let at = self.random_below(self.by_priority[index].len())?;
             let slots = &mut self.by_priority[index];
-            if !slots[at].is_gone() {
+            if !slots[at].is_detached() {
                 return Some(slots[at].clone());
             }
             slots.swap_remove(at);
         }
     }
 
-    /// Forgets the keys of what is gone, when it is more than what is not.
-    fn forget_gone(&mut self, kept: usize) {
-        const FEW: usize = 32;
-        if self.by_key.len() > 2 * kept + FEW {
-            self.by_key.retain(|_, slot| !slot.is_gone());
+    /// Removes the keys of detached values when these outnumber the attached ones.
+    fn forget_detached(&mut self, attached: usize) {
+        const SLACK: usize = 32;
+        if self.by_key.len() > 2 * attached + SLACK {
+            self.by_key.retain(|_, slot| !slot.is_detached());
         }
     }
 
-    /// A number below this one (xorshift: good enough to pick by).
-    fn below(&mut self, end: usize) -> Option<usize> {
+    /// Returns a random number below `end` (xorshift, which is good enough for
+    /// sampling); `None` if `end` is 0.
+    fn random_below(&mut self, end: usize) -> Option<usize> {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

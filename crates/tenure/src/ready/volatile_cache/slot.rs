@@ -1,62 +1,62 @@
-//! One value: who holds it, and its memory.
+//! One value: its memory and its pins.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::pinned::Pinned;
 use crate::ground::sys::fork;
-use crate::verbs::{Outcome, Priority, VolatileBuffer};
+use crate::verbs::volatile::{Outcome, Priority, VolatileBuffer, VolatileOptions};
 
-/// A value, in the cache or on its way out. Its mutex is held while the kernel is
-/// asked about its pages; no other one of the cache's is taken inside.
+/// A value, in the cache or detached from it. Its mutex is held while the kernel is
+/// asked about its pages; no other mutex of the cache is taken under it.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// The length of the value; its buffer is longer if it is empty.
+    /// The length of the value; an empty value still has a buffer of one byte.
     pub(super) len: usize,
     pub(super) priority: Priority,
-    /// What it takes, in bytes of whole pages.
+    /// The size of the buffer in bytes of whole pages.
     pub(super) memory_bytes: usize,
-    /// When it was last asked for, in the time of its shard.
+    /// The last lookup, by the clock of its shard.
     pub(super) used_at: AtomicU64,
-    /// Set for good when the cache gives the value up.
-    gone: AtomicBool,
+    /// Set, and never cleared, when the cache gives the value up.
+    detached: AtomicBool,
     process: Process,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// How many guards there are. Each has a reference to the buffer, and drops
-    /// it before it is counted out.
+    /// The number of [`Pinned`] guards. Each has a reference to the buffer, and drops
+    /// it before it is subtracted here.
     pins: usize,
-    /// Volatile while there are no guards; none when the memory is given back.
+    /// The buffer, volatile while there are no pins; `None` once it is freed.
     buffer: Option<Arc<VolatileBuffer>>,
 }
 
-/// What has come of asking for a value.
-pub(super) enum Asked {
+/// The result of pinning a value.
+pub(super) enum PinResult {
     Pinned(Pinned),
-    /// It was found purged, and given up by this call.
+    /// The value was found purged, and this call has detached it.
     Purged,
-    /// It had been given up before.
-    Gone,
+    /// The value was detached before.
+    Detached,
 }
 
-/// How a value was found when it was given up.
+/// The state of the contents of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Was {
-    Whole,
+pub(super) enum Contents {
+    Intact,
     Purged,
 }
 
 impl Slot {
-    /// Makes a slot of a buffer that has been filled. It is volatile from here on.
+    /// Creates a slot from a filled buffer and marks that volatile.
     pub(super) fn volatile(mut buffer: VolatileBuffer, len: usize, priority: Priority) -> Self {
-        buffer.mark_volatile_with(priority);
+        buffer.mark_volatile_with(VolatileOptions::new().priority(priority));
         Self::new(Arc::new(buffer), 0, len, priority)
     }
 
-    /// The same with a guard, and so not volatile.
+    /// Creates a slot from a filled buffer with one pin, and so not volatile.
     pub(super) fn pinned(
         buffer: VolatileBuffer,
         len: usize,
@@ -73,7 +73,7 @@ impl Slot {
             priority,
             memory_bytes: buffer.range().len(),
             used_at: AtomicU64::new(0),
-            gone: AtomicBool::new(false),
+            detached: AtomicBool::new(false),
             process: Process::this(),
             state: Mutex::new(State {
                 pins,
@@ -82,102 +82,104 @@ impl Slot {
         }
     }
 
-    pub(super) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
+    pub(super) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Relaxed)
     }
 
-    /// Whether the mutex is this process's; in a child after fork a thread that
-    /// is not there may hold it.
+    /// Whether the slot belongs to this process. In a child after fork it does not: a
+    /// thread that does not exist there may hold the mutex.
     pub(super) fn is_ours(&self) -> bool {
         self.process.is_this()
     }
 
-    /// Makes the value safe from being taken, for as long as the guard lives.
-    pub(super) fn pin(self: &Arc<Self>) -> Asked {
+    /// Makes the value nonvolatile for as long as the returned guard lives.
+    pub(super) fn pin(self: &Arc<Self>) -> PinResult {
         let mut state = self.lock();
-        if self.is_gone() {
-            return Asked::Gone;
+        if self.is_detached() {
+            return PinResult::Detached;
         }
         let Some(buffer) = &mut state.buffer else {
-            return Asked::Gone;
+            return PinResult::Detached;
         };
-        // Nobody else has a reference to it if there are no guards.
+        // Without pins this is the only reference to the buffer.
         if let Some(unpinned) = Arc::get_mut(buffer)
             && unpinned.mark_nonvolatile() != Ok(Outcome::Intact)
         {
-            // What the kernel cannot bring back is as good as purged.
-            self.give_up_locked(state);
-            return Asked::Purged;
+            // A value that the kernel fails to make nonvolatile counts as purged.
+            self.detach_locked(state);
+            return PinResult::Purged;
         }
         let buffer = buffer.clone();
         state.pins += 1;
-        Asked::Pinned(Pinned::of(self.clone(), buffer))
+        PinResult::Pinned(Pinned::of(self.clone(), buffer))
     }
 
-    /// Counts a guard out, which has dropped its reference to the buffer.
+    /// Subtracts a pin, whose guard has dropped its reference to the buffer.
     pub(super) fn unpin(&self) {
         let mut state = self.lock();
         state.pins -= 1;
         if state.pins > 0 {
             return;
         }
-        if self.is_gone() {
+        if self.is_detached() {
             let buffer = state.buffer.take();
             drop(state);
             drop(buffer);
         } else if let Some(unpinned) = state.buffer.as_mut().and_then(Arc::get_mut) {
-            unpinned.mark_volatile_with(self.priority);
+            unpinned.mark_volatile_with(VolatileOptions::new().priority(self.priority));
         }
     }
 
-    /// Has the cache have it no more. The memory is given back now, or with the
-    /// last guard. Returns whether it was the cache's until now.
-    pub(super) fn give_up(&self) -> bool {
+    /// Detaches the value from the cache, and frees its memory now or with the last pin.
+    /// Returns whether the value was attached before.
+    pub(super) fn detach(&self) -> bool {
         let state = self.lock();
-        let was_kept = !self.is_gone();
-        self.give_up_locked(state);
-        was_kept
+        let was_attached = !self.is_detached();
+        self.detach_locked(state);
+        was_attached
     }
 
-    /// The same for a value that nobody holds or asks for at the moment.
-    pub(super) fn give_up_if_idle(&self) -> Option<Was> {
-        let state = self.idle()?;
-        let was = state.find();
-        self.give_up_locked(state);
-        Some(was)
+    /// Detaches the value if it has no pins and no thread is using its mutex. Returns
+    /// the state of its contents.
+    pub(super) fn detach_if_idle(&self) -> Option<Contents> {
+        let state = self.lock_if_idle()?;
+        let contents = state.contents();
+        self.detach_locked(state);
+        Some(contents)
     }
 
-    /// The same for one that has been purged besides. Returns whether it has.
-    pub(super) fn give_up_if_purged(&self) -> bool {
-        let Some(state) = self.idle().filter(|state| state.find() == Was::Purged) else {
+    /// Detaches the value if it is idle and purged. Returns whether it did.
+    pub(super) fn detach_if_purged(&self) -> bool {
+        let idle = self.lock_if_idle();
+        let Some(state) = idle.filter(|state| state.contents() == Contents::Purged) else {
             return false;
         };
-        self.give_up_locked(state);
+        self.detach_locked(state);
         true
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.idle().is_some()
+        self.lock_if_idle().is_some()
     }
 
-    /// Whether a guard could be had at this moment.
-    pub(super) fn is_whole(&self) -> bool {
+    /// Whether [`pin`](Slot::pin) would succeed at this moment.
+    pub(super) fn is_intact(&self) -> bool {
         let state = self.lock();
-        !self.is_gone() && state.find() == Was::Whole
+        !self.is_detached() && state.contents() == Contents::Intact
     }
 
-    fn idle(&self) -> Option<MutexGuard<'_, State>> {
+    fn lock_if_idle(&self) -> Option<MutexGuard<'_, State>> {
         let state = self.state.try_lock().ok()?;
-        (state.pins == 0 && !self.is_gone()).then_some(state)
+        (state.pins == 0 && !self.is_detached()).then_some(state)
     }
 
-    fn give_up_locked(&self, mut state: MutexGuard<'_, State>) {
-        self.gone.store(true, Ordering::Relaxed);
+    fn detach_locked(&self, mut state: MutexGuard<'_, State>) {
+        self.detached.store(true, Ordering::Relaxed);
         let buffer = match state.pins {
             0 => state.buffer.take(),
             _ => None,
         };
-        // Freeing takes its time.
+        // The mutex is released first, because freeing takes time.
         drop(state);
         drop(buffer);
     }
@@ -188,15 +190,15 @@ impl Slot {
 }
 
 impl State {
-    fn find(&self) -> Was {
-        match self.buffer.as_ref().map(|buffer| buffer.is_whole()) {
-            Some(Ok(true)) => Was::Whole,
-            _ => Was::Purged,
+    fn contents(&self) -> Contents {
+        match self.buffer.as_ref().map(|buffer| buffer.is_intact()) {
+            Some(Ok(true)) => Contents::Intact,
+            _ => Contents::Purged,
         }
     }
 }
 
-/// A process and not a child that is a copy of it.
+/// The identity of a process: a forked child compares as different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process(Option<usize>);
 

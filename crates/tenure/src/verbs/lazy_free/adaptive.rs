@@ -1,23 +1,27 @@
-//! Lazily while memory is plentiful, eagerly under pressure.
+//! `FreePolicy::Adaptive`: frees lazily while memory is plentiful, eagerly under
+//! pressure.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::known::{self, Noted};
-use super::policy::{discard, free_at_once};
+use super::freed_ranges::{self, FreeRecord};
+use super::policy::{dontneed, free_eagerly};
 use crate::ground::error::{MemoryKind, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{
-    Harmless, LockState, Losing, advise, advise_losing, finish_batch, lock_state,
+    Advice, DestructiveAdvice, LockState, advise, advise_destructive, flush_lazyfree_batch,
+    lock_state,
 };
 use crate::ground::sys::{fork, vma};
 use crate::observation::pressure::{self, Level};
 use crate::observation::stats;
 use crate::verbs::volatile;
 
-/// What is given back in one call: other threads' `mmap` may have to wait for it,
-/// about 3 ms.
+/// The most that one MADV_PAGEOUT call reclaims: another thread's `mmap` may have to
+/// wait for it, about 3 ms.
 const CHUNK_BYTES: usize = 8 << 20;
 
+/// Frees a range lazily or eagerly, by the current pressure.
+///
 /// # Safety
 ///
 /// As for [`PageRange::free`].
@@ -25,92 +29,96 @@ pub(super) unsafe fn free(range: PageRange) -> Result<()> {
     if range.is_empty() {
         return Ok(());
     }
-    let wants_lazy = is_watched() && pressure::level() == Level::None;
-    let noted = known::note(range, wants_lazy);
-    // Of a range that was locked in part since, the kernel would free what lies
-    // before that, and then refuse.
-    let is_fit = noted.is_checked && lock_state(range) == Ok(LockState::Unlocked);
-    // SAFETY: handed on to the caller.
-    if !is_fit || !unsafe { free_unchecked(range, noted) } {
-        // SAFETY: handed on to the caller.
-        unsafe { free_checked(range, noted) }?;
+    let wants_lazy = ensure_watched() && pressure::level() == Level::None;
+    let record = freed_ranges::record(range, wants_lazy);
+    // If a part was locked since the check, the kernel would free the pages before that
+    // part and then fail.
+    let can_skip_check = record.is_validated && lock_state(range) == Ok(LockState::Unlocked);
+    // SAFETY: the caller guarantees what `PageRange::free` requires, for both functions.
+    if !can_skip_check || !unsafe { free_validated(range, record) } {
+        // SAFETY: as above.
+        unsafe { validate_and_free(range, record) }?;
     }
-    if noted.is_lazy {
-        pressure::freed_lazily(range.len());
+    if record.is_lazy {
+        pressure::record_lazy_free(range.len());
     }
-    if noted.is_lazy && pressure::level() == Level::Severe {
-        // It became so after the look above, and was perhaps acted on before
-        // the pages could be taken.
-        give_back();
+    if record.is_lazy && pressure::level() == Level::Severe {
+        // The level rose after it was read above, and the subscriber may have run
+        // before these pages were lazily free.
+        reclaim_freed();
     }
     Ok(())
 }
 
-/// Frees a range that was looked at before. That takes some 5 µs, more than the
-/// freeing of small ranges. What others have mapped over it meanwhile is refused
-/// by the kernel, or loses what the caller gives up.
+/// Frees a range that was validated before: checking it again would take some 5 µs,
+/// more than freeing a small range. If other code has mapped memory over it, the kernel
+/// refuses, or that memory loses its contents, as [`PageRange::free`] documents. Returns
+/// whether the range was freed.
 ///
 /// # Safety
 ///
 /// As for [`PageRange::free`].
-unsafe fn free_unchecked(range: PageRange, noted: Noted) -> bool {
+unsafe fn free_validated(range: PageRange, record: FreeRecord) -> bool {
     volatile::forget(range);
-    if !noted.is_lazy {
-        // SAFETY: handed on to the caller.
-        return unsafe { discard(range) }.is_ok();
+    if !record.is_lazy {
+        // SAFETY: the caller gives the contents up.
+        return unsafe { dontneed(range) }.is_ok();
     }
-    // SAFETY: handed on to the caller.
-    let is_marked = unsafe { advise_losing(range, Losing::Free) }.is_ok();
+    // SAFETY: the caller gives the contents up.
+    let is_marked = unsafe { advise_destructive(range, DestructiveAdvice::Free) }.is_ok();
     if is_marked {
-        finish_batch();
+        flush_lazyfree_batch();
         stats::LAZY_FREE.done(range.len());
     }
     is_marked
 }
 
+/// Checks the mappings of a range, frees it, and records that it is valid.
+///
 /// # Safety
 ///
 /// As for [`PageRange::free`].
-unsafe fn free_checked(range: PageRange, noted: Noted) -> Result<()> {
-    // SAFETY: handed on to the caller.
+unsafe fn validate_and_free(range: PageRange, record: FreeRecord) -> Result<()> {
+    // SAFETY: the caller guarantees what `PageRange::free` requires.
     let freed = unsafe {
-        match noted.is_lazy {
+        match record.is_lazy {
             true => range.lazy_free(),
-            false => free_at_once(range),
+            false => free_eagerly(range),
         }
     };
     match freed {
-        Ok(()) => known::note_checked(range),
-        Err(_) => known::forget(range),
+        Ok(()) => freed_ranges::record_validated(range),
+        Err(_) => freed_ranges::forget(range),
     }
     freed
 }
 
-/// Has the kernel take what was freed lazily.
+/// Has the kernel reclaim the recorded lazily free ranges: `madvise(MADV_PAGEOUT)`.
 ///
-/// `MADV_DONTNEED` would destroy what has been written since without a word to
-/// us, as `MADV_FREE` allows. `MADV_PAGEOUT` takes the pages that are still
-/// lazily free and loses no other, whatever is mapped there by now.
-fn give_back() {
-    while let Some(range) = known::take_freed() {
-        stats::GIVEN_BACK.done(range.len());
+/// `MADV_DONTNEED` would destroy pages that were written since without a report, which
+/// `MADV_FREE` allows. `MADV_PAGEOUT` reclaims the pages that are still lazily free and
+/// destroys no others, whatever is mapped there by now.
+fn reclaim_freed() {
+    while let Some(range) = freed_ranges::pop_lazily_free() {
+        stats::FREED_UNDER_PRESSURE.done(range.len());
         for chunk in range.chunks(CHUNK_BYTES) {
-            // Not a file that was mapped over it: it would be written back.
+            // Skips files that were mapped over it: they would be written back.
             let mapped = vma::within(chunk).unwrap_or_default();
-            let is_ours = |vma: &&vma::Vma| vma.kind == MemoryKind::PrivateAnonymous;
-            for part in mapped.iter().filter(is_ours) {
-                // Refused where it is locked by now, and so in use.
-                let _ = advise(part.range, Harmless::PageOut);
+            let is_anonymous = |vma: &&vma::Vma| vma.kind == MemoryKind::PrivateAnonymous;
+            for part in mapped.iter().filter(is_anonymous) {
+                // The kernel refuses a part that is locked by now, and so in use.
+                let _ = advise(part.range, Advice::PageOut);
             }
         }
     }
 }
 
-/// Sees to it that somebody watches pressure in this process, and gives back
-/// what was freed when it is severe.
-fn is_watched() -> bool {
-    /// By generation of the process, for a child has no watcher: there is one,
-    /// or there cannot be one. 0 is neither.
+/// Subscribes to pressure in this process, unless that was done before, so that the
+/// freed ranges are reclaimed when it becomes severe. Returns `false` if pressure
+/// cannot be watched.
+fn ensure_watched() -> bool {
+    /// The outcome for one generation of the process, because a child has no watcher:
+    /// `2 * generation + 1` for subscribed, `+ 2` for failed, 0 for neither.
     static WATCHED: AtomicUsize = AtomicUsize::new(0);
     let Ok(generation) = fork::generation() else {
         return false;
@@ -120,7 +128,7 @@ fn is_watched() -> bool {
     if before == watched || before == failed {
         return before == watched;
     }
-    let is_subscribed = known::empty_in_children().is_ok() && subscribe();
+    let is_subscribed = freed_ranges::reset_in_children().is_ok() && subscribe();
     let now = if is_subscribed { watched } else { failed };
     WATCHED.store(now, Ordering::Release);
     is_subscribed
@@ -129,11 +137,11 @@ fn is_watched() -> bool {
 fn subscribe() -> bool {
     let react = |level| {
         if level == Level::Severe {
-            give_back();
+            reclaim_freed();
         }
     };
-    // It holds for as long as the process lives. Two threads that are the first
-    // at the same time subscribe both, which does no harm.
+    // The subscription lasts as long as the process. If two threads are first at the
+    // same time, both subscribe, which does no harm.
     pressure::subscribe(react).map(std::mem::forget).is_ok()
 }
 

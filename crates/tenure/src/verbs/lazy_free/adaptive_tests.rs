@@ -1,4 +1,4 @@
-//! Giving back, without waiting for pressure.
+//! Tests of reclaiming freed ranges, without waiting for pressure.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,10 +14,10 @@ use crate::ground::sys::map::{self, Backing};
 use crate::ground::sys::{numa, page_size};
 use crate::verbs::lazy_free::forget_freed;
 use crate::verbs::populate::Access;
-use crate::verbs::volatile::set_hand_over_delay;
+use crate::verbs::volatile::set_offer_delay;
 
-/// What is freed lazily is known to the whole process: one test at a time.
-pub(in crate::verbs::lazy_free) static ALONE: Mutex<()> = Mutex::new(());
+/// Serializes the tests, because the records belong to the whole process.
+pub(in crate::verbs::lazy_free) static SERIAL: Mutex<()> = Mutex::new(());
 
 fn filled(page_count: usize) -> Mapping {
     let memory = Mapping::anonymous(page_count * page_size()).huge_pages(HugePages::Never);
@@ -26,10 +26,10 @@ fn filled(page_count: usize) -> Mapping {
     memory
 }
 
-/// Frees as if there were no pressure.
+/// Frees lazily, as without pressure.
 fn free_lazily(range: PageRange) {
-    assert!(known::note(range, true).is_lazy);
-    // SAFETY: the tests' own memory, written again before it is read.
+    assert!(freed_ranges::record(range, true).is_lazy);
+    // SAFETY: the memory belongs to the test, to which old contents and zeros are fine.
     unsafe { range.lazy_free() }.unwrap();
 }
 
@@ -41,9 +41,9 @@ fn count_zeros(memory: &Mapping) -> usize {
 }
 
 #[test]
-fn takes_what_is_free_and_keeps_what_was_written_since() {
-    let _alone = ALONE.lock();
-    // The kernel passes over what waits in the batch of another CPU.
+fn reclaim_after_partial_rewrite_keeps_written_pages() {
+    let _serial = SERIAL.lock();
+    // The kernel skips pages that are in the batch of another CPU.
     let mut here = CpuSet::new();
     here.set(rustix::thread::sched_getcpu());
     numa::run_on(&here);
@@ -51,44 +51,45 @@ fn takes_what_is_free_and_keeps_what_was_written_since() {
     free_lazily(memory.range());
     let written = 10 * page_size()..30 * page_size();
     memory.as_mut_slice().unwrap()[written.clone()].fill(9);
-    give_back();
+    reclaim_freed();
     assert_eq!(count_zeros(&memory), 256 - 20);
     assert!(memory.as_slice()[written].iter().all(|&byte| byte == 9));
 }
 
 #[test]
-fn leaves_alone_what_is_in_use_again() {
-    let _alone = ALONE.lock();
+fn reused_ranges_are_not_reclaimed() {
+    let _serial = SERIAL.lock();
     let uses: [fn(&Mapping); 3] = [
         |memory| memory.range().reuse(),
         |memory| memory.populate(.., Access::Write).unwrap(),
         |memory| {
             let features = Features::get();
             if !features.sigbus_on_missing() || features.madv_populate.is_err() {
-                // What is volatile is offered nowhere, and stays free.
+                // Volatile memory is never offered here, so its record stays.
                 return forget_freed(memory.range());
             }
-            set_hand_over_delay(Duration::ZERO);
-            // SAFETY: the test's own memory, which nobody reads meanwhile.
+            set_offer_delay(Duration::ZERO);
+            // SAFETY: the memory belongs to the test, which does not read it while it is
+            // volatile.
             unsafe { memory.range().mark_volatile() }.unwrap();
-            set_hand_over_delay(Duration::from_millis(100));
+            set_offer_delay(Duration::from_millis(100));
         },
     ];
     for use_again in uses {
         let memory = filled(64);
         free_lazily(memory.range());
         use_again(&memory);
-        assert_eq!(known::take_freed(), None);
+        assert_eq!(freed_ranges::pop_lazily_free(), None);
     }
     let memory = filled(64);
     free_lazily(memory.range());
     drop(memory);
-    assert_eq!(known::take_freed(), None);
+    assert_eq!(freed_ranges::pop_lazily_free(), None);
 }
 
 #[test]
-fn leaves_files_alone_that_were_mapped_over_it() {
-    let _alone = ALONE.lock();
+fn file_mapped_over_freed_range_is_not_reclaimed() {
+    let _serial = SERIAL.lock();
     let (page, len) = (page_size(), 64 * page_size());
     let memory = filled(64);
     free_lazily(memory.range());
@@ -97,24 +98,24 @@ fn leaves_files_alone_that_were_mapped_over_it() {
         fd: std::os::fd::AsFd::as_fd(&file),
         offset: 0,
     };
-    // SAFETY: the test's own memory; a hole stays at its end.
+    // SAFETY: the memory belongs to the test; its last page stays unmapped.
     unsafe {
         map::unmap(memory.range()).unwrap();
         let part = PageRange::between(memory.range().start(), memory.range().end() - page);
         map::map_over(part, backing, true).unwrap();
         part.as_ptr().write_bytes(5, part.len());
-        give_back();
+        reclaim_freed();
         let bytes = std::slice::from_raw_parts(part.as_ptr(), part.len());
         assert!(bytes.iter().all(|&byte| byte == 5));
     }
 }
 
-/// Writers take memory back without a word, beside one that gives back.
+/// Writers reuse freed memory without a report while another thread reclaims.
 #[test]
-fn nothing_that_was_written_is_ever_lost() {
-    let _alone = ALONE.lock();
+fn concurrent_reclaim_never_destroys_written_pages() {
+    let _serial = SERIAL.lock();
     const WRITERS: u64 = 3;
-    let (is_over, given_back) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (is_over, reclaims) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let writers: Vec<_> = (1..=WRITERS)
             .map(|seed| {
@@ -133,8 +134,8 @@ fn nothing_that_was_written_is_ever_lost() {
             .collect();
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                give_back();
-                given_back.fetch_add(1, Ordering::Relaxed);
+                reclaim_freed();
+                reclaims.fetch_add(1, Ordering::Relaxed);
             }
         });
         for writer in writers {
@@ -143,25 +144,26 @@ fn nothing_that_was_written_is_ever_lost() {
             ended.unwrap();
         }
     });
-    assert!(given_back.into_inner() > 10);
+    assert!(reclaims.into_inner() > 10);
 }
 
 #[test]
-fn a_child_has_nothing_to_give_back() {
-    let _alone = ALONE.lock();
-    known::empty_in_children().unwrap();
+fn child_after_fork_has_no_freed_ranges() {
+    let _serial = SERIAL.lock();
+    freed_ranges::reset_in_children().unwrap();
     let memory = filled(64);
     free_lazily(memory.range());
-    // SAFETY: the child takes a lock that is whole in it, and ends.
+    // SAFETY: the child only takes a lock that the fork handlers keep consistent, and
+    // ends.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let is_empty = known::take_freed().is_none();
-        // SAFETY: ends the child at once.
+        let is_empty = freed_ranges::pop_lazily_free().is_none();
+        // SAFETY: `_exit` runs no handlers and touches no memory.
         unsafe { libc::_exit(i32::from(!is_empty)) }
     }
     let mut status = 0;
-    // SAFETY: waits for the child made above.
+    // SAFETY: `pid` is a child of this process, and `status` outlives the call.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert_eq!(status, 0);
-    assert_eq!(known::take_freed(), Some(memory.range()));
+    assert_eq!(freed_ranges::pop_lazily_free(), Some(memory.range()));
 }

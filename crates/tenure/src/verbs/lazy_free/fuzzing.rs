@@ -1,65 +1,67 @@
-//! What is known of ranges freed adaptively, beside two marks for each page.
+//! Compares the records of adaptively freed ranges with a model that has two flags
+//! per page.
 
-use super::known::Known;
+use super::freed_ranges::FreedRanges;
 use crate::fuzzing::{PAGES, range, steps};
 
 #[derive(Clone, Copy, Default)]
 struct Page {
-    is_checked: bool,
-    is_freed: bool,
+    is_validated: bool,
+    is_lazily_free: bool,
 }
 
-pub(crate) fn known(data: &[u8]) {
-    let mut known = Known::default();
+pub(crate) fn freed_ranges(data: &[u8]) {
+    let mut freed = FreedRanges::default();
     let mut model = [Page::default(); PAGES];
     for step in steps(data) {
-        let named = range(step.from, step.to);
+        let range = range(step.from, step.to);
         let pages = &mut model[step.from..step.to];
         match step.what % 6 {
             0 | 1 => {
                 let wants_lazy = step.what % 6 == 0;
-                let noted = known.note(named, wants_lazy);
-                assert_eq!(noted.is_checked, pages.iter().all(|page| page.is_checked));
-                assert_eq!(noted.is_lazy, wants_lazy, "there is room for so few");
+                let record = freed.record(range, wants_lazy);
+                let all_validated = pages.iter().all(|page| page.is_validated);
+                assert_eq!(record.is_validated, all_validated);
+                assert_eq!(record.is_lazy, wants_lazy, "so few ranges fit");
                 for page in pages {
-                    page.is_freed = wants_lazy;
+                    page.is_lazily_free = wants_lazy;
                 }
             }
             2 => {
-                known.note_checked(named);
+                freed.record_validated(range);
                 for page in pages {
-                    page.is_checked = true;
+                    page.is_validated = true;
                 }
             }
             3 => {
-                known.forget_freed(named);
+                freed.forget_freed(range);
                 for page in pages {
-                    page.is_freed = false;
+                    page.is_lazily_free = false;
                 }
             }
             4 => {
-                known.forget(named);
+                freed.forget(range);
                 pages.fill(Page::default());
             }
-            _ => take(&mut known, &mut model),
+            _ => pop(&mut freed, &mut model),
         }
     }
-    while model.iter().any(|page| page.is_freed) {
-        take(&mut known, &mut model);
+    while model.iter().any(|page| page.is_lazily_free) {
+        pop(&mut freed, &mut model);
     }
-    assert_eq!(known.take_freed(), None);
+    assert_eq!(freed.pop_lazily_free(), None);
 }
 
-/// What is taken is the first run of pages that were freed.
-fn take(known: &mut Known, model: &mut [Page]) {
-    let Some(from) = model.iter().position(|page| page.is_freed) else {
-        assert_eq!(known.take_freed(), None);
+/// Pops a range, which must be the model's first run of lazily free pages.
+fn pop(freed: &mut FreedRanges, model: &mut [Page]) {
+    let Some(from) = model.iter().position(|page| page.is_lazily_free) else {
+        assert_eq!(freed.pop_lazily_free(), None);
         return;
     };
-    let count = model[from..].iter().take_while(|page| page.is_freed);
-    let to = from + count.count();
-    assert_eq!(known.take_freed(), Some(range(from, to)));
+    let run = model[from..].iter().take_while(|page| page.is_lazily_free);
+    let to = from + run.count();
+    assert_eq!(freed.pop_lazily_free(), Some(range(from, to)));
     for page in &mut model[from..to] {
-        page.is_freed = false;
+        page.is_lazily_free = false;
     }
 }

@@ -1,30 +1,77 @@
-//! lazy free: contents are no longer needed; the kernel takes the pages when it
-//! must, or when a policy says so.
+//! Lazy free: contents are no longer needed; the kernel takes the pages when it needs
+//! them.
+//!
+//! `madvise(MADV_FREE)` (Linux 4.5) gives contents up without freeing pages. Until the
+//! kernel needs memory the pages stay where they are, and writing to one makes it
+//! ordinary memory again, without a page fault that allocates and zeroes. So lazy
+//! freeing suits memory that is reused often: an allocator's free blocks, per-request
+//! buffers.
+//!
+//! [`Mapping::lazy_free`] and [`PageRange::lazy_free`] always free lazily.
+//! [`Mapping::free`] and [`PageRange::free`] take a [`FreePolicy`]; with
+//! [`FreePolicy::Adaptive`] they free lazily while memory is plentiful and eagerly under
+//! pressure.
+//!
+//! # Ranges and units
+//!
+//! A [`PageRange`] is whole pages; a [`Mapping`] is freed whole. An empty range succeeds.
+//! The memory must be private and anonymous, without holes and not locked.
+//!
+//! Until a page is written again, its old contents may turn into zeros at any time, even
+//! between two reads. The safe form therefore consumes the mapping, and
+//! [`LazilyFreed::reuse`] returns it. The `unsafe` form only requires that a byte is
+//! written before it is read.
+//!
+//! # What it costs
+//!
+//! The call walks the pages and frees none, which is cheaper than `MADV_DONTNEED`. The
+//! kernel marks pages in batches of 31 per CPU. tenure makes a second, tiny call that
+//! flushes the batch, so that the pages are counted (`LazyFree` in smaps) and
+//! reclaimable when the call returns. RSS counts them until the kernel takes them;
+//! [`Residency`](crate::Residency) tells them apart.
+//!
+//! # How `FreePolicy::Adaptive` works
+//!
+//! tenure records the ranges that it has freed lazily. When
+//! [pressure](crate::pressure) becomes severe, it has the kernel reclaim them with
+//! `MADV_PAGEOUT`, which takes the pages that are still lazily free and destroys no
+//! others: the program may have written some since, without a report. A range whose
+//! mappings were checked once is not checked again before it is unmapped through tenure,
+//! because that would cost more than freeing; each call only finds out, with one system
+//! call, whether a part has been locked since.
+//!
+//! # When not to use it
+//!
+//! - For contents that you want back if possible: the kernel replaces pages by zeros
+//!   without a report. Mark them [volatile] instead.
+//! - For memory that must leave RSS now, or that will not be used for long: use
+//!   [`discard`](crate::PageRange::discard) or [`FreePolicy::Eager`].
+//! - For shared memory and files: use [`punch`](crate::PageRange::punch).
 
 mod adaptive;
+mod freed_ranges;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
-mod known;
 mod policy;
 
-pub(crate) use known::prepare;
-pub(super) use known::{forget, forget_freed};
+pub(crate) use freed_ranges::prepare;
+pub(super) use freed_ranges::{forget, forget_freed};
 pub use policy::FreePolicy;
 
 use crate::ground::error::{Error, Refused, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
-use crate::ground::sys::advise::{Losing, advise_losing, finish_batch};
+use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive, flush_lazyfree_batch};
 use crate::observation::stats;
 use crate::verbs::populate::Access;
 use crate::verbs::{check_private_anonymous, volatile};
 
 const VERB: &str = "lazily free";
 
-/// A [`Mapping`] whose contents have been given up with
-/// [`lazy_free`](Mapping::lazy_free) or [`free`](Mapping::free): the kernel may
-/// replace its pages by zeros at any time, so its bytes cannot be looked at.
+/// A [`Mapping`] whose contents were given up with
+/// [`lazy_free`](Mapping::lazy_free) or [`free`](Mapping::free). The kernel may
+/// replace its pages by zeros at any time, so it lends no bytes.
 #[derive(Debug)]
 #[must_use = "dropping it unmaps the memory"]
 pub struct LazilyFreed {
@@ -32,18 +79,18 @@ pub struct LazilyFreed {
 }
 
 impl LazilyFreed {
-    /// The pages given up.
+    /// Returns the pages of the mapping.
     pub fn range(&self) -> PageRange {
         self.mapping.range()
     }
 
-    /// Takes the memory back for use: `madvise(MADV_POPULATE_WRITE)`. From then
-    /// on no page disappears. Each page holds its old contents or zeros.
+    /// Makes the memory usable again: `madvise(MADV_POPULATE_WRITE)`. Afterwards the
+    /// kernel takes no page any more, and each page holds its old contents or zeros.
     ///
     /// # Errors
     ///
-    /// As for [`Mapping::populate`]; the memory stays given up.
-    pub fn take_back(self) -> Result<Mapping, Refused<Self>> {
+    /// As for [`Mapping::populate`]; the memory stays lazily free.
+    pub fn reuse(self) -> Result<Mapping, Refused<Self>> {
         match self.mapping.populate(.., Access::Write) {
             Ok(()) => Ok(self.mapping),
             Err(error) => Err(Refused { value: self, error }),
@@ -53,22 +100,22 @@ impl LazilyFreed {
 
 impl Mapping {
     /// Gives the contents up, and the pages when the kernel needs them:
-    /// `madvise(MADV_FREE)` (Linux 4.5). [`LazilyFreed::take_back`] makes it
-    /// usable again, cheaper than fresh memory as long as the kernel has not
+    /// `madvise(MADV_FREE)` (Linux 4.5). [`LazilyFreed::reuse`] makes the memory
+    /// usable again, which is cheaper than fresh memory as long as the kernel has not
     /// taken the pages.
     ///
-    /// The process's RSS counts the pages until they are taken.
+    /// The process's RSS counts the pages until the kernel takes them.
     ///
     /// # Errors
     ///
-    /// As for [`PageRange::lazy_free`], with the mapping given back.
+    /// As for [`PageRange::lazy_free`], with the mapping returned.
     ///
     /// ```
     /// use tenure::Mapping;
     ///
     /// let buffer = Mapping::anonymous(1 << 20).map()?;
     /// let idle = buffer.lazy_free()?;
-    /// let mut buffer = idle.take_back()?;
+    /// let mut buffer = idle.reuse()?;
     /// buffer.as_mut_slice()?.fill(7);
     /// # Ok::<(), tenure::Error>(())
     /// ```
@@ -87,24 +134,23 @@ impl PageRange {
     /// `madvise(MADV_FREE)` (Linux 4.5). An empty range succeeds.
     ///
     /// Until a page is written again its contents may turn into zeros at any
-    /// time; from the first write on it is ordinary memory. Reading does not
-    /// take a page back. Pages that are swapped out are dropped at once. Memory
-    /// without access (`PROT_NONE`, `PROT_READ`) can be freed as well. A huge
-    /// page of which a part is freed is split. Volatility of the range ends.
+    /// time; from the first write on it is ordinary memory. A read does not change
+    /// that. Pages that are swapped out are dropped at once. Memory
+    /// without access (`PROT_NONE`, `PROT_READ`) can be freed as well. The kernel
+    /// splits a huge page of which a part is freed. Volatility of the range ends.
     ///
-    /// What was freed is `LazyFree` in `/proc/self/smaps` when the call returns,
-    /// however little it is. Of `madvise` alone that is not so: the kernel marks
-    /// pages in batches of 31 for each CPU, and what is in an unfinished batch
-    /// (all of a range of up to 30 pages) is neither counted nor can it be
-    /// taken. A batch is finished by the next call on its CPU, so a second call
-    /// is made, on a page of tenure's, which takes 0.2 to 0.7 µs more. A thread
-    /// that moves to another CPU between the two leaves up to 30 pages behind,
-    /// as does one that brought pages in on another CPU a moment before: the
-    /// kernel has them in a batch of that CPU's, too, and passes them over. So it
-    /// does with pages that it is just moving to another place (compaction).
+    /// When the call returns, smaps counts the freed pages as `LazyFree`, however few
+    /// they are. With `madvise` alone it may not: the kernel marks pages in batches of
+    /// 31 for each CPU, and the pages of an incomplete batch (a whole range of up to 30
+    /// pages) are neither counted nor reclaimable. The next call on the same CPU
+    /// flushes the batch, so tenure makes a second call, on a page of its own, which
+    /// takes 0.2 to 0.7 µs more. Up to 30 pages still stay uncounted if the thread
+    /// moves to another CPU between the two calls, or if it faulted pages in on
+    /// another CPU a moment before: those are in a batch of that CPU, and the kernel
+    /// skips them. It also skips pages that it is migrating (compaction).
     ///
-    /// Pages that a child of a fork shares are `LazyFree`, too, but nothing is
-    /// gained by them while the child has them.
+    /// Pages that are shared with a child after `fork` count as `LazyFree`, too, but
+    /// reclaiming them frees nothing while the child has them.
     ///
     /// # Errors
     ///
@@ -116,7 +162,7 @@ impl PageRange {
     ///
     /// # Safety
     ///
-    /// * Nothing may rely on the contents of the range any more.
+    /// * No code may rely on the contents of the range any more.
     /// * No byte of the range may be read, nor a shared reference to it exist,
     ///   before it has been written again: until then its value may change.
     pub unsafe fn lazy_free(self) -> Result<()> {
@@ -124,12 +170,12 @@ impl PageRange {
             return Ok(());
         }
         check_private_anonymous(VERB, self)?;
-        // What is taken reads as zeros, which must not be SIGBUS.
+        // A page that the kernel takes must read as zeros instead of SIGBUS.
         volatile::forget(self);
         // SAFETY: the caller gives the contents up.
-        let marked = unsafe { advise_losing(self, Losing::Free) };
+        let marked = unsafe { advise_destructive(self, DestructiveAdvice::Free) };
         marked.map_err(|errno| match errno {
-            // The kind has been looked at: what is left is the advice.
+            // The check above rules out the other causes of EINVAL.
             Errno::INVAL => Error::Unsupported {
                 verb: VERB,
                 feature: "MADV_FREE",
@@ -142,7 +188,7 @@ impl PageRange {
                 errno,
             },
         })?;
-        finish_batch();
+        flush_lazyfree_batch();
         stats::LAZY_FREE.done(self.len());
         Ok(())
     }

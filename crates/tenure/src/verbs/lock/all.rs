@@ -1,7 +1,7 @@
-//! Locks on all memory of the process.
+//! `mlockall(2)` and `munlockall(2)`, with unlocking by mode.
 
 use super::registry::{Registry, is_locked, registry};
-use super::{LockMode, LockModes, apply, limit};
+use super::{LockFlags, LockMode, apply, limit};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::features::Features;
@@ -9,20 +9,19 @@ use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, lock};
 use crate::observation::stats;
 
-/// Which memory of the process to lock.
+/// The memory of the process that [`lock_all`] locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LockAll {
-    /// What is mapped now (MCL_CURRENT). What was said of future mappings before
-    /// holds no longer.
+pub enum LockScope {
+    /// All current mappings (MCL_CURRENT). An earlier `lock_all` for future
+    /// mappings ends.
     Current,
-    /// What will be mapped from now on (MCL_FUTURE). What is mapped stays as it
-    /// is.
+    /// All future mappings (MCL_FUTURE). Current mappings stay as they are.
     Future,
-    /// Both.
+    /// All current and all future mappings.
     CurrentAndFuture,
 }
 
-impl LockAll {
+impl LockScope {
     fn current(self) -> bool {
         self != Self::Future
     }
@@ -35,79 +34,81 @@ impl LockAll {
 /// Locks all memory of the process: `mlockall(2)`, with MCL_ONFAULT (Linux 4.4)
 /// for [`LockMode::OnFault`].
 ///
-/// It includes code, stacks, and memory that other parts of the program have
-/// mapped. While it holds for future mappings, `mmap` fails with EAGAIN past
-/// `RLIMIT_MEMLOCK`, and with [`LockMode::OnFault`] MAP_POPULATE and MAP_LOCKED
-/// bring nothing in; [`Mapping::populate`](crate::Mapping::populate) does. With
-/// [`LockMode::Now`], pages of what is mapped that cannot be brought in are
-/// passed over. Children and programs started with `exec` have no locks.
+/// The locks include code, stacks, and memory that other parts of the program have
+/// mapped. While future mappings are locked, `mmap` fails with EAGAIN past
+/// `RLIMIT_MEMLOCK`. With [`LockMode::OnFault`], MAP_POPULATE and MAP_LOCKED then
+/// fault nothing in; [`Mapping::populate`](crate::Mapping::populate) does. With
+/// [`LockMode::Now`] the kernel skips pages that it cannot fault in. Children and
+/// programs started with `exec` have no locks.
 ///
 /// # Errors
 ///
 /// With every lock as it was: [`Error::ProcessLockLimit`] when `RLIMIT_MEMLOCK`
-/// does not allow it (for current memory the kernel compares it with all that
-/// is mapped, `VmSize`), [`Error::System`] for anything else.
+/// does not allow it (for current mappings the kernel compares it with `VmSize`,
+/// the size of all mappings), [`Error::System`] for anything else.
 ///
 /// ```no_run
-/// use tenure::{LockAll, LockMode, LockModes};
+/// use tenure::{LockMode, lock::{LockScope, LockFlags}};
 ///
-/// tenure::lock_all(LockAll::CurrentAndFuture, LockMode::OnFault)?;
-/// // ... nothing that has been touched is swapped out ...
-/// tenure::unlock_all(LockModes::ALL)?;
+/// tenure::lock::lock_all(LockScope::CurrentAndFuture, LockMode::OnFault)?;
+/// // ... no page that was touched is swapped out ...
+/// tenure::lock::unlock_all(LockFlags::ALL)?;
 /// # Ok::<(), tenure::Error>(())
 /// ```
-pub fn lock_all(what: LockAll, mode: LockMode) -> Result<()> {
+pub fn lock_all(scope: LockScope, mode: LockMode) -> Result<()> {
     let mut registry = registry();
     let on_fault = mode == LockMode::OnFault;
-    // Beforehand: what cannot be read then leaves every lock as it was. What is mapped
-    // meanwhile is asked of the kernel when it matters.
-    let is_untold = Features::get().smaps_lock_mode.is_err();
-    let now = match what.current() || is_untold {
-        true => everything()?,
+    // Read before locking, so that an error here leaves every lock as it was. The
+    // modes of mappings made in between come from the kernel when they are needed.
+    let is_mode_unreported = Features::get().smaps_lock_mode.is_err();
+    let current = match scope.current() || is_mode_unreported {
+        true => all_mappings()?,
         false => Vec::new(),
     };
-    if is_untold {
-        registry.note_untold(&now);
+    if is_mode_unreported {
+        registry.record_inferred(&current);
     }
-    lock::mlockall(what.current(), what.future(), on_fault).map_err(explain)?;
-    registry.future = what.future().then_some(mode);
-    if what.current() {
-        registry.note(&now, mode);
+    lock::mlockall(scope.current(), scope.future(), on_fault).map_err(explain)?;
+    registry.future = scope.future().then_some(mode);
+    if scope.current() {
+        registry.record_locked(&current, mode);
     }
     stats::LOCK_ALL_CALLS.add(1);
     Ok(())
 }
 
-/// Clears all locks of the modes named: `munlock(2)` on the parts of the address
-/// space that have such a lock, or `munlockall(2)` for [`LockModes::ALL`]. New
-/// mappings are no longer locked in a mode named.
+/// Clears all locks of the given modes: `munlock(2)` on the parts of the address
+/// space that have such a lock, or `munlockall(2)` for [`LockFlags::ALL`]. New
+/// mappings are then not locked in such a mode either.
 ///
-/// Ending locks on new mappings while others stay takes two steps in the
-/// kernel: all memory is locked on fault for a moment, or, where
-/// `RLIMIT_MEMLOCK` does not allow that, the locks that stay are taken away and
-/// made anew.
+/// No system call ends only the locks on new mappings. If other locks must stay,
+/// this function locks all memory on fault for a moment, so that no page that stays
+/// locked is ever unlocked. If `RLIMIT_MEMLOCK` does not allow that, it clears all
+/// locks and makes the others again.
 ///
 /// # Errors
 ///
-/// [`Error::System`] or [`Error::SystemAt`] when the kernel refuses (ENOMEM: no
-/// room to split a mapping); some of the locks may have been cleared, and what should
-/// stay locked with [`LockMode::Now`] may be locked on fault, with its pages there.
-pub fn unlock_all(modes: LockModes) -> Result<()> {
-    unlock_named(modes)?;
+/// [`Error::System`] or [`Error::SystemAt`] when the kernel refuses (ENOMEM: it
+/// cannot split a mapping, `vm.max_map_count`). Some locks may have been cleared, and
+/// memory that should stay locked with [`LockMode::Now`] may be locked on fault, with
+/// its pages resident.
+pub fn unlock_all(flags: LockFlags) -> Result<()> {
+    unlock_matching(flags)?;
     stats::UNLOCK_ALL_CALLS.add(1);
     Ok(())
 }
 
-fn unlock_named(modes: LockModes) -> Result<()> {
+fn unlock_matching(flags: LockFlags) -> Result<()> {
     let mut registry = registry();
-    if modes == LockModes::ALL {
+    if flags == LockFlags::ALL {
         return unlock_everything(&mut registry);
     }
-    let parts = registry.locked_parts(&everything()?)?;
-    let (named, kept): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| modes.names(part.1));
-    let ends_future = registry.future.is_some_and(|mode| modes.names(mode));
+    let parts = registry.locked_parts(&all_mappings()?)?;
+    let (cleared, kept): (Vec<_>, Vec<_>) =
+        parts.into_iter().partition(|part| flags.contains(part.1));
+    let ends_future = registry.future.is_some_and(|mode| flags.contains(mode));
     if !ends_future {
-        for (part, _) in named {
+        for (part, _) in cleared {
             super::unlock_part(&mut registry, part)?;
         }
         return Ok(());
@@ -115,27 +116,28 @@ fn unlock_named(modes: LockModes) -> Result<()> {
     if kept.is_empty() {
         return unlock_everything(&mut registry);
     }
-    // Nothing that stays locked is unlocked meanwhile.
+    // Replaces MCL_FUTURE by a lock on fault, so that no kept part is ever unlocked.
     if lock::mlockall(true, false, true).is_err() {
         lock::munlockall().map_err(explain)?;
     }
     registry.clear();
-    // What is refused is locked on fault still: the others are gone through first.
-    let mut refusal = Ok(());
+    // A part whose lock is refused here stays locked on fault: the loop continues with
+    // the other parts, and the first error is returned at the end.
+    let mut first_error = Ok(());
     for &(part, mode) in &kept {
         let applied = apply(part, mode).map_err(|errno| Error::SystemAt {
             call: "mlock",
             range: part,
             errno,
         });
-        refusal = refusal.and(applied);
+        first_error = first_error.and(applied);
     }
-    for vma in everything()?.iter().filter(|vma| is_locked(vma.range)) {
-        unlock_the_rest(vma, &kept)?;
+    for vma in all_mappings()?.iter().filter(|vma| is_locked(vma.range)) {
+        unlock_between(vma, &kept)?;
     }
-    refusal?;
+    first_error?;
     for (part, mode) in kept {
-        registry.note(&vma::within(part)?, mode);
+        registry.record_locked(&vma::within(part)?, mode);
     }
     Ok(())
 }
@@ -146,8 +148,8 @@ fn unlock_everything(registry: &mut Registry) -> Result<()> {
     Ok(())
 }
 
-/// Unlocks what lies between the parts that are kept.
-fn unlock_the_rest(vma: &Vma, kept: &[(PageRange, LockMode)]) -> Result<()> {
+/// Unlocks the gaps of the VMA between the kept parts: `munlock(2)`.
+fn unlock_between(vma: &Vma, kept: &[(PageRange, LockMode)]) -> Result<()> {
     let mut next = vma.range.start();
     let within = kept
         .iter()
@@ -157,7 +159,7 @@ fn unlock_the_rest(vma: &Vma, kept: &[(PageRange, LockMode)]) -> Result<()> {
         let between = PageRange::between(next, part.start());
         next = part.end();
         match lock::munlock(between) {
-            // Unmapped by another thread meanwhile.
+            // Another thread has unmapped it in the meantime.
             Err(Errno::NOMEM) if vma::cover(between).is_err() => {}
             answer => answer.map_err(|errno| Error::SystemAt {
                 call: "munlock",
@@ -169,16 +171,16 @@ fn unlock_the_rest(vma: &Vma, kept: &[(PageRange, LockMode)]) -> Result<()> {
     Ok(())
 }
 
-/// All that is mapped in the part of the address space that a program has.
-fn everything() -> Result<Vec<Vma>> {
+/// Returns all VMAs of the user part of the address space.
+fn all_mappings() -> Result<Vec<Vma>> {
     let page = crate::page_size();
     vma::within(PageRange::between(page, isize::MAX as usize / page * page))
 }
 
 fn explain(errno: Errno) -> Error {
-    let refused = matches!(errno, Errno::NOMEM | Errno::PERM | Errno::AGAIN);
-    let by_limit = refused.then(limit::refusal_of_all).flatten();
-    by_limit.unwrap_or(Error::System {
+    let may_be_limit = matches!(errno, Errno::NOMEM | Errno::PERM | Errno::AGAIN);
+    let limit_error = may_be_limit.then(limit::process_error).flatten();
+    limit_error.unwrap_or(Error::System {
         call: "mlockall",
         errno,
     })

@@ -1,4 +1,4 @@
-//! The registry of locks beside a mode for each page.
+//! Compares the registry of locks with a model that has one mode per page.
 
 use super::LockMode;
 use super::registry::Registry;
@@ -39,12 +39,12 @@ pub(crate) fn registry(data: &[u8]) {
 
 fn compare(registry: &Registry, model: &[Option<LockMode>], from: usize, to: usize) {
     let mut next = range(from, to).start();
-    let mut known = vec![None; to - from];
-    for (part, mode) in registry.known_parts(range(from, to)) {
-        assert!(part.start() >= next, "not in order");
+    let mut recorded = vec![None; to - from];
+    for (part, mode) in registry.recorded_parts(range(from, to)) {
+        assert!(part.start() >= next, "parts are not in order of address");
         next = part.end();
         let first = (part.start() - range(from, to).start()) / crate::page_size();
-        known[first..first + part.pages()].fill(Some(mode));
+        recorded[first..first + part.pages()].fill(Some(mode));
     }
-    assert_eq!(known, model[from..to], "{from}..{to}");
+    assert_eq!(recorded, model[from..to], "{from}..{to}");
 }

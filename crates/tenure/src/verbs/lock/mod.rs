@@ -1,4 +1,52 @@
-//! lock: pages stay once they are in, at once or from the first fault on.
+//! Lock: pages stay resident once they are in memory.
+//!
+//! A lock keeps the kernel from reclaiming or swapping out pages. With
+//! [`LockMode::Now`] the call faults all pages in before it returns (`mlock(2)`); with
+//! [`LockMode::OnFault`] each page is locked when it is first used
+//! (`mlock2(MLOCK_ONFAULT)`, Linux 4.4), so that a large, sparsely used range takes only
+//! the memory that is used.
+//!
+//! [`Mapping::lock`] and [`PageRange::lock`] lock a range,
+//! [`MappingBuilder::map_locked`] makes a locked mapping, and [`lock_all`] locks the
+//! whole process (`mlockall(2)`). [`Mapping::unlock`], [`PageRange::unlock`] and
+//! [`unlock_all`] clear the locks of the modes in [`LockFlags`], whoever made them.
+//!
+//! # Ranges and units
+//!
+//! The bounds given to a [`Mapping`] are bytes and are rounded outward to whole pages. An
+//! empty range succeeds. Locks do not stack: a page has the mode of its last lock, and
+//! one unlock clears it. Locks end when the range is unmapped; children and programs
+//! started with `exec` have none.
+//!
+//! # What it costs
+//!
+//! Locking on fault takes about 15 µs, whatever the size; with [`LockMode::Now`] the call
+//! also takes the time to fault the pages in. The whole range counts against
+//! `RLIMIT_MEMLOCK` from the call on, in both modes. Past the limit the call fails before
+//! it changes anything, with an error that names the limit and how to raise it.
+//!
+//! # How modes are known
+//!
+//! The kernel tells cheaply whether a mapping is locked, but in which mode only in
+//! `/proc/self/smaps`, which walks every page of the process. So tenure records the modes
+//! of its own locks, and reads smaps only for locks that other code made and for mappings
+//! made under [`lock_all`]. Before Linux 6.11 smaps does not report the mode either;
+//! [`PageRange::unlock`] describes what is assumed then.
+//!
+//! If the kernel fails after it has marked the range (it cannot fault a page in), the
+//! call restores the previous locks before it returns the error.
+//!
+//! # When not to lock
+//!
+//! - To avoid page faults only: [`populate`](crate::populate) does that, without using
+//!   `RLIMIT_MEMLOCK` and without keeping memory from others.
+//! - Contents that can be made again: mark them [volatile](crate::volatile), so that the
+//!   kernel has something to reclaim. Locked memory cannot be lazily freed, discarded or
+//!   marked volatile.
+//! - Secrets: [`SecretBuffer`](crate::SecretBuffer) adds guard pages, wiping, and
+//!   exclusion from dumps and children. A locked page is still written to disk by
+//!   hibernation.
+//! - A large file within a memory budget: [`LockedFile`](crate::LockedFile).
 
 mod all;
 #[cfg(any(test, fuzzing))]
@@ -6,7 +54,7 @@ pub(crate) mod fuzzing;
 mod limit;
 mod registry;
 
-pub use all::{LockAll, lock_all, unlock_all};
+pub use all::{LockScope, lock_all, unlock_all};
 pub(in crate::verbs) use registry::forget;
 pub(crate) use registry::prepare;
 
@@ -20,29 +68,29 @@ use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, lock};
 use crate::observation::stats;
 
-/// When the pages of a locked range come in.
+/// When the pages of a locked range are faulted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockMode {
-    /// All of them before the call returns: `mlock(2)`.
+    /// All pages before the call returns: `mlock(2)`.
     Now,
-    /// Each when it is first used: `mlock2(MLOCK_ONFAULT)` (Linux 4.4).
+    /// Each page when it is first used: `mlock2(MLOCK_ONFAULT)` (Linux 4.4).
     OnFault,
 }
 
-/// Which locks to clear.
+/// The lock modes that an unlocking call clears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LockModes {
+pub struct LockFlags {
     now: bool,
     on_fault: bool,
 }
 
-impl LockModes {
-    /// What is locked with [`LockMode::Now`].
+impl LockFlags {
+    /// Locks made with [`LockMode::Now`].
     pub const NOW: Self = Self {
         now: true,
         on_fault: false,
     };
-    /// What is locked with [`LockMode::OnFault`].
+    /// Locks made with [`LockMode::OnFault`].
     pub const ON_FAULT: Self = Self {
         now: false,
         on_fault: true,
@@ -53,7 +101,7 @@ impl LockModes {
         on_fault: true,
     };
 
-    fn names(self, mode: LockMode) -> bool {
+    fn contains(self, mode: LockMode) -> bool {
         match mode {
             LockMode::Now => self.now,
             LockMode::OnFault => self.on_fault,
@@ -62,8 +110,8 @@ impl LockModes {
 }
 
 impl Mapping {
-    /// Locks the bytes named in memory: `mlock(2)`, or `mlock2(MLOCK_ONFAULT)`
-    /// (Linux 4.4). The bounds are rounded out to pages.
+    /// Locks the given bytes in memory: `mlock(2)`, or `mlock2(MLOCK_ONFAULT)`
+    /// (Linux 4.4). The bounds are rounded outward to pages.
     ///
     /// # Errors
     ///
@@ -71,11 +119,11 @@ impl Mapping {
     /// not inside the mapping.
     ///
     /// ```
-    /// use tenure::{LockMode, LockModes, Mapping};
+    /// use tenure::{LockMode, Mapping, lock::LockFlags};
     ///
     /// let memory = Mapping::anonymous(64 << 10).map()?;
     /// memory.lock(.., LockMode::OnFault)?;
-    /// memory.unlock(.., LockModes::ON_FAULT)?;
+    /// memory.unlock(.., LockFlags::ON_FAULT)?;
     /// # Ok::<(), tenure::Error>(())
     /// ```
     pub fn lock(&self, bounds: impl RangeBounds<usize>, mode: LockMode) -> Result<()> {
@@ -84,29 +132,29 @@ impl Mapping {
         unsafe { range.lock(mode) }
     }
 
-    /// Clears the locks of the modes named on the bytes named, rounded out to
-    /// pages: `munlock(2)` on the parts that have such a lock.
+    /// Clears the locks of the given modes on the given bytes: `munlock(2)` on the
+    /// parts that have such a lock. The bounds are rounded outward to pages.
     ///
     /// # Errors
     ///
     /// As for [`PageRange::unlock`]; [`Error::OutOfBounds`] for bounds that are
     /// not inside the mapping.
-    pub fn unlock(&self, bounds: impl RangeBounds<usize>, modes: LockModes) -> Result<()> {
+    pub fn unlock(&self, bounds: impl RangeBounds<usize>, flags: LockFlags) -> Result<()> {
         let range = self.pages_covering(bounds)?;
         // SAFETY: the range is this mapping's own.
-        unsafe { range.unlock(modes) }
+        unsafe { range.unlock(flags) }
     }
 }
 
 impl MappingBuilder<'_> {
-    /// Makes the mapping, locked from the start: `mmap(2)` and `mlock2(2)`. With
-    /// [`LockMode::OnFault`] no page of it comes in before it is used. (The
-    /// kernel has a flag for the other mode only, MAP_LOCKED, and does not tell
-    /// when that could not bring the pages in.)
+    /// Makes a mapping that is locked from the start: `mmap(2)` and `mlock2(2)`. With
+    /// [`LockMode::OnFault`] no page is faulted in before it is used. (The kernel's
+    /// MAP_LOCKED exists for the other mode only, and `mmap` succeeds even if it
+    /// could not fault the pages in.)
     ///
     /// # Errors
     ///
-    /// As for [`map`](MappingBuilder::map) and [`Mapping::lock`]; nothing stays
+    /// As for [`map`](MappingBuilder::map) and [`Mapping::lock`], with nothing left
     /// mapped.
     ///
     /// ```
@@ -131,12 +179,12 @@ impl PageRange {
     /// modes; what was locked before is not counted twice. Children do not
     /// inherit locks.
     ///
-    /// Not all memory is locked in the same way:
-    /// * Pages of a file come in by more than one: a fault maps, and locks, up
-    ///   to 16 neighbours that are in the page cache, and what else was read
-    ///   ahead may be evicted.
-    /// * hugetlb memory is brought in whole in both modes. It is never taken
-    ///   anyway, has no lock, and does not count.
+    /// The kind of memory matters:
+    /// * File pages: one fault maps, and so locks, up to 16 neighbours that are in
+    ///   the page cache. Other pages that were read ahead are not locked and may be
+    ///   evicted.
+    /// * hugetlb memory is faulted in whole in both modes. The kernel never reclaims
+    ///   it, so it has no lock and does not count.
     /// * memfd_secret memory is always locked, and counts. DAX and the kernel's
     ///   own mappings are never locked.
     ///
@@ -145,16 +193,16 @@ impl PageRange {
     /// With every lock as it was before:
     /// * [`Error::Hole`] when a part is not mapped,
     /// * [`Error::LockLimit`] when `RLIMIT_MEMLOCK` does not allow it,
-    /// * [`Error::NoBacking`] when a page cannot be brought in,
+    /// * [`Error::NoBacking`] when a page cannot be faulted in,
     /// * [`Error::NoAccess`] for [`LockMode::Now`] on memory without access,
-    ///   which cannot be brought in,
-    /// * [`Error::SystemAt`] for anything else (ENOMEM: no room to split a
+    ///   which cannot be faulted in,
+    /// * [`Error::SystemAt`] for anything else (ENOMEM: the kernel cannot split a
     ///   mapping, `vm.max_map_count`).
     ///
     /// # Safety
     ///
-    /// The range must be the caller's to lock: a later unlock by another owner
-    /// of the same pages takes this lock away.
+    /// The caller must own the locks of the range: because locks do not stack, an
+    /// unlock by another owner of the same pages clears this lock.
     pub unsafe fn lock(self, mode: LockMode) -> Result<()> {
         if self.is_empty() {
             return Ok(());
@@ -165,7 +213,7 @@ impl PageRange {
         match apply(self, mode) {
             Ok(()) => {
                 registry.remove(self);
-                registry.note(&vmas, mode);
+                registry.record_locked(&vmas, mode);
                 stats::LOCK.done(self.len());
                 Ok(())
             }
@@ -178,18 +226,17 @@ impl PageRange {
         }
     }
 
-    /// Clears the locks of the modes named: `munlock(2)` on the parts that have
-    /// such a lock, whoever has locked them. Parts locked in another mode stay
-    /// locked, parts that are not locked stay as they are. An empty range
-    /// succeeds.
+    /// Clears the locks of the given modes: `munlock(2)` on the parts that have
+    /// such a lock, whoever made it. Parts locked in another mode stay locked, and
+    /// unlocked parts stay as they are. An empty range succeeds.
     ///
-    /// What was not locked through this library (or by [`lock_all`], when it
-    /// was mapped later) is looked up in `/proc/self/smaps`, for which the
-    /// kernel looks at every page of the process: some 20 ms for each GiB. Before
-    /// Linux 6.11 that tells only whether memory is locked, not how: what others
-    /// have locked then counts as [`LockMode::Now`] (and is locked so again by a call
-    /// of [`lock`](Self::lock) that fails), or, while [`lock_all`] holds for
-    /// future mappings, as the mode that it was told.
+    /// For memory that other code has locked, and for mappings made while
+    /// [`lock_all`] holds for future mappings, the mode comes from
+    /// `/proc/self/smaps`, for which the kernel walks every page of the process: some
+    /// 20 ms for each GiB. Before Linux 6.11 smaps reports only whether memory is
+    /// locked, not in which mode. Locks of other code then count as
+    /// [`LockMode::Now`] (and a call of [`lock`](Self::lock) that fails restores them
+    /// so), or, while [`lock_all`] holds for future mappings, as its mode.
     ///
     /// # Errors
     ///
@@ -199,19 +246,19 @@ impl PageRange {
     ///
     /// # Safety
     ///
-    /// Nothing may rely on the locks that are cleared.
-    pub unsafe fn unlock(self, modes: LockModes) -> Result<()> {
+    /// No code may rely on the locks that are cleared.
+    pub unsafe fn unlock(self, flags: LockFlags) -> Result<()> {
         if self.is_empty() {
             return Ok(());
         }
         let mut registry = registry();
         let vmas = vma::cover(self)?;
-        let parts = if modes == LockModes::ALL {
+        let parts = if flags == LockFlags::ALL {
             vec![self]
         } else {
             let parts = registry.locked_parts(&vmas)?.into_iter();
-            let named = parts.filter(|part| modes.names(part.1));
-            named.map(|(part, _)| part).collect()
+            let cleared = parts.filter(|part| flags.contains(part.1));
+            cleared.map(|(part, _)| part).collect()
         };
         for &part in &parts {
             unlock_part(&mut registry, part)?;
@@ -238,30 +285,31 @@ fn unlock_part(registry: &mut Registry, part: PageRange) -> Result<()> {
     Ok(())
 }
 
-/// The others the kernel passes over.
+/// Whether the kernel can lock memory of this kind; `mlock` skips the others.
 fn can_be_locked(vma: &Vma) -> bool {
     !matches!(vma.kind, MemoryKind::HugeTlb | MemoryKind::Special)
 }
 
-/// Puts the locks back to what they were: the kernel may have marked the range
-/// before it failed to bring a page in.
+/// Restores the previous locks: the kernel may have marked the range before it failed
+/// to fault a page in.
 fn restore(vmas: &[Vma], before: &[LockedPart]) {
     for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
         let held = |part: &LockedPart| part.0.intersection(vma.range).is_some();
         if !before.iter().any(held) {
-            // What fails here was not locked by the call that failed either: the
-            // kernel marks from the front and stops at the first obstacle.
+            // If this fails (vm.max_map_count), the failed call had not locked the part
+            // either: the kernel marks from the front and stops at the first VMA that
+            // it cannot split.
             let _ = lock::munlock(vma.range);
         }
     }
     for &(part, mode) in before {
-        // Charged already, so the limit cannot refuse it.
+        // The part is charged already, so the limit cannot refuse it.
         let _ = apply(part, mode);
     }
 }
 
-/// Tells a refusal from a page that could not be brought in: the kernel checks
-/// the limit before it marks anything, and brings pages in after.
+/// Tells a refusal by the limit from a page that could not be faulted in: the kernel
+/// checks the limit before it marks anything, and faults pages in after.
 fn explain(
     range: PageRange,
     errno: Errno,
@@ -277,11 +325,11 @@ fn explain(
     if !matches!(errno, Errno::NOMEM | Errno::AGAIN | Errno::PERM) {
         return other;
     }
-    if let Some(refusal) = limit::refusal(range, before) {
-        return refusal;
+    if let Some(limit_error) = limit::range_error(range, before) {
+        return limit_error;
     }
-    let closed = vmas.iter().find(|vma| !vma.readable && !vma.writable);
-    match closed {
+    let inaccessible = vmas.iter().find(|vma| !vma.readable && !vma.writable);
+    match inaccessible {
         _ if !is_marked => other,
         Some(vma) => Error::NoAccess {
             verb: "lock",

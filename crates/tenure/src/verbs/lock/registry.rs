@@ -1,7 +1,8 @@
-//! Which mode covers what. The kernel tells cheaply whether a mapping is locked,
-//! but only at great cost how.
+//! The registry of lock modes. The kernel tells cheaply whether a mapping is locked,
+//! but its mode only in smaps, which walks every page.
 
-use std::sync::{LazyLock, Once};
+use std::sync::LazyLock;
+use std::sync::atomic::AtomicBool;
 
 use rangemap::RangeMap;
 
@@ -10,33 +11,33 @@ use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
 use crate::ground::sys::features::Features;
-use crate::ground::sys::fork::{ForkMutex, at_fork};
+use crate::ground::sys::fork::{ForkMutex, at_fork_once};
 use crate::ground::sys::smaps;
 use crate::ground::sys::vma::Vma;
 
 static REGISTRY: LazyLock<ForkMutex<Registry>> =
     LazyLock::new(|| ForkMutex::new(Registry::default()));
 
-/// What was locked through tenure, and how. Locks do not stack: each byte has
-/// the mode that it was last locked with, as in the kernel.
+/// The ranges that were locked through tenure, with their modes. Locks do not stack:
+/// each byte has the mode of its last lock, as in the kernel.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     locked: RangeMap<usize, LockMode>,
-    /// How new mappings are locked, as far as `lock_all` has said.
+    /// The mode in which `lock_all` has new mappings locked, if it does.
     pub(super) future: Option<LockMode>,
 }
 
-/// A part of a mapping, locked in this mode.
+/// A locked part of a mapping, and its mode.
 pub(super) type LockedPart = (PageRange, LockMode);
 
-/// Takes the registry. What it says is compared with the kernel's locks and
-/// changed together with them, so that is done with this held.
+/// Locks the registry and returns it. It changes together with the kernel's locks, so
+/// callers hold it while they make or read those.
 pub(super) fn registry() -> std::sync::MutexGuard<'static, Registry> {
     reset_in_children();
     REGISTRY.lock()
 }
 
-/// Makes the registry, if that has not been done.
+/// Creates the registry and its fork handlers, unless that was done before.
 pub(crate) fn prepare() {
     drop(registry());
 }
@@ -50,9 +51,9 @@ pub(in crate::verbs) fn forget(range: PageRange) {
 }
 
 impl Registry {
-    /// Notes the mode of what the kernel has locked of the mappings just now:
-    /// hugetlb memory, DAX and the kernel's own mappings are never locked.
-    pub(super) fn note(&mut self, vmas: &[Vma], mode: LockMode) {
+    /// Records the mode of the mappings that the kernel has just locked, which are
+    /// not all: it never locks hugetlb memory, DAX and its own mappings.
+    pub(super) fn record_locked(&mut self, vmas: &[Vma], mode: LockMode) {
         for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
             self.insert(vma.range, mode);
         }
@@ -71,49 +72,51 @@ impl Registry {
         self.future = None;
     }
 
-    /// Returns what is locked in the mappings, by whomever and in order: whether a
-    /// mapping is locked says the kernel, how says the registry. What it does not
-    /// know (an older `mlock` of another's, new mappings after `lock_all`) is looked
-    /// up in `/proc/self/smaps`, where that tells.
+    /// Returns the locked parts of the mappings in order of address, including those
+    /// that other code has locked. The kernel tells whether a mapping is locked, the
+    /// registry in which mode. A mode that the registry lacks (an `mlock` of other
+    /// code, a mapping made after `lock_all`) comes from `/proc/self/smaps`, if the
+    /// kernel reports it there (Linux 6.11).
     pub(super) fn locked_parts(&self, vmas: &[Vma]) -> Result<Vec<LockedPart>> {
         let mut parts = Vec::new();
         for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
-            parts.extend(self.known_parts(vma.range));
-            let unknown = self.unknown(vma);
-            if !unknown.is_empty() && Features::get().smaps_lock_mode.is_ok() {
-                return look_up(vmas);
+            parts.extend(self.recorded_parts(vma.range));
+            let unrecorded = self.unrecorded_parts(vma);
+            if !unrecorded.is_empty() && Features::get().smaps_lock_mode.is_ok() {
+                return read_smaps(vmas);
             }
-            parts.extend(unknown.into_iter().map(|part| (part, self.untold())));
+            let inferred = self.inferred_mode();
+            parts.extend(unrecorded.into_iter().map(|part| (part, inferred)));
         }
         parts.sort_unstable_by_key(|part| part.0.start());
         Ok(parts)
     }
 
-    /// The parts of the range whose modes are known, in order.
-    pub(super) fn known_parts(&self, range: PageRange) -> Vec<LockedPart> {
-        let known = self.locked.overlapping(range.as_std());
+    /// Returns the parts of the range whose modes are recorded, in order of address.
+    pub(super) fn recorded_parts(&self, range: PageRange) -> Vec<LockedPart> {
+        let recorded = self.locked.overlapping(range.as_std());
         let part = |(part, &mode): (&std::ops::Range<usize>, &LockMode)| {
             Some((PageRange::from(part.clone()).intersection(range)?, mode))
         };
-        known.filter_map(part).collect()
+        recorded.filter_map(part).collect()
     }
 
-    fn unknown(&self, vma: &Vma) -> Vec<PageRange> {
+    fn unrecorded_parts(&self, vma: &Vma) -> Vec<PageRange> {
         let whole = vma.range.as_std();
         self.locked.gaps(&whole).map(PageRange::from).collect()
     }
 
-    /// How that is taken to be locked of which nobody tells: as `lock_all` has said
-    /// of new mappings, else as `mlock` does it.
-    fn untold(&self) -> LockMode {
+    /// The mode assumed where neither the registry nor the kernel knows it: the mode
+    /// of `lock_all` for new mappings, else the mode of `mlock`.
+    fn inferred_mode(&self) -> LockMode {
         self.future.unwrap_or(LockMode::Now)
     }
 
-    /// Notes the modes that only follow from `future`, before that changes.
-    pub(super) fn note_untold(&mut self, vmas: &[Vma]) {
+    /// Records the modes that are only inferred from `future`, before that changes.
+    pub(super) fn record_inferred(&mut self, vmas: &[Vma]) {
         for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
-            for part in self.unknown(vma) {
-                self.locked.insert(part.as_std(), self.untold());
+            for part in self.unrecorded_parts(vma) {
+                self.locked.insert(part.as_std(), self.inferred_mode());
             }
         }
     }
@@ -123,7 +126,7 @@ pub(super) fn is_locked(range: PageRange) -> bool {
     lock_state(range) == Ok(LockState::Locked)
 }
 
-fn look_up(vmas: &[Vma]) -> Result<Vec<LockedPart>> {
+fn read_smaps(vmas: &[Vma]) -> Result<Vec<LockedPart>> {
     let (Some(first), Some(last)) = (vmas.first(), vmas.last()) else {
         return Ok(Vec::new());
     };
@@ -142,7 +145,8 @@ fn look_up(vmas: &[Vma]) -> Result<Vec<LockedPart>> {
     Ok(locked.into_iter().map(part).collect())
 }
 
-/// Has children begin with an empty registry: they inherit no locks.
+/// Registers fork handlers that empty the registry in children, which inherit no
+/// locks.
 fn reset_in_children() {
     unsafe extern "C" fn prepare() {
         REGISTRY.hold();
@@ -152,17 +156,15 @@ fn reset_in_children() {
         unsafe { REGISTRY.let_go(|_| ()) };
     }
     unsafe extern "C" fn child() {
-        // Leaked, not freed: the child of a threaded program must not touch the
+        // Leaked, not freed: the child of a threaded program must not call the
         // allocator here.
-        // SAFETY: `prepare` has run in the thread that this is a copy of.
+        // SAFETY: `prepare` has run in the parent's thread that this thread is a copy of.
         unsafe { REGISTRY.let_go(|registry| std::mem::forget(std::mem::take(registry))) };
     }
-    static REGISTERED: Once = Once::new();
-    REGISTERED.call_once(|| {
-        // Without it (ENOMEM) a child's registry names locks that are not
-        // there; the kernel is asked first, so they do no harm.
-        let _ = at_fork(prepare, parent, child);
-    });
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    // Without the handlers (ENOMEM) a child's registry names locks that do not exist.
+    // They do no harm, because every caller first asks the kernel what is locked.
+    let _ = at_fork_once(&IS_REGISTERED, prepare, parent, child);
 }
 
 #[cfg(test)]
@@ -172,14 +174,14 @@ mod tests {
     use crate::ground::sys::{page_size, vma};
 
     #[test]
-    fn knows_what_the_kernel_knows() {
+    fn registry_after_partial_unlock_matches_smaps() {
         let page = page_size();
         let memory = Mapping::shared_anonymous(8 * page).map().unwrap();
         let range = memory.range();
         memory.lock(.., LockMode::OnFault).unwrap();
         memory.lock(2 * page..4 * page, LockMode::Now).unwrap();
         memory
-            .unlock(3 * page..6 * page, crate::LockModes::ALL)
+            .unlock(3 * page..6 * page, crate::lock::LockFlags::ALL)
             .unwrap();
         let registry = registry();
         assert_eq!(registry.locked.gaps(&range.as_std()).count(), 1);
@@ -187,7 +189,7 @@ mod tests {
         let parts = registry.locked_parts(&vmas).unwrap();
         assert_eq!(parts.len(), 3);
         if Features::get().smaps_lock_mode.is_ok() {
-            assert_eq!(parts, look_up(&vmas).unwrap());
+            assert_eq!(parts, read_smaps(&vmas).unwrap());
         }
         drop(registry);
         memory.munmap().unwrap();

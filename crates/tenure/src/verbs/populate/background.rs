@@ -1,13 +1,13 @@
-//! Populating behind the caller's back.
+//! Populating in another thread.
 
 use super::options::CancelToken;
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::thread::Thread;
 
-/// Populating that goes on in another thread.
+/// A handle to a range that another thread is populating.
 ///
-/// [`wait`](BackgroundPopulate::wait) tells how it ended. Dropping the handle
-/// cancels what is left and waits for the thread, a few milliseconds.
+/// [`wait`](BackgroundPopulate::wait) returns the result. Dropping the handle
+/// cancels the rest and waits for the thread, which takes a few milliseconds.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the populating"]
 pub struct BackgroundPopulate {
@@ -31,8 +31,8 @@ impl BackgroundPopulate {
         })
     }
 
-    /// Ends the populating early; [`wait`](BackgroundPopulate::wait) then says
-    /// [`Error::Cancelled`], unless all was done already.
+    /// Cancels the rest of the work; [`wait`](BackgroundPopulate::wait) then
+    /// returns [`Error::Cancelled`], unless the whole range was done already.
     pub fn cancel(&self) {
         self.cancel.cancel();
     }
@@ -42,7 +42,7 @@ impl BackgroundPopulate {
         self.thread.as_ref().is_none_or(Thread::is_finished)
     }
 
-    /// Waits for the end and tells how it was.
+    /// Waits for the thread and returns its result.
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ impl BackgroundPopulate {
     pub fn wait(mut self) -> Result<()> {
         match self.thread.take().map(Thread::join) {
             None => Ok(()),
-            Some(Ok(answer)) => answer,
+            Some(Ok(result)) => result,
             Some(Err(panic)) => std::panic::resume_unwind(panic),
         }
     }
@@ -64,7 +64,7 @@ impl Drop for BackgroundPopulate {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.cancel.cancel();
-            // Whoever drops the handle does not ask for the answer.
+            // A caller that drops the handle does not want the result.
             let _ = thread.join();
         }
     }

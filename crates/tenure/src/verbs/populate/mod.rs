@@ -1,21 +1,84 @@
-//! populate: fault a range in now, for reading or for writing.
+//! Populate: fault a range in now, for reading or for writing.
+//!
+//! Populating replaces the page faults of a later first access by
+//! `madvise(MADV_POPULATE_READ)` or `madvise(MADV_POPULATE_WRITE)` (Linux 5.14), which
+//! one call issues in chunks from several threads. On older kernels a system call
+//! touches each page instead ([`Strategy::Touch`]). In both cases a page that cannot be
+//! faulted in is an error, never a signal.
+//!
+//! [`Mapping::populate`] and [`PageRange::populate`] populate with the defaults;
+//! `populate_with` takes [`PopulateOptions`] (strategy, threads, chunk size, progress,
+//! cancellation); `populate_in_background` returns at once.
+//!
+//! # Ranges and units
+//!
+//! The bounds given to a [`Mapping`] are bytes and are rounded outward to whole pages; a
+//! [`PageRange`] is whole pages already. An empty range succeeds. The contents never
+//! change, even while other threads write to them, so populating a page twice, or one
+//! that was resident already, is harmless.
+//!
+//! The effect on a page depends on the kind of memory:
+//!
+//! | memory | [`Access::Read`] | [`Access::Write`] |
+//! | --- | --- | --- |
+//! | private anonymous | maps the zero page; takes no memory, and the first write still faults | allocates a zeroed page |
+//! | shared anonymous, memfd, tmpfs | allocates missing pages and maps them | the same, mapped writable |
+//! | file, mapped shared | reads it into the page cache and maps it | the same, mapped writable |
+//! | file, mapped private | reads it into the page cache and maps it | makes the private copy |
+//! | hugetlb | takes pages from the pool | takes pages from the pool |
+//!
+//! # Memory is checked first
+//!
+//! Past a memory cgroup's limit the kernel does not fail a page fault; it kills. So
+//! each call first compares what it would take with the [`Headroom`](crate::Headroom),
+//! and with the free pages of the hugetlb pool. If memory that was released in the
+//! background is still pending, the call waits for it (see
+//! [`drain`](crate::release::drain)). If the headroom is still too small, the call
+//! returns [`Error::NoMemory`](crate::Error::NoMemory) before it has changed anything;
+//! [`PopulateOptions::force`] skips the check. Pages of files on disks do not count,
+//! because the kernel can reclaim them.
+//!
+//! # What it costs
+//!
+//! The call takes the time that the kernel needs to zero, copy or read the pages. Each
+//! worker has a span of the range; a worker that has finished steals half of the longest
+//! span that is left. By default there is one worker for each 16 MiB, and no more than
+//! CPUs.
+//!
+//! The kernel holds the address space's lock (`mmap_lock`) for reading while it
+//! populates, so another thread's `mmap` or `munmap` waits for the chunks in progress.
+//! Chunks therefore adapt to about 2 ms, and all threads are started before the first
+//! fault.
+//!
+//! # When not to populate
+//!
+//! - Sparse use: populating takes memory for pages that nobody will touch.
+//! - To *keep* pages resident: the kernel may reclaim populated pages again under
+//!   memory pressure. [`lock`](crate::lock) keeps them.
+//! - To avoid the cost of the first write, with [`Access::Read`] on private anonymous
+//!   memory: only [`Access::Write`] allocates pages there.
+//! - Ranges of a userfaultfd whose handler relies on missing pages.
 
 mod background;
-mod crew;
-mod faster;
+mod file_method;
+mod headroom;
 mod options;
 mod plan;
-mod room;
-mod ways;
+mod prefault;
+mod workers;
 
 pub use background::BackgroundPopulate;
+#[doc(hidden)]
+pub use options::BYTES_PER_THREAD;
 pub use options::{Access, CancelToken, PopulateOptions, Progress, Strategy};
+#[doc(hidden)]
+pub use workers::{CHUNK_DURATION, REPORT_INTERVAL};
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use self::crew::Crew;
 use self::plan::{Part, Source, plan};
+use self::workers::Workers;
 use crate::ground::error::Result;
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
@@ -23,13 +86,13 @@ use crate::observation::stats;
 use crate::verbs::lazy_free;
 
 impl Mapping {
-    /// Faults the bytes named in now, so that touching them later takes no page
+    /// Faults the given bytes in now, so that accessing them later takes no page
     /// fault: `madvise(MADV_POPULATE_READ)` or `MADV_POPULATE_WRITE` (Linux
     /// 5.14), in chunks, by several threads. The bounds are in bytes and are
-    /// rounded out to pages.
+    /// rounded outward to pages.
     ///
-    /// Pages brought in may be taken out again under memory pressure; locking
-    /// keeps them.
+    /// The kernel may reclaim the pages again under memory pressure;
+    /// [`lock`](Mapping::lock) keeps them.
     ///
     /// # Errors
     ///
@@ -49,7 +112,8 @@ impl Mapping {
         self.populate_with(bounds, &PopulateOptions::new(access))
     }
 
-    /// Does what [`populate`](Mapping::populate) does, as the options say.
+    /// Faults the given bytes in now, like [`populate`](Mapping::populate), with
+    /// options.
     ///
     /// # Errors
     ///
@@ -63,9 +127,9 @@ impl Mapping {
         run(range, options, self.source())
     }
 
-    /// Starts populating in another thread and returns at once. What can be
-    /// refused is refused here, everything later is told by
-    /// [`BackgroundPopulate::wait`].
+    /// Starts populating in another thread and returns at once. This call performs
+    /// all checks; [`BackgroundPopulate::wait`] returns the errors of the
+    /// populating itself.
     ///
     /// # Errors
     ///
@@ -74,12 +138,12 @@ impl Mapping {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tenure::{Access, Mapping, PopulateOptions};
+    /// use tenure::{Access, Mapping, populate::PopulateOptions};
     ///
     /// let memory = Arc::new(Mapping::anonymous(1 << 20).map()?);
-    /// let arriving = memory.populate_in_background(.., &PopulateOptions::new(Access::Write))?;
+    /// let populate = memory.populate_in_background(.., &PopulateOptions::new(Access::Write))?;
     /// // ... other work; the memory can be used already ...
-    /// arriving.wait()?;
+    /// populate.wait()?;
     /// # Ok::<(), tenure::Error>(())
     /// ```
     ///
@@ -108,8 +172,9 @@ impl Mapping {
 }
 
 impl PageRange {
-    /// Faults the range in now, as [`populate_with`](PageRange::populate_with)
-    /// does without options.
+    /// Faults the range in now, like [`populate_with`](PageRange::populate_with)
+    /// with default options: `madvise(MADV_POPULATE_READ)` or
+    /// `MADV_POPULATE_WRITE`.
     ///
     /// # Errors
     ///
@@ -122,12 +187,12 @@ impl PageRange {
         run(self, &PopulateOptions::new(access), None)
     }
 
-    /// Faults the range in now, as the options say: by default with
+    /// Faults the range in now, with options; by default with
     /// `madvise(MADV_POPULATE_READ)` or `MADV_POPULATE_WRITE` (Linux 5.14), in
     /// chunks, by several threads. An empty range succeeds.
     ///
-    /// Contents do not change, also while other threads write to them. No page
-    /// that cannot be brought in becomes a signal.
+    /// Contents do not change, even while other threads write to them. A page that
+    /// cannot be faulted in is an error, never a signal.
     ///
     /// # Errors
     ///
@@ -136,22 +201,23 @@ impl PageRange {
     /// * [`Error::NoAccess`] when a part cannot be read or, for
     ///   [`Access::Write`], written,
     /// * [`Error::WrongKind`] for the kernel's own special mappings, and for a
-    ///   strategy that has no meaning for the kind of memory,
-    /// * [`Error::Unsupported`] where the kernel lacks what the strategy needs,
+    ///   strategy that does not apply to the kind of memory,
+    /// * [`Error::Unsupported`] where the kernel lacks a feature that the strategy
+    ///   needs,
     /// * [`Error::NoMemory`] when it would take more memory than
-    ///   [`Room`](crate::Room) or the pool of huge pages has, unless
-    ///   [`force`](PopulateOptions::force) was asked for.
+    ///   [`Headroom`](crate::Headroom) or the pool of huge pages has, unless
+    ///   [`force`](PopulateOptions::force) is set.
     ///
     /// With a part populated, which is harmless:
-    /// * [`Error::NoBacking`] for pages that touching would answer with SIGBUS,
-    /// * [`Error::Poisoned`] for a page on broken memory,
+    /// * [`Error::NoBacking`] for pages that are SIGBUS when touched,
+    /// * [`Error::HwPoison`] for a page on broken memory,
     /// * [`Error::Cancelled`] when the token was cancelled,
     /// * [`Error::SystemAt`] for anything else, ENOMEM among it.
     ///
     /// # Safety
     ///
-    /// No other code may count on pages of the range being absent, as the user
-    /// of a userfaultfd does who fills them in.
+    /// No other code may rely on pages of the range being missing, as the handler
+    /// of a userfaultfd does.
     ///
     /// [`Error::Hole`]: crate::Error::Hole
     /// [`Error::NoAccess`]: crate::Error::NoAccess
@@ -159,15 +225,15 @@ impl PageRange {
     /// [`Error::Unsupported`]: crate::Error::Unsupported
     /// [`Error::NoMemory`]: crate::Error::NoMemory
     /// [`Error::NoBacking`]: crate::Error::NoBacking
-    /// [`Error::Poisoned`]: crate::Error::Poisoned
+    /// [`Error::HwPoison`]: crate::Error::HwPoison
     /// [`Error::Cancelled`]: crate::Error::Cancelled
     /// [`Error::SystemAt`]: crate::Error::SystemAt
     pub unsafe fn populate_with(self, options: &PopulateOptions) -> Result<()> {
         run(self, options, None)
     }
 
-    /// Starts populating in another thread, as
-    /// [`Mapping::populate_in_background`] does.
+    /// Starts populating in another thread and returns at once, like
+    /// [`Mapping::populate_in_background`].
     ///
     /// # Errors
     ///
@@ -195,12 +261,12 @@ fn run(range: PageRange, options: &PopulateOptions, source: Option<Source<'_>>) 
     if options.access == Access::Write {
         lazy_free::forget_freed(range);
     }
-    Crew::new(range, &parts, options, source)?.run()?;
+    Workers::new(range, &parts, options, source)?.run()?;
     stats::POPULATE.done(range.len());
     Ok(())
 }
 
-/// Everything that can be refused is refused here, before anything is changed.
+/// Plans the call and performs all checks, before anything changes.
 fn prepare(
     range: PageRange,
     options: &PopulateOptions,
@@ -208,7 +274,7 @@ fn prepare(
 ) -> Result<Vec<Part>> {
     let (parts, vmas) = plan(range, options, source)?;
     if !options.force {
-        room::check(range, options.access, &vmas)?;
+        headroom::check(range, options.access, &vmas)?;
     }
     Ok(parts)
 }

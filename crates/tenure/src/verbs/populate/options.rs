@@ -1,4 +1,4 @@
-//! What populating can be told, and what it tells.
+//! The options of populating, and its progress reports.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,33 +8,33 @@ use std::time::Duration;
 use crate::ground::range::PageRange;
 use crate::ground::sys::pmd_bytes;
 
-/// What populated pages are made ready for.
+/// The access that populated pages are prepared for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reading: maps what is there. On private anonymous memory that is the
-    /// page of zeros, and no memory is taken.
+    /// Reading: maps existing contents. On private anonymous memory the kernel maps
+    /// the zero page, which takes no memory; the first write still faults.
     Read,
-    /// Writing, without changing contents.
+    /// Writing, without changing contents: allocates (or copies) each page.
     Write,
 }
 
-/// By which way pages are brought in.
+/// How pages are faulted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// The fastest way for each part of the range. For files the first chunks
-    /// try [`Populate`](Strategy::Populate) and
+    /// The fastest strategy for each part of the range. For files the first chunks
+    /// measure [`Populate`](Strategy::Populate) and
     /// [`ReadAheadThenPopulate`](Strategy::ReadAheadThenPopulate), and the rest
-    /// goes the faster way. An empty memfd is allocated first where one or two
+    /// uses the faster one. An empty memfd is allocated first where one or two
     /// threads write to it. Without `MADV_POPULATE` (before Linux 5.14) it is
     /// [`Touch`](Strategy::Touch).
     Auto,
     /// `MADV_POPULATE_READ` or `MADV_POPULATE_WRITE`.
     Populate,
-    /// An access to each page, made by the kernel on our behalf, so that a bad
-    /// page is an error and no signal: `pwritev` from it to read, an atomic
-    /// addition of zero (`FUTEX_WAKE_OP`) to write. Contents do not change, also
-    /// while other threads write to them.
+    /// An access to each page within a system call, so that a bad page is an error
+    /// (EFAULT) and no signal: `pwritev(2)` reads a byte of it; to write, an
+    /// atomic addition of zero (`FUTEX_WAKE_OP`) to a word of it. Contents do not
+    /// change, and no concurrent write of another thread is lost.
     Touch,
     /// `MADV_POPULATE_READ` and then `MADV_POPULATE_WRITE`.
     ReadThenWrite,
@@ -42,37 +42,37 @@ pub enum Strategy {
     /// [`Mapping`](crate::Mapping) of a memfd, or of a file that is mapped shared
     /// and writable.
     AllocateThenPopulate,
-    /// `MADV_WILLNEED` chunk by chunk, which reads ahead also where the mapping
-    /// was told `MADV_RANDOM`, and then `MADV_POPULATE`: for files.
+    /// `MADV_WILLNEED` chunk by chunk, which reads ahead even if the mapping has
+    /// `MADV_RANDOM` advice, and then `MADV_POPULATE`: for files.
     ReadAheadThenPopulate,
 }
 
-/// How far populating has come.
+/// The progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// How much of the range is done.
+    /// The bytes populated so far.
     pub done_bytes: usize,
-    /// How long the range is.
+    /// The length of the range.
     pub total_bytes: usize,
-    /// How long it has taken so far.
+    /// The time since the call began.
     pub elapsed: Duration,
 }
 
-/// Lets another thread end populating early.
+/// Lets another thread cancel populating.
 ///
-/// All clones are one token. What is under way is finished first: a few
-/// milliseconds.
+/// All clones are one token. The workers finish the chunks in progress first, which
+/// takes a few milliseconds.
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
 impl CancelToken {
-    /// Makes a token that has not been cancelled.
+    /// Creates a token that has not been cancelled.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Ends what was given this token, now or before it starts.
+    /// Cancels each call that has this token, running or yet to start.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -85,15 +85,16 @@ impl CancelToken {
 
 pub(super) type ProgressFn = dyn Fn(Progress) + Send + Sync;
 
-/// More threads than one for each so many bytes, begun or whole, cost more than
-/// they bring: two are as fast as one for 8 MiB, and take 0.63 to 0.95 times as long
-/// from here on, by the kind of memory.
-const BYTES_PER_THREAD: usize = 16 << 20;
+/// Automatic thread counts have one thread for each 16 MiB, rounded up: two threads
+/// are as fast as one for 8 MiB, and take 0.63 to 0.95 times as long from 16 MiB on,
+/// depending on the kind of memory.
+pub const BYTES_PER_THREAD: usize = 16 << 20;
 
-/// How to populate.
+/// Options of populating: access, strategy, threads, chunk size, progress and
+/// cancellation.
 ///
 /// ```
-/// use tenure::{Access, Mapping, PopulateOptions};
+/// use tenure::{Access, Mapping, populate::PopulateOptions};
 ///
 /// let memory = Mapping::anonymous(1 << 20).map()?;
 /// let options = PopulateOptions::new(Access::Write)
@@ -114,8 +115,8 @@ pub struct PopulateOptions {
 }
 
 impl PopulateOptions {
-    /// Begins with [`Strategy::Auto`], the number of threads that helps, and
-    /// chunks that keep no other thread's `mmap` waiting for long.
+    /// Creates options with [`Strategy::Auto`], an automatic number of threads, and
+    /// chunks of about 2 ms.
     pub fn new(access: Access) -> Self {
         Self {
             access,
@@ -128,57 +129,57 @@ impl PopulateOptions {
         }
     }
 
-    /// How many threads share the work, the calling one among them.
+    /// Returns how many threads share the work, including the calling one.
     pub(super) fn threads_for(&self, range: PageRange) -> usize {
         let threads = self.threads.unwrap_or_else(|| {
             // CPUs by affinity and by the cgroup's quota.
             let cpus = std::thread::available_parallelism().map_or(1, usize::from);
             cpus.min(range.len().div_ceil(BYTES_PER_THREAD))
         });
-        // The range may begin within a page of page-table entries.
+        // The range may begin in the middle of a page-table page.
         threads.min(range.len().div_ceil(pmd_bytes()) + 1)
     }
 
-    /// Chooses the way.
+    /// Sets how pages are faulted in.
     pub fn strategy(mut self, strategy: Strategy) -> Self {
         self.strategy = strategy;
         self
     }
 
-    /// Uses this many threads, the calling one included; 0 counts as 1. Without
-    /// it: one for each CPU that affinity and the cgroup's quota allow, at most
-    /// one for each 16 MiB begun. Never more than can share the range in parts of
-    /// 2 MiB. Where a thread cannot be started the others do its
-    /// work.
+    /// Sets the number of threads, including the calling one; 0 counts as 1. By
+    /// default there is one for each CPU that affinity and the cgroup's quota
+    /// allow, and at most one for each 16 MiB, rounded up. A call never uses more
+    /// threads than the range has parts of 2 MiB. If a thread cannot be started,
+    /// the others do its work.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.max(1));
         self
     }
 
-    /// Brings in this many bytes at a time, rounded up to whole pages. Another
-    /// thread's `mmap` waits for as long as that takes. Without it the size
-    /// follows from measuring: what takes about 2 ms.
+    /// Sets how many bytes one system call populates, rounded up to whole pages.
+    /// Another thread's `mmap` waits for that long. By default the size adapts so
+    /// that a chunk takes about 2 ms.
     pub fn chunk_bytes(mut self, bytes: usize) -> Self {
         self.chunk_bytes = Some(bytes.max(1));
         self
     }
 
-    /// Calls `progress` on the calling thread now and then, and once when all is
-    /// done.
+    /// Calls `progress` on the calling thread about every 50 ms, and once when the
+    /// whole range is done.
     pub fn progress(mut self, progress: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(progress));
         self
     }
 
-    /// Ends early, with [`Error::Cancelled`](crate::Error::Cancelled), when the
+    /// Returns early, with [`Error::Cancelled`](crate::Error::Cancelled), when the
     /// token is cancelled.
     pub fn cancel(mut self, token: &CancelToken) -> Self {
         self.cancel = token.clone();
         self
     }
 
-    /// Goes on although there seems to be too little memory. Past the limit of
-    /// a memory cgroup the kernel kills the process.
+    /// Skips the check of the [`Headroom`](crate::Headroom). Past the limit of a
+    /// memory cgroup the kernel kills the process.
     pub fn force(mut self) -> Self {
         self.force = true;
         self
@@ -202,10 +203,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_no_more_threads_than_parts() {
+    fn threads_above_part_count_are_capped() {
         let range = PageRange::between(pmd_bytes(), 5 * pmd_bytes());
-        let threads = |asked| {
-            let options = PopulateOptions::new(Access::Read).threads(asked);
+        let threads = |requested| {
+            let options = PopulateOptions::new(Access::Read).threads(requested);
             options.threads_for(range)
         };
         assert_eq!([0, 1, 4].map(threads), [1, 1, 4]);

@@ -1,5 +1,5 @@
-//! What is to be done: the range's parts, each with its way, checked before
-//! anything is changed.
+//! The plan of a call: the parts of the range and the method for each, checked
+//! before anything changes.
 
 use std::os::fd::BorrowedFd;
 
@@ -12,7 +12,7 @@ use crate::ground::sys::vma::{self, Vma};
 
 pub(super) const VERB: &str = "populate";
 
-/// Where the bytes of a mapping come from, for `fallocate`.
+/// The file behind a mapping, for `fallocate`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
     pub(super) file: BorrowedFd<'a>,
@@ -21,33 +21,33 @@ pub(super) struct Source<'a> {
     pub(super) start: usize,
 }
 
-/// Up to so many threads, allocating a memfd's pages first makes it 7 to 10 %
-/// faster (2 MiB to 4 GiB, one and two threads). They allocate one after the
-/// other, so more of them would wait for each other.
-const ALLOCATING_THREADS: usize = 2;
+/// Up to this many threads, allocating a memfd's pages first makes populating 7 to
+/// 10 % faster (2 MiB to 4 GiB, one and two threads). The kernel serializes
+/// allocations of one file, so more threads would wait for each other.
+const MAX_ALLOCATING_THREADS: usize = 2;
 
-/// The way of one part.
+/// How one part is faulted in: a [`Strategy`], resolved for its kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Method {
     Populate,
     Touch,
     ReadThenWrite,
     Allocate,
     ReadAhead,
-    /// [`Way::Populate`] or [`Way::ReadAhead`], whichever proves faster.
+    /// [`Method::Populate`] or [`Method::ReadAhead`], whichever measures faster.
     Fastest,
 }
 
-/// A part of the range within one mapping of the kernel's.
+/// A part of the range within one VMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) range: PageRange,
-    pub(super) way: Way,
-    /// What chunks of it must be a multiple of.
+    pub(super) method: Method,
+    /// The page size of the VMA; chunks must be multiples of it.
     pub(super) page_bytes: usize,
 }
 
-/// Looks at all that is mapped in the range and chooses the ways.
+/// Checks all VMAs of the range and chooses a method for each.
 pub(super) fn plan(
     range: PageRange,
     options: &PopulateOptions,
@@ -56,7 +56,7 @@ pub(super) fn plan(
     let vmas = vma::cover(range)?;
     let access = options.access;
     let strategy = match options.strategy {
-        Strategy::Auto if allocating_pays(range, options, &vmas, source) => {
+        Strategy::Auto if should_allocate(range, options, &vmas, source) => {
             Strategy::AllocateThenPopulate
         }
         strategy => strategy,
@@ -65,7 +65,7 @@ pub(super) fn plan(
         check(range, vma, access)?;
         Ok(Part {
             range: vma.range,
-            way: way(range, vma, access, strategy, source.is_some())?,
+            method: method(range, vma, access, strategy, source.is_some())?,
             page_bytes: vma.page_bytes,
         })
     };
@@ -73,7 +73,7 @@ pub(super) fn plan(
     Ok((parts, vmas))
 }
 
-fn allocating_pays(
+fn should_allocate(
     range: PageRange,
     options: &PopulateOptions,
     vmas: &[Vma],
@@ -82,7 +82,7 @@ fn allocating_pays(
     options.access == Access::Write
         && Features::get().madv_populate.is_ok()
         && vmas.iter().all(|vma| vma.kind == MemoryKind::Shared)
-        && options.threads_for(range) <= ALLOCATING_THREADS
+        && options.threads_for(range) <= MAX_ALLOCATING_THREADS
         && source.is_some_and(|source| map::is_memory_mostly_empty(source.file) == Ok(true))
 }
 
@@ -103,17 +103,17 @@ fn check(range: PageRange, vma: &Vma, access: Access) -> Result<()> {
     })
 }
 
-fn way(
+fn method(
     range: PageRange,
     vma: &Vma,
     access: Access,
     strategy: Strategy,
     has_source: bool,
-) -> Result<Way> {
+) -> Result<Method> {
     let populate = Features::get().madv_populate;
     let is_file = matches!(vma.kind, MemoryKind::PrivateFile | MemoryKind::Shared);
-    let way = match (strategy, populate) {
-        (Strategy::Touch, _) | (Strategy::Auto, Err(_)) => return Ok(Way::Touch),
+    let method = match (strategy, populate) {
+        (Strategy::Touch, _) | (Strategy::Auto, Err(_)) => return Ok(Method::Touch),
         (_, Err(answer)) => {
             return Err(Error::Unsupported {
                 verb: VERB,
@@ -122,22 +122,22 @@ fn way(
                 remedy: "it needs Linux 5.14; Strategy::Auto and Touch do without",
             });
         }
-        (Strategy::Auto, Ok(())) if is_file && access == Access::Read => Way::Fastest,
-        (Strategy::Auto | Strategy::Populate, Ok(())) => Way::Populate,
+        (Strategy::Auto, Ok(())) if is_file && access == Access::Read => Method::Fastest,
+        (Strategy::Auto | Strategy::Populate, Ok(())) => Method::Populate,
         (Strategy::ReadThenWrite, Ok(())) if access == Access::Write && vma.readable => {
-            Way::ReadThenWrite
+            Method::ReadThenWrite
         }
         (Strategy::ReadThenWrite, Ok(())) => {
             return Err(wrong_kind(range, vma, "memory that is to be written"));
         }
-        (Strategy::ReadAheadThenPopulate, Ok(())) if is_file => Way::ReadAhead,
+        (Strategy::ReadAheadThenPopulate, Ok(())) if is_file => Method::ReadAhead,
         (Strategy::ReadAheadThenPopulate, Ok(())) => {
             return Err(wrong_kind(range, vma, "files, by reading ahead,"));
         }
         (Strategy::AllocateThenPopulate, Ok(()))
             if vma.kind == MemoryKind::Shared && has_source && access == Access::Write =>
         {
-            Way::Allocate
+            Method::Allocate
         }
         (Strategy::AllocateThenPopulate, Ok(())) => {
             return Err(wrong_kind(
@@ -147,7 +147,7 @@ fn way(
             ));
         }
     };
-    Ok(way)
+    Ok(method)
 }
 
 fn wrong_kind(range: PageRange, vma: &Vma, wanted: &'static str) -> Error {
@@ -165,28 +165,31 @@ mod tests {
     use super::*;
     use crate::ground::mapping::{Mapping, MemfdPages};
 
-    fn way_of(memory: &Mapping, options: &PopulateOptions) -> Way {
+    fn method_of(memory: &Mapping, options: &PopulateOptions) -> Method {
         let (file, offset) = memory.writable_file().unwrap();
         let source = Source {
             file,
             offset,
             start: memory.range().start(),
         };
-        plan(memory.range(), options, Some(source)).unwrap().0[0].way
+        plan(memory.range(), options, Some(source)).unwrap().0[0].method
     }
 
     #[test]
-    fn an_empty_memfd_is_allocated_first_by_few_threads_that_write() {
+    fn empty_memfd_with_few_writing_threads_is_allocated_first() {
         if Features::get().madv_populate.is_err() {
             return;
         }
         let memory = Mapping::memfd(8 << 20, MemfdPages::Base).map().unwrap();
         let write = PopulateOptions::new(Access::Write);
-        assert_eq!(way_of(&memory, &write), Way::Allocate);
-        assert_eq!(way_of(&memory, &write.clone().threads(3)), Way::Populate);
+        assert_eq!(method_of(&memory, &write), Method::Allocate);
+        assert_eq!(
+            method_of(&memory, &write.clone().threads(3)),
+            Method::Populate
+        );
         let read = PopulateOptions::new(Access::Read);
-        assert_eq!(way_of(&memory, &read), Way::Fastest);
+        assert_eq!(method_of(&memory, &read), Method::Fastest);
         memory.populate(.., Access::Write).unwrap();
-        assert_eq!(way_of(&memory, &write), Way::Populate);
+        assert_eq!(method_of(&memory, &write), Method::Populate);
     }
 }

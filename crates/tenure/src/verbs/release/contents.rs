@@ -1,24 +1,24 @@
-//! discard and punch: the contents of a range go, the range stays.
+//! discard and punch: give the contents of a range up and keep its addresses.
 
 use std::ops::RangeBounds;
 
 use super::THRESHOLD_BYTES;
-use crate::background::freeing::{Leave, carry_off};
+use crate::background::freeing::{AfterMove, defer_free};
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
-use crate::ground::sys::advise::Losing;
+use crate::ground::sys::advise::DestructiveAdvice;
 use crate::ground::sys::features::Features;
 use crate::ground::sys::vma::Vma;
 use crate::observation::stats;
 use crate::verbs::{advise_in_chunks, check_kind, lazy_free, volatile};
 
 impl Mapping {
-    /// Gives the contents of the bytes named up, at once for the caller: they
-    /// read as zeros when the call returns, and their pages are freed behind
-    /// it. Of a private mapping of a file the changes are given up, and the
-    /// bytes read as in the file again. The bounds must be whole pages.
+    /// Gives the contents of the given bytes up without waiting for their pages to be
+    /// freed: `mremap(MREMAP_DONTUNMAP)` or `madvise(MADV_DONTNEED)`. When the call
+    /// returns the bytes read as zeros; a private mapping of a file reads as the file
+    /// again. The bounds must be whole pages.
     ///
     /// # Errors
     ///
@@ -41,10 +41,10 @@ impl Mapping {
         unsafe { range.discard() }
     }
 
-    /// Punches a hole into shared memory or a shared file: the bytes named read
-    /// as zeros from now on, in every process and in the file, and their memory
-    /// or blocks are free: `madvise(MADV_REMOVE)`, in chunks. The bounds must be
-    /// whole pages.
+    /// Punches a hole into shared memory or a shared file: `madvise(MADV_REMOVE)`, in
+    /// chunks. When the call returns the given bytes read as zeros, in every process
+    /// and in the file, and their memory or blocks are free. The bounds must be whole
+    /// pages.
     ///
     /// # Errors
     ///
@@ -70,23 +70,23 @@ impl Mapping {
 }
 
 impl PageRange {
-    /// Gives the contents of the range up, as `madvise(MADV_DONTNEED)` does, but
-    /// at once for the caller: it stays mapped; private anonymous memory reads
-    /// as zeros, private mappings of files read as in the file again. An empty
-    /// range succeeds.
+    /// Gives the contents of the range up, like `madvise(MADV_DONTNEED)`, but without
+    /// waiting for the pages to be freed. The range stays mapped: private anonymous
+    /// memory reads as zeros, and a private mapping of a file reads as the file again.
+    /// An empty range succeeds.
     ///
-    /// From 4 MiB on the pages of anonymous memory are moved away with
-    /// `mremap(MREMAP_DONTUNMAP)` (Linux 5.7) and freed by worker threads;
-    /// shorter parts, files, and what the kernel does not move, take
+    /// Anonymous memory of 4 MiB and more is moved away with
+    /// `mremap(MREMAP_DONTUNMAP)` (Linux 5.7), and worker threads free its pages.
+    /// Shorter parts, files, and memory that the kernel does not move take
     /// `MADV_DONTNEED` in chunks. Volatility of the range ends.
     ///
     /// # Errors
     ///
     /// With nothing done:
     /// * [`Error::Hole`] when a part is not mapped,
-    /// * [`Error::WrongKind`] for shared memory and shared files, whose contents
-    ///   the same advice would leave as they are ([`punch`](PageRange::punch)
-    ///   gives them up, for everybody), and for hugetlb memory,
+    /// * [`Error::WrongKind`] for hugetlb memory, and for shared memory and shared
+    ///   files, whose contents `MADV_DONTNEED` would not change
+    ///   ([`punch`](PageRange::punch) gives them up, in all processes),
     /// * [`Error::Locked`] when a part is locked.
     ///
     /// [`Error::SystemAt`] when the kernel refuses; a part may have been
@@ -94,8 +94,8 @@ impl PageRange {
     ///
     /// # Safety
     ///
-    /// Nothing may rely on the contents of the range, and no reference to them
-    /// may exist.
+    /// No code may rely on the contents of the range, and no reference to them may
+    /// exist.
     pub unsafe fn discard(self) -> Result<()> {
         if self.is_empty() {
             return Ok(());
@@ -112,24 +112,24 @@ impl PageRange {
         };
         let (movable, fixed): (Vec<&Vma>, Vec<_>) = vmas.iter().partition(|vma| can_move(vma));
         let movable = movable.iter().map(|vma| vma.range).collect();
-        // SAFETY: mappings of private anonymous memory that is not locked, as
-        // just checked; the caller gives the contents up.
-        let left = unsafe { carry_off(self, movable, Leave::Empty) };
-        for part in left.into_iter().chain(fixed.iter().map(|vma| vma.range)) {
-            // SAFETY: as above.
-            unsafe { advise_in_chunks(part, Losing::DontNeed, "madvise(MADV_DONTNEED)") }?;
+        // SAFETY: the checks above found private anonymous memory that is not locked;
+        // the caller gives the contents up.
+        let unmoved = unsafe { defer_free(self, movable, AfterMove::Empty) };
+        for part in unmoved.into_iter().chain(fixed.iter().map(|vma| vma.range)) {
+            // SAFETY: the caller gives the contents up.
+            unsafe {
+                advise_in_chunks(part, DestructiveAdvice::DontNeed, "madvise(MADV_DONTNEED)")
+            }?;
             stats::FREED_BY_CALLER_BYTES.add(part.len());
         }
         stats::DISCARD.done(self.len());
         Ok(())
     }
 
-    /// Punches a hole into shared memory or a shared file: the range reads as
-    /// zeros from now on, in every process and in the file, which keeps its
-    /// length, and the memory or the blocks behind it are free:
-    /// `madvise(MADV_REMOVE)`, in chunks. An empty range succeeds.
-    ///
-    /// All of it is done when the call returns.
+    /// Punches a hole into shared memory or a shared file: `madvise(MADV_REMOVE)`, in
+    /// chunks. When the call returns the range reads as zeros, in every process and in
+    /// the file, which keeps its length, and its memory or blocks are free. An empty
+    /// range succeeds.
     ///
     /// # Errors
     ///
@@ -141,13 +141,12 @@ impl PageRange {
     /// * [`Error::Locked`] when a part is locked.
     ///
     /// [`Error::Unsupported`] for a file system that has no holes;
-    /// [`Error::SystemAt`] when the kernel refuses, and a part may have been
-    /// punched out.
+    /// [`Error::SystemAt`] when the kernel refuses. A part may have been punched.
     ///
     /// # Safety
     ///
-    /// Nothing, in this process or another, may rely on the contents of the
-    /// range, and no reference to them may exist.
+    /// No code, in this process or another, may rely on the contents of the range,
+    /// and no reference to them may exist.
     pub unsafe fn punch(self) -> Result<()> {
         if self.is_empty() {
             return Ok(());
@@ -163,10 +162,10 @@ impl PageRange {
             });
         }
         for vma in vmas {
-            // SAFETY: shared memory, as just checked; the caller gives the
-            // contents up.
-            let punched =
-                unsafe { advise_in_chunks(vma.range, Losing::Remove, "madvise(MADV_REMOVE)") };
+            // SAFETY: the caller gives the contents up, for all processes.
+            let punched = unsafe {
+                advise_in_chunks(vma.range, DestructiveAdvice::Remove, "madvise(MADV_REMOVE)")
+            };
             punched.map_err(|error| match error {
                 Error::SystemAt {
                     errno: errno @ Errno::OPNOTSUPP,

@@ -2,27 +2,28 @@
 
 use std::sync::Arc;
 
-use super::arena::Place;
-use super::engine::ENGINE;
-use super::objects::Object;
-use super::word::{State, Word};
-use super::{Outcome, Priority, Stamp, Unmarked, at, keeper};
+use super::error::at;
+use super::offer_thread::{notify_marked, offer_delay, offer_object};
+use super::options::VolatileOptions;
+use super::outcome::Outcome;
+use super::place::Place;
+use super::priority::Timestamp;
+use super::registry::{ENGINE, Object, State, Unmarked, Word};
 use crate::ground::error::{Error, Refused, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::{Errno, copy};
 use crate::observation::stats;
 
-/// Memory whose contents can be let go and asked for again: marking it volatile
-/// and unmarking it is a change of one word, without a system call, as long as
-/// the kernel has not been offered it (see
-/// [`set_hand_over_delay`](crate::set_hand_over_delay)).
+/// Memory that can be marked volatile and unmarked at the cost of one atomic store,
+/// without a system call, as long as the kernel has not been offered it (see
+/// [`set_offer_delay`](crate::volatile::set_offer_delay)).
 ///
-/// Nothing is called when contents are lost, on no thread: the owner is told when
-/// it unmarks the buffer, or asks whether it [is whole](VolatileBuffer::is_whole).
+/// No callback runs when contents are purged: the owner learns it when it unmarks the
+/// buffer, or asks whether the contents [are intact](VolatileBuffer::is_intact).
 ///
-/// While it is volatile its bytes cannot be borrowed. It is made of private
-/// anonymous memory, and unmapped when it is dropped.
+/// While the buffer is volatile its bytes cannot be borrowed. It consists of private
+/// anonymous memory, which dropping the buffer unmaps.
 ///
 /// ```
 /// use tenure::{Outcome, VolatileBuffer};
@@ -30,43 +31,43 @@ use crate::observation::stats;
 /// let mut thumbnail = VolatileBuffer::new(1 << 20)?;
 /// thumbnail.as_mut_slice()?.fill(7);
 ///
-/// thumbnail.mark_volatile(); // the kernel may take it
+/// thumbnail.mark_volatile(); // the kernel may purge it
 ///
 /// match thumbnail.mark_nonvolatile()? {
 ///     Outcome::Intact => assert_eq!(thumbnail.as_slice()?[0], 7),
-///     Outcome::Purged(runs) => println!("draw it again, {} parts are gone", runs.len()),
+///     Outcome::Purged(runs) => println!("draw it again, {} parts were purged", runs.len()),
 /// }
 /// # Ok::<(), tenure::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct VolatileBuffer {
-    /// Dropped first: the keeper must not find what is unmapped.
+    /// Dropped first: the offer thread must not find an object that is unmapped.
     listed: Listed,
     memory: Memory,
 }
 
-/// What a buffer is made of.
+/// The memory of a buffer.
 #[derive(Debug)]
 enum Memory {
     Own(Mapping),
     InArena {
         place: Place,
-        /// What was asked for, in bytes.
+        /// The length that the caller wanted, in bytes.
         len: usize,
     },
 }
 
-/// An object in the keeper's list.
+/// An object in the registry's list, until this is dropped.
 #[derive(Debug)]
 struct Listed(Arc<Object>);
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        let mut engine = ENGINE.lock();
-        engine.objects.remove(&self.0);
-        self.0.count();
-        // The keeper may have noted it as due.
-        self.0.word.settle(State::Nonvolatile);
+        let mut registry = ENGINE.lock();
+        registry.objects.remove(&self.0);
+        self.0.flush_counts();
+        // The offer thread may have it in a list of due objects.
+        self.0.word.publish(State::Nonvolatile);
     }
 }
 
@@ -81,32 +82,37 @@ impl VolatileBuffer {
         Self::from_mapping(mapping).map_err(Error::from)
     }
 
-    /// Makes a buffer of memory that is there.
+    /// Makes a buffer of existing memory.
     ///
     /// # Errors
     ///
     /// As for [`PageRange::mark_volatile`], with the mapping given back.
     pub fn from_mapping(mapping: Mapping) -> Result<Self, Refused<Mapping>> {
-        let mut engine = ENGINE.lock();
-        if let Err(error) = engine.look_at(mapping.range()) {
-            // The mapping may be dropped by whoever gets it: not with the engine
-            // in hand.
-            drop(engine);
-            let value = mapping;
-            return Err(Refused { value, error });
+        let validated = ENGINE.lock_to_insert().and_then(|mut registry| {
+            registry.engine.validate(mapping.range())?;
+            Ok(Listed(registry.objects.add(mapping.range())))
+        });
+        // ENGINE is unlocked again: the caller may drop a refused mapping, which locks it.
+        match validated {
+            Ok(listed) => {
+                let memory = Memory::Own(mapping);
+                Ok(Self { listed, memory })
+            }
+            Err(error) => {
+                let value = mapping;
+                Err(Refused { value, error })
+            }
         }
-        let listed = Listed(engine.objects.add(mapping.range()));
-        let memory = Memory::Own(mapping);
-        Ok(Self { listed, memory })
     }
 
+    /// Makes a buffer of a part of an arena.
     pub(super) fn in_arena(place: Place, len: usize) -> Self {
         let listed = Listed(ENGINE.lock().objects.add(place.range()));
         let memory = Memory::InArena { place, len };
         Self { listed, memory }
     }
 
-    /// The length asked for, in bytes.
+    /// Returns the length that the caller wanted, in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
     pub fn len(&self) -> usize {
         match &self.memory {
@@ -115,7 +121,7 @@ impl VolatileBuffer {
         }
     }
 
-    /// The pages.
+    /// Returns the pages.
     pub fn range(&self) -> PageRange {
         self.listed.0.range
     }
@@ -124,7 +130,7 @@ impl VolatileBuffer {
         &self.listed.0.word
     }
 
-    /// Whether it is volatile.
+    /// Returns whether the buffer is volatile.
     pub fn is_volatile(&self) -> bool {
         self.word().read().state() != State::Nonvolatile
     }
@@ -141,14 +147,14 @@ impl VolatileBuffer {
             Memory::InArena { place, len } => {
                 let start = place.range().as_ptr();
                 // SAFETY: the place is this buffer's own for as long as it lives,
-                // readable and `len` bytes long at least. It is nonvolatile, so
-                // that nobody else changes it, and to mark it takes `&mut self`.
+                // readable and at least `len` bytes long. It is nonvolatile, so the
+                // kernel does not change it, and marking it takes `&mut self`.
                 unsafe { std::slice::from_raw_parts(start, *len) }
             }
         })
     }
 
-    /// Borrows the bytes to change them.
+    /// Borrows the bytes mutably.
     ///
     /// # Errors
     ///
@@ -174,44 +180,47 @@ impl VolatileBuffer {
         }
     }
 
-    /// Lets the kernel take the contents when it needs memory, as
-    /// [`PageRange::mark_volatile`] does. To mark it again renews the mark.
+    /// Lets the kernel reclaim the contents when it needs memory, as
+    /// [`PageRange::mark_volatile`] does. Marking again renews the mark.
     pub fn mark_volatile(&mut self) {
-        self.mark_volatile_with(Priority::default());
+        self.mark_volatile_with(VolatileOptions::new());
     }
 
-    /// The same, with a priority.
-    pub fn mark_volatile_with(&mut self, priority: Priority) {
-        self.word().mark(priority, Stamp::now());
-        self.listed.0.tally.marked();
-        if keeper::delay().is_zero() {
-            keeper::offer_now(&self.listed.0);
+    /// Does what [`mark_volatile`](Self::mark_volatile) does, with a priority, or
+    /// with the offer made inside the call.
+    pub fn mark_volatile_with(&mut self, options: VolatileOptions) {
+        self.word().mark(options.priority, Timestamp::now());
+        self.listed.0.local_counts.add_mark();
+        if options.offer_now || offer_delay().is_zero() {
+            offer_object(&self.listed.0);
         }
-        keeper::has_marked();
+        notify_marked();
     }
 
-    /// Makes the contents safe again and tells exactly which pages were lost;
-    /// they read as zeros. A buffer that is not volatile is intact.
+    /// Makes the buffer ordinary memory again and reports exactly which pages were
+    /// purged; they read as zeros. A buffer that is not volatile is intact. Takes
+    /// `madvise(MADV_POPULATE_WRITE)` if the kernel had been offered the buffer.
     ///
     /// # Errors
     ///
     /// [`Error::SystemAt`] when the kernel cannot take a page back (ENOMEM); the
-    /// buffer stays volatile, and no loss is forgotten.
+    /// buffer stays volatile, and the next call that succeeds reports the pages that
+    /// this one found purged.
     pub fn mark_nonvolatile(&mut self) -> Result<Outcome> {
         let outcome = match self.word().unmark() {
-            Unmarked::WasNot => return Ok(Outcome::Intact),
+            Unmarked::WasNonvolatile => return Ok(Outcome::Intact),
             Unmarked::Intact => Outcome::Intact,
-            Unmarked::Ask => {
-                let mut engine = ENGINE.lock();
-                let age = Stamp::now().since(self.word().read().stamp());
-                let outcome = engine.withdraw(self.range())?;
+            Unmarked::NeedsEngine => {
+                let mut registry = ENGINE.lock();
+                let age = Timestamp::now().since(self.word().read().timestamp());
+                let outcome = registry.engine.revoke_offer(self.range())?;
                 let object = &self.listed.0;
-                object.patience.learn(age, keeper::delay(), &outcome);
-                object.word.settle(State::Nonvolatile);
+                object.offer_backoff.record(age, offer_delay(), &outcome);
+                object.word.publish(State::Nonvolatile);
                 outcome
             }
         };
-        self.listed.0.tally.unmarked();
+        self.listed.0.local_counts.add_unmark();
         Ok(outcome)
     }
 
@@ -222,8 +231,8 @@ impl VolatileBuffer {
     /// # Errors
     ///
     /// * [`Error::OutOfBounds`] past the end,
-    /// * [`Error::Purged`] when a page of the buffer is known to be lost, or one
-    ///   of those asked for is; what `into` holds then is of no meaning.
+    /// * [`Error::Purged`] when a page of the buffer is known to be purged, or one
+    ///   of the pages read is; the contents of `into` are then undefined.
     pub fn read_volatile_into(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         let end = offset.checked_add(into.len());
         if end.is_none_or(|end| end > self.len()) {
@@ -245,33 +254,37 @@ impl VolatileBuffer {
             Err(Errno::FAULT) => return Err(purged()),
             Err(errno) => return Err(at("process_vm_readv", self.range())(errno)),
         }
-        // Zeros must not pass for contents where the protection has ended.
-        match ENGINE.lock().vouches_for(self.range())? {
+        // Where the protection has ended a purged page reads as zeros, without EFAULT.
+        match ENGINE.lock().engine.contents_valid(self.range())? {
             true => Ok(()),
             false => Err(purged()),
         }
     }
 
-    /// Tells whether all of the contents are there at this moment, without
-    /// unmarking: free while the kernel has not been offered them, a look at the
-    /// page tables afterwards (`PAGEMAP_SCAN`, Linux 6.7, `/proc/self/pagemap`
-    /// before). What is volatile may be gone the next moment.
+    /// Returns whether all of the contents are present at this moment, without
+    /// unmarking: free of system calls while the kernel has not been offered them, a
+    /// scan of the page tables afterwards (`PAGEMAP_SCAN`, Linux 6.7,
+    /// `/proc/self/pagemap` before). The kernel may purge a volatile buffer the next
+    /// moment.
     ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] when the kernel does not tell (no `/proc`).
-    pub fn is_whole(&self) -> Result<bool> {
+    pub fn is_intact(&self) -> Result<bool> {
         match self.word().read().state() {
             State::Nonvolatile | State::Marked => Ok(true),
             State::Busy | State::Offered => {
-                let engine = ENGINE.lock();
-                Ok(!engine.has_lost(self.range()) && !engine.misses_pages(self.range())?)
+                let engine = &ENGINE.lock().engine;
+                // Where the protection has ended a purged page reads as zeros: none misses.
+                Ok(engine.contents_valid(self.range())?
+                    && !engine.has_purged(self.range())
+                    && !engine.misses_pages(self.range())?)
             }
         }
     }
 
-    /// Has the contents taken now, as memory pressure would, if the buffer is
-    /// volatile.
+    /// Purges the contents now, as memory pressure would, if the buffer is volatile:
+    /// `madvise(MADV_DONTNEED)`.
     ///
     /// # Errors
     ///
@@ -280,13 +293,8 @@ impl VolatileBuffer {
         if !self.is_volatile() {
             return Ok(());
         }
-        let mut engine = ENGINE.lock();
-        if self.word().take_in_hand() || self.is_volatile() {
-            // SAFETY: the buffer is volatile, and nothing can borrow from it.
-            let purged = unsafe { engine.purge(self.range(), stats::PURGED_ON_REQUEST_BYTES) };
-            self.word().settle(State::Offered);
-            purged?;
-        }
-        Ok(())
+        let cause = stats::PURGED_ON_REQUEST_BYTES;
+        let purged = ENGINE.lock().purge_object(&self.listed.0, cause);
+        purged.map(drop)
     }
 }

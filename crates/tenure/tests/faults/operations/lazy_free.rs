@@ -1,6 +1,6 @@
-//! lazy_free, free by each policy, and taking back.
+//! lazy_free, free by each policy, and reuse.
 
-use tenure::{FreePolicy, page_size};
+use tenure::{lazy_free::FreePolicy, page_size};
 
 use super::super::case::{Case, again};
 use super::super::common::{fill, is_filled};
@@ -13,10 +13,10 @@ pub const ALL: Group = &[
     ("free_adaptively", |case| {
         free(case, Some(FreePolicy::Adaptive))
     }),
-    ("take_back", take_back),
+    ("reuse", reuse),
 ];
 
-/// A refusal leaves every byte as it was.
+/// Checks that a failed call leaves every byte as it was.
 fn free(case: &Case, policy: Option<FreePolicy>) {
     let memory = Between::new(64);
     let range = memory.range;
@@ -27,15 +27,15 @@ fn free(case: &Case, policy: Option<FreePolicy>) {
         }
     };
     if case.attempt(free).is_err() {
-        assert!(memory.is_whole());
+        assert!(memory.is_intact());
         again(free());
     }
     range.reuse();
     fill(range);
-    assert!(memory.is_whole());
+    assert!(memory.is_intact());
 }
 
-fn take_back(case: &Case) {
+fn reuse(case: &Case) {
     let memory = super::super::common::anonymous(64);
     fill(memory.range());
     let idle = case.attempt(|| memory.lazy_free());
@@ -43,8 +43,8 @@ fn take_back(case: &Case) {
         assert!(is_filled(refused.value.range()));
         again(refused.value.lazy_free())
     });
-    let back = case.attempt(|| idle.take_back());
-    let back = back.unwrap_or_else(|refused| again(refused.value.take_back()));
+    let back = case.attempt(|| idle.reuse());
+    let back = back.unwrap_or_else(|refused| again(refused.value.reuse()));
     assert_eq!(back.len(), 64 * page_size());
     fill(back.range());
     assert!(is_filled(back.range()));

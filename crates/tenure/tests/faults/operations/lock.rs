@@ -1,7 +1,10 @@
-//! lock, unlock, lock_all and unlock_all. What is locked, and how, is what it was or
-//! what was asked for.
+//! lock, unlock, lock_all and unlock_all. Every page is locked as before the call or as
+//! requested.
 
-use tenure::{Features, LockAll, LockMode, LockModes, Mapping};
+use tenure::{
+    Features, LockMode, Mapping,
+    lock::{LockFlags, LockScope},
+};
 
 use super::super::case::{Case, again};
 use super::super::common::{lock_modes, may_lock_anything, pages};
@@ -25,9 +28,9 @@ fn lock(case: &Case, mode: LockMode) {
         again(unsafe { range.lock(mode) });
     }
     assert_eq!(lock_modes(range), [Some(mode); 10]);
-    again(unsafe { range.unlock(LockModes::ALL) });
+    again(unsafe { range.unlock(LockFlags::ALL) });
     assert_eq!(lock_modes(memory.whole.range()), [None; 12]);
-    assert!(memory.is_whole());
+    assert!(memory.is_intact());
 }
 
 fn unlock(case: &Case) {
@@ -36,18 +39,18 @@ fn unlock(case: &Case) {
     again(unsafe { range.lock(LockMode::Now) });
     let part = pages(range, 3, 4);
     if case
-        .attempt(|| unsafe { part.unlock(LockModes::ALL) })
+        .attempt(|| unsafe { part.unlock(LockFlags::ALL) })
         .is_err()
     {
-        again(unsafe { part.unlock(LockModes::ALL) });
+        again(unsafe { part.unlock(LockFlags::ALL) });
     }
     let mut wanted = [Some(LockMode::Now); 10];
     wanted[3..7].fill(None);
     assert_eq!(lock_modes(range), wanted);
-    assert!(memory.is_whole());
+    assert!(memory.is_intact());
 }
 
-/// Locked now, on fault, by somebody else, and not at all.
+/// Returns pages that are locked now, on fault, without tenure, and not at all.
 fn patchwork() -> (Between, [Option<LockMode>; 10]) {
     let memory = Between::new(10);
     again(unsafe { pages(memory.range, 0, 3).lock(LockMode::Now) });
@@ -62,7 +65,7 @@ fn patchwork() -> (Between, [Option<LockMode>; 10]) {
 
 fn unlock_one_mode(case: &Case) {
     let (memory, before) = patchwork();
-    let unlock = || unsafe { memory.range.unlock(LockModes::ON_FAULT) };
+    let unlock = || unsafe { memory.range.unlock(LockFlags::ON_FAULT) };
     if case.attempt(unlock).is_err() {
         let between = lock_modes(memory.range);
         assert!(
@@ -77,11 +80,11 @@ fn unlock_one_mode(case: &Case) {
     let mut wanted = [None; 10];
     wanted[..3].fill(Some(LockMode::Now));
     if Features::get().smaps_lock_mode.is_err() {
-        // Nobody can tell how others have locked.
+        // The mode of foreign locks is unknown.
         wanted[6..8].fill(Some(LockMode::OnFault));
     }
     assert_eq!(lock_modes(memory.range), wanted);
-    assert!(memory.is_whole());
+    assert!(memory.is_intact());
 }
 
 fn lock_over_other_mode(case: &Case) {
@@ -92,7 +95,7 @@ fn lock_over_other_mode(case: &Case) {
         again(lock());
     }
     assert_eq!(lock_modes(memory.range), [Some(LockMode::Now); 10]);
-    assert!(memory.is_whole());
+    assert!(memory.is_intact());
 }
 
 fn lock_all(case: &Case) {
@@ -100,7 +103,7 @@ fn lock_all(case: &Case) {
         return;
     }
     let memory = Between::new(4);
-    let lock = || tenure::lock_all(LockAll::CurrentAndFuture, LockMode::OnFault);
+    let lock = || tenure::lock::lock_all(LockScope::CurrentAndFuture, LockMode::OnFault);
     if case.attempt(lock).is_err() {
         assert_eq!(lock_modes(memory.range), [None; 4]);
         let other = Mapping::anonymous(4096).map().unwrap();
@@ -108,7 +111,7 @@ fn lock_all(case: &Case) {
         again(lock());
     }
     assert_eq!(lock_modes(memory.range), [Some(LockMode::OnFault); 4]);
-    again(tenure::unlock_all(LockModes::ALL));
+    again(tenure::lock::unlock_all(LockFlags::ALL));
     assert_eq!(lock_modes(memory.range), [None; 4]);
 }
 
@@ -118,10 +121,10 @@ fn unlock_all(case: &Case) {
     }
     let memory = Between::new(4);
     again(unsafe { memory.range.lock(LockMode::Now) });
-    again(tenure::lock_all(LockAll::Future, LockMode::OnFault));
-    let unlock = || tenure::unlock_all(LockModes::ON_FAULT);
+    again(tenure::lock::lock_all(LockScope::Future, LockMode::OnFault));
+    let unlock = || tenure::lock::unlock_all(LockFlags::ON_FAULT);
     if case.attempt(unlock).is_err() {
-        // As it is documented: what stays is locked in one mode or the other.
+        // As documented, pages stay locked in one mode or the other.
         assert!(lock_modes(memory.range).iter().all(|lock| lock.0.is_some()));
         again(unsafe { memory.range.lock(LockMode::Now) });
         again(unlock());
@@ -129,5 +132,5 @@ fn unlock_all(case: &Case) {
     assert_eq!(lock_modes(memory.range), [Some(LockMode::Now); 4]);
     let other = Mapping::anonymous(4096).map().unwrap();
     assert_eq!(lock_modes(other.range()), [None]);
-    again(tenure::unlock_all(LockModes::ALL));
+    again(tenure::lock::unlock_all(LockFlags::ALL));
 }

@@ -1,4 +1,4 @@
-//! How mappings are made.
+//! Mappings of every kind.
 
 use tenure::{
     Access, HugePages, LockMode, Mapping, MappingBuilder, MemfdPages, MmapRequest, PageRange,
@@ -19,7 +19,7 @@ pub const ALL: Group = &[
     ("map_locked_on_fault", |case| {
         map_locked(case, LockMode::OnFault)
     }),
-    ("mmap_as_told", mmap_as_told),
+    ("mmap_request", mmap_request),
 ];
 
 const LEN: usize = 64 << 10;
@@ -76,7 +76,7 @@ fn map_locked(case: &Case, mode: LockMode) {
     );
 }
 
-fn mmap_as_told(case: &Case) {
+fn mmap_request(case: &Case) {
     let request = MmapRequest {
         len: LEN,
         prot: (libc::PROT_READ | libc::PROT_WRITE) as u32,

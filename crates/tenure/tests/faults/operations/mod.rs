@@ -1,4 +1,5 @@
-//! What is done while calls fail, and what must hold afterwards, whatever failed.
+//! The operations that run while calls fail, and what must hold afterwards, whatever
+//! failed.
 
 mod lazy_free;
 mod lock;
@@ -19,9 +20,9 @@ use super::common::{fill, is_filled, may_lock_anything, pages, raw_unmap};
 pub struct Operation {
     pub name: &'static str,
     pub run: fn(&Case),
-    /// It is done once beforehand, without faults.
+    /// The operation runs once beforehand, without faults.
     pub is_warm: bool,
-    /// Why it cannot be done here.
+    /// Returns the reason why it cannot run here.
     pub unless: fn() -> Option<&'static str>,
 }
 
@@ -57,7 +58,7 @@ fn cannot_lock_all() -> Option<&'static str> {
 /// The operations of one file.
 type Group = &'static [(&'static str, fn(&Case))];
 
-/// Memory with a page on either side, all of it filled.
+/// Filled memory with a page on either side.
 struct Between {
     whole: Mapping,
     range: PageRange,
@@ -74,27 +75,27 @@ impl Between {
         Self { whole, range }
     }
 
-    /// The bytes that the operation was not asked about.
-    fn neighbours_are_whole(&self) -> bool {
+    /// Whether the bytes outside the range are unchanged.
+    fn neighbours_are_intact(&self) -> bool {
         let whole = self.whole.range();
         let last = whole.pages() - 1;
         is_filled(pages(whole, 0, 1)) && is_filled(pages(whole, last, 1))
     }
 
-    /// Unmaps the neighbours alone, where the range has been unmapped: it may be the
-    /// stack of a thread by now.
+    /// Unmaps the neighbours alone, after the range has been unmapped, where a thread's
+    /// stack may be by now.
     fn unmap_neighbours(self) {
         let whole = std::mem::ManuallyDrop::new(self.whole).range();
         raw_unmap(pages(whole, 0, 1));
         raw_unmap(pages(whole, whole.pages() - 1, 1));
     }
 
-    fn is_whole(&self) -> bool {
+    fn is_intact(&self) -> bool {
         is_filled(self.whole.range())
     }
 }
 
-/// From where on memory is moved away when it is released, and a bit.
+/// Returns a few pages more than the size from which on release defers the free.
 fn large_pages() -> usize {
     (4 << 20) / page_size() + 3
 }

@@ -1,6 +1,7 @@
-//! What only looks: residency, holes, room, pressure, stats; and tear-down.
+//! Operations that only measure: residency, holes, headroom, pressure, stats; and
+//! tear-down.
 
-use tenure::{Residency, Room, pressure, teardown};
+use tenure::{Headroom, Residency, pressure, teardown};
 
 use super::super::case::Case;
 use super::super::common::{fill, pages};
@@ -11,9 +12,9 @@ pub const ALL: Group = &[
     ("residency_of_this_process", residency_of_this_process),
     ("residency_of_process", residency_of_process),
     ("holes", holes),
-    ("room", room),
-    ("room_at_least", room_at_least),
-    ("pressure_look", look),
+    ("headroom", headroom),
+    ("headroom_lower_bound", headroom_lower_bound),
+    ("pressure_snapshot", snapshot),
     ("pressure_level", level),
     ("pressure_subscribe", subscribe),
     ("stats_of_process", stats),
@@ -45,16 +46,16 @@ fn holes(case: &Case) {
     assert_eq!(case.attempt_twice(|| memory.range().holes()), wanted);
 }
 
-fn room(case: &Case) {
-    assert!(case.attempt_twice(Room::now).bytes > 0);
+fn headroom(case: &Case) {
+    assert!(case.attempt_twice(Headroom::now).bytes > 0);
 }
 
-fn room_at_least(case: &Case) {
-    case.attempt_twice(Room::at_least);
+fn headroom_lower_bound(case: &Case) {
+    case.attempt_twice(Headroom::lower_bound);
 }
 
-fn look(case: &Case) {
-    case.attempt_twice(pressure::Look::now);
+fn snapshot(case: &Case) {
+    case.attempt_twice(pressure::Snapshot::now);
 }
 
 fn level(case: &Case) {

@@ -1,6 +1,9 @@
-//! populate, in each of its ways.
+//! populate, with each of its strategies.
 
-use tenure::{Access, Mapping, MemfdPages, PopulateOptions, Strategy, page_size};
+use tenure::{
+    Access, Mapping, MemfdPages, page_size,
+    populate::{PopulateOptions, Strategy},
+};
 
 use super::super::case::{Case, again};
 use super::super::common::{count_present, fill, is_filled, is_zero, pages};
@@ -36,12 +39,12 @@ fn anonymous(case: &Case, access: Access) {
     assert!(is_zero(memory.range()));
 }
 
-/// Contents do not change, whatever fails.
+/// Checks that contents stay, whatever fails.
 fn filled(case: &Case) {
     let memory = Between::new(100);
     let again = || memory.whole.populate(.., Access::Write);
     case.attempt_twice(again);
-    assert!(memory.is_whole());
+    assert!(memory.is_intact());
 }
 
 fn by(case: &Case, access: Access, strategy: Strategy) {

@@ -1,10 +1,10 @@
-//! What stands on the verbs: LockedFile, SecretBuffer, VolatileCache.
+//! The ready-made types on top of the verbs: LockedFile, SecretBuffer, VolatileCache.
 
 use std::time::Duration;
 
 use tenure::{LockedFile, SecretBuffer, VolatileCache};
 
-use super::super::case::{Case, Told, again};
+use super::super::case::{AsError, Case, again};
 use super::Group;
 
 pub const ALL: Group = &[
@@ -64,14 +64,14 @@ fn secret_hidden(case: &Case) {
     }
 }
 
-/// A value is whole, or it is not there.
+/// Checks that a value is found whole or not at all.
 fn cache(case: &Case) {
-    tenure::set_hand_over_delay(Duration::ZERO);
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     let value = |key: usize| vec![key as u8 + 1; 20_000];
     let cache = case.armed(VolatileCache::<usize>::new);
     for key in 0..3 {
         if let Err(error) = case.armed(|| cache.insert(key, &value(key))) {
-            case.check(error.told());
+            case.check(error.as_error());
             again(cache.insert(key, &value(key)));
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::{Mapping, MemfdPages, PageRange, page_size};
 
 use super::super::case::{Case, again};
-use super::super::common::{fill, is_filled, is_still_there, is_zero, mark, pages};
+use super::super::common::{fill, is_filled, is_still_mapped, is_zero, pages, tag};
 use super::{Between, Group, large_pages};
 
 pub const ALL: Group = &[
@@ -14,7 +14,7 @@ pub const ALL: Group = &[
     ("munmap_shared_large", munmap_shared_large),
     ("munmap_mixed", munmap_mixed),
     ("munmap_file", munmap_file),
-    ("release_now", release_now),
+    ("munmap_sync", munmap_sync),
     ("drop_large", drop_large),
     ("discard_small", discard_small),
     ("discard_large", discard_large),
@@ -26,7 +26,7 @@ fn drain() {
     tenure::drain(Some(Duration::from_secs(20))).unwrap();
 }
 
-/// Gives the range up until that succeeds, and waits until all is free.
+/// Unmaps the range until that succeeds, and waits until all is freed.
 fn munmap(case: &Case, range: PageRange) {
     case.armed(|| {
         let unmapped = unsafe { range.munmap() };
@@ -40,19 +40,19 @@ fn munmap(case: &Case, range: PageRange) {
     .map_or_else(|error| again(Err(error)), |()| drain());
 }
 
-/// Whether what was mapped there, with a mark, is not any more. (A thread's stack may
-/// be there by now.)
+/// Whether the tagged mapping is not there any more. (A thread's stack may be there by
+/// now.)
 fn is_unmapped(range: PageRange) -> bool {
-    let is_there = |page| is_still_there(pages(range, page, 1));
+    let is_there = |page| is_still_mapped(pages(range, page, 1));
     !is_there(0) && !is_there(range.pages() / 2) && !is_there(range.pages() - 1)
 }
 
 fn munmap_between(case: &Case, page_count: usize) {
     let memory = Between::new(page_count);
-    mark(memory.whole.range());
+    tag(memory.whole.range());
     munmap(case, memory.range);
     assert!(is_unmapped(memory.range));
-    assert!(memory.neighbours_are_whole());
+    assert!(memory.neighbours_are_intact());
     memory.unmap_neighbours();
 }
 
@@ -68,26 +68,26 @@ fn munmap_shared_large(case: &Case) {
     let memory = Mapping::shared_anonymous((large_pages() + 2) * page_size());
     let whole = memory.map().unwrap();
     fill(whole.range());
-    mark(whole.range());
+    tag(whole.range());
     let range = pages(whole.range(), 1, large_pages());
     let memory = Between { whole, range };
     munmap(case, range);
     assert!(is_unmapped(range));
-    assert!(memory.neighbours_are_whole());
+    assert!(memory.neighbours_are_intact());
     memory.unmap_neighbours();
 }
 
-/// Two mappings that are moved, one that is locked, and a hole.
+/// Unmaps two mappings that are moved, one that is locked, and a hole.
 fn munmap_mixed(case: &Case) {
     let memory = Between::new(2 * large_pages() + 8);
-    mark(memory.whole.range());
+    tag(memory.whole.range());
     let part = |first, count| pages(memory.range, first, count);
     let locked = part(large_pages(), 2);
     unsafe { rustix::mm::mlock(locked.as_ptr().cast(), locked.len()) }.unwrap();
     super::super::common::raw_unmap(part(large_pages() + 2, 2));
     munmap(case, memory.range);
     assert!(is_unmapped(memory.range));
-    assert!(memory.neighbours_are_whole());
+    assert!(memory.neighbours_are_intact());
     memory.unmap_neighbours();
 }
 
@@ -99,20 +99,20 @@ fn munmap_file(case: &Case) {
     munmap(case, range);
 }
 
-fn release_now(case: &Case) {
+fn munmap_sync(case: &Case) {
     let memory = Mapping::anonymous(5 << 20).map().unwrap();
     fill(memory.range());
-    if let Err(refused) = case.attempt(|| memory.release_now()) {
-        again(refused.value.release_now());
+    if let Err(refused) = case.attempt(|| memory.munmap_sync()) {
+        again(refused.value.munmap_sync());
     }
 }
 
-/// What a failed drop leaves is what munmap leaves, which is tried above; here the
-/// pages at least must be free.
+/// Checks that a failed drop frees the pages. It leaves the same as a failed munmap, which
+/// is checked above.
 fn drop_large(case: &Case) {
     let memory = Mapping::anonymous(5 << 20).map().unwrap();
     fill(memory.range());
-    mark(memory.range());
+    tag(memory.range());
     let range = memory.range();
     case.armed(|| {
         drop(memory);
@@ -124,7 +124,7 @@ fn drop_large(case: &Case) {
     }
 }
 
-/// With an error a part may have been discarded; whole pages, in any case.
+/// Discards until that succeeds. After an error a part may be discarded, in whole pages.
 fn discard(case: &Case, range: PageRange) {
     let discarded = case.armed(|| {
         let discarded = unsafe { range.discard() };
@@ -135,7 +135,10 @@ fn discard(case: &Case, range: PageRange) {
         case.check(&error);
         for page in 0..range.pages() {
             let page = pages(range, page, 1);
-            assert!(is_filled(page) || is_zero(page), "{page} is neither");
+            assert!(
+                is_filled(page) || is_zero(page),
+                "{page} is discarded in part"
+            );
         }
         again(unsafe { range.discard() });
         drain();
@@ -148,13 +151,13 @@ fn discard(case: &Case, range: PageRange) {
 fn discard_small(case: &Case) {
     let memory = Between::new(5);
     discard(case, memory.range);
-    assert!(memory.is_whole());
+    assert!(memory.is_intact());
 }
 
 fn discard_large(case: &Case) {
     let memory = Between::new(large_pages());
     discard(case, memory.range);
-    assert!(memory.is_whole());
+    assert!(memory.is_intact());
 }
 
 fn discard_private_file(case: &Case) {

@@ -1,9 +1,11 @@
-//! volatile: marking, offering, purging and unmarking. Nothing is Intact that is not,
-//! nothing is lost that nobody took, and a lost page is told of.
+//! volatile: marking, offering, purging and unmarking. Every page reported intact is
+//! intact, no page is purged without a cause, and every purged page is reported.
 
 use std::time::{Duration, Instant};
 
-use tenure::{Error, Outcome, PageRange, Priority, Result, VolatileArena, VolatileBuffer};
+use tenure::{
+    Error, Outcome, PageRange, Result, VolatileArena, VolatileBuffer, volatile::VolatileOptions,
+};
 
 use super::super::case::{Case, again};
 use super::super::common::{fill, is_filled, is_zero, pages};
@@ -11,13 +13,13 @@ use super::{Between, Group};
 
 pub const ALL: Group = &[
     ("mark_volatile", mark),
-    ("mark_volatile_now", mark_now),
+    ("mark_volatile_offer_now", mark_offer_now),
     ("mark_nonvolatile", unmark_offered),
-    ("mark_nonvolatile_lost", unmark_lost),
+    ("mark_nonvolatile_purged", unmark_purged),
     ("purge", purge),
     ("purge_marked", purge_marked),
     ("purge_all", purge_all),
-    ("keeper_offers", keeper_offers),
+    ("offer_thread_offers", offer_thread_offers),
     ("munmap_volatile", munmap_volatile),
     ("volatile_buffer", buffer),
     ("volatile_buffer_in_arena", buffer_in_arena),
@@ -26,73 +28,74 @@ pub const ALL: Group = &[
 const PAGES: usize = 24;
 
 fn memory() -> Between {
-    tenure::set_hand_over_delay(Duration::from_secs(3600));
+    tenure::volatile::set_offer_delay(Duration::from_secs(3600));
     Between::new(PAGES)
 }
 
-/// Unmarks until that succeeds, and compares what is told with what is there.
+/// Unmarks until that succeeds, and compares the report with the contents.
 fn unmark(range: PageRange) -> Vec<PageRange> {
     let outcome = again(unsafe { range.mark_nonvolatile() });
     check(range, outcome)
 }
 
 fn check(range: PageRange, outcome: Outcome) -> Vec<PageRange> {
-    let lost = match outcome {
+    let purged = match outcome {
         Outcome::Intact => Vec::new(),
-        Outcome::Purged(lost) => lost,
+        Outcome::Purged(purged) => purged,
     };
     for page in (0..range.pages()).map(|page| pages(range, page, 1)) {
-        match lost.iter().any(|lost| lost.contains(page)) {
-            true => assert!(is_zero(page), "{page} is told to be lost, and is not zeros"),
-            false => assert!(is_filled(page), "{page} is told to be whole, and is not"),
+        match purged.iter().any(|purged| purged.contains(page)) {
+            true => assert!(is_zero(page), "{page} is reported purged, and is not zeros"),
+            false => assert!(is_filled(page), "{page} is reported intact, and is not"),
         }
     }
-    lost
+    purged
 }
 
 fn mark(case: &Case) {
     let memory = memory();
     let range = memory.range;
     let _ = case.attempt(|| unsafe { range.mark_volatile() });
-    assert!(memory.is_whole());
+    assert!(memory.is_intact());
     again(unsafe { range.mark_volatile() });
     assert_eq!(unmark(range), []);
-    assert!(memory.neighbours_are_whole());
+    assert!(memory.neighbours_are_intact());
 }
 
-fn mark_now(case: &Case) {
+fn mark_offer_now(case: &Case) {
     let memory = memory();
     let range = memory.range;
-    let _ = case.attempt(|| unsafe { range.mark_volatile_now(Priority::default()) });
-    again(unsafe { range.mark_volatile_now(Priority::default()) });
+    let _ =
+        case.attempt(|| unsafe { range.mark_volatile_with(VolatileOptions::new().offer_now()) });
+    again(unsafe { range.mark_volatile_with(VolatileOptions::new().offer_now()) });
     assert_eq!(unmark(range), []);
-    assert!(memory.neighbours_are_whole());
+    assert!(memory.neighbours_are_intact());
 }
 
 fn unmark_offered(case: &Case) {
     let memory = memory();
     let range = memory.range;
-    again(unsafe { range.mark_volatile_now(Priority::default()) });
-    let lost = match case.attempt(|| unsafe { range.mark_nonvolatile() }) {
+    again(unsafe { range.mark_volatile_with(VolatileOptions::new().offer_now()) });
+    let purged = match case.attempt(|| unsafe { range.mark_nonvolatile() }) {
         Ok(outcome) => check(range, outcome),
         Err(_) => unmark(range),
     };
-    assert_eq!(lost, []);
-    assert!(memory.neighbours_are_whole());
+    assert_eq!(purged, []);
+    assert!(memory.neighbours_are_intact());
 }
 
-fn unmark_lost(case: &Case) {
+fn unmark_purged(case: &Case) {
     let memory = memory();
     let range = memory.range;
-    again(unsafe { range.mark_volatile_now(Priority::default()) });
-    let gone = pages(range, 5, 3);
-    again(unsafe { gone.purge() });
-    let lost = match case.attempt(|| unsafe { range.mark_nonvolatile() }) {
+    again(unsafe { range.mark_volatile_with(VolatileOptions::new().offer_now()) });
+    let part = pages(range, 5, 3);
+    again(unsafe { part.purge() });
+    let purged = match case.attempt(|| unsafe { range.mark_nonvolatile() }) {
         Ok(outcome) => check(range, outcome),
         Err(_) => unmark(range),
     };
-    assert_eq!(lost, [gone]);
-    assert!(memory.neighbours_are_whole());
+    assert_eq!(purged, [part]);
+    assert!(memory.neighbours_are_intact());
 }
 
 fn purge_range(case: &Case, offered: bool) {
@@ -100,7 +103,7 @@ fn purge_range(case: &Case, offered: bool) {
     let range = memory.range;
     again(unsafe {
         match offered {
-            true => range.mark_volatile_now(Priority::default()),
+            true => range.mark_volatile_with(VolatileOptions::new().offer_now()),
             false => range.mark_volatile(),
         }
     });
@@ -109,9 +112,9 @@ fn purge_range(case: &Case, offered: bool) {
         again(purge());
     }
     assert_eq!(unmark(range), [range]);
-    assert!(memory.neighbours_are_whole());
+    assert!(memory.neighbours_are_intact());
     fill(range);
-    assert!(memory.is_whole());
+    assert!(memory.is_intact());
 }
 
 fn purge(case: &Case) {
@@ -128,29 +131,29 @@ fn purge_all(case: &Case) {
     for part in parts {
         again(unsafe { part.mark_volatile() });
     }
-    if case.attempt(tenure::purge_all).is_err() {
-        again(tenure::purge_all());
+    if case.attempt(tenure::volatile::purge_all).is_err() {
+        again(tenure::volatile::purge_all());
     }
     for part in parts {
         assert_eq!(unmark(part), [part]);
         fill(part);
     }
-    assert!(memory.is_whole());
+    assert!(memory.is_intact());
 }
 
-/// The keeper's calls fail. What it could not offer it offers later, or it stays.
-fn keeper_offers(case: &Case) {
+/// The offer thread's calls fail. It offers the memory later, or the memory stays.
+fn offer_thread_offers(case: &Case) {
     let memory = memory();
     let range = memory.range;
     let before = tenure::stats();
-    tenure::set_hand_over_delay(Duration::from_micros(500));
+    tenure::volatile::set_offer_delay(Duration::from_micros(500));
     let marked = case.armed(|| {
         let marked = unsafe { range.mark_volatile() };
         let start = Instant::now();
         let is_done = || {
             let stats = tenure::stats();
             stats.offered_bytes >= range.len() as u64
-                || stats.not_offered_bytes > before.not_offered_bytes
+                || stats.offer_failed_bytes > before.offer_failed_bytes
         };
         while marked.is_ok() && !is_done() && start.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(1));
@@ -162,23 +165,23 @@ fn keeper_offers(case: &Case) {
         again(unsafe { range.mark_volatile() });
     }
     assert_eq!(unmark(range), []);
-    assert!(memory.neighbours_are_whole());
+    assert!(memory.neighbours_are_intact());
 }
 
-/// Its volatility ends with it.
+/// Checks that munmap ends the volatility.
 fn munmap_volatile(case: &Case) {
     let memory = memory();
     let range = memory.range;
-    again(unsafe { range.mark_volatile_now(Priority::default()) });
+    again(unsafe { range.mark_volatile_with(VolatileOptions::new().offer_now()) });
     let unmap = || unsafe { range.munmap() };
     if case.attempt(unmap).is_err() {
         again(unmap());
     }
-    assert!(memory.neighbours_are_whole());
-    // Too short for a thread's stack to be there by now.
+    assert!(memory.neighbours_are_intact());
+    // The range is too short for a thread's stack to be there by now.
     super::super::common::raw_map_over(range);
     fill(range);
-    again(unsafe { range.mark_volatile_now(Priority::default()) });
+    again(unsafe { range.mark_volatile_with(VolatileOptions::new().offer_now()) });
     assert_eq!(unmark(range), []);
 }
 
@@ -187,7 +190,7 @@ const LEN: usize = 64 << 10;
 fn use_buffer(case: &Case, mut buffer: VolatileBuffer) {
     let bytes: Vec<u8> = (0..LEN).map(|index| (index % 250) as u8 + 1).collect();
     buffer.as_mut_slice().unwrap().copy_from_slice(&bytes);
-    tenure::set_hand_over_delay(Duration::ZERO);
+    tenure::volatile::set_offer_delay(Duration::ZERO);
     case.armed(|| buffer.mark_volatile());
     assert!(buffer.is_volatile());
     let mut copy = vec![0; LEN];
@@ -198,20 +201,20 @@ fn use_buffer(case: &Case, mut buffer: VolatileBuffer) {
         again(buffer.read_volatile_into(0, &mut copy));
     }
     assert!(copy == bytes);
-    let is_whole = case.attempt_twice(|| buffer.is_whole());
-    assert!(is_whole);
+    let is_intact = case.attempt_twice(|| buffer.is_intact());
+    assert!(is_intact);
     let outcome = case.attempt_twice(|| buffer.mark_nonvolatile());
     assert_eq!(outcome, Outcome::Intact);
     assert!(buffer.as_slice().unwrap() == bytes);
 
     case.armed(|| buffer.mark_volatile());
     case.attempt_twice(|| buffer.purge());
-    let is_gone = |read: Result<()>| matches!(read, Err(Error::Purged { .. }));
-    assert!(is_gone(buffer.read_volatile_into(0, &mut copy)));
-    let Outcome::Purged(lost) = case.attempt_twice(|| buffer.mark_nonvolatile()) else {
-        panic!("what was purged is told to be whole");
+    let is_purged = |read: Result<()>| matches!(read, Err(Error::Purged { .. }));
+    assert!(is_purged(buffer.read_volatile_into(0, &mut copy)));
+    let Outcome::Purged(purged) = case.attempt_twice(|| buffer.mark_nonvolatile()) else {
+        panic!("purged memory is reported intact");
     };
-    assert_eq!(lost, [buffer.range()]);
+    assert_eq!(purged, [buffer.range()]);
     assert!(is_zero(buffer.range()));
     case.armed(|| drop(buffer));
 }

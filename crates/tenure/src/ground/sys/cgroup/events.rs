@@ -1,33 +1,35 @@
-//! What has happened at the limit of a memory cgroup.
+//! Events at the limit of a memory cgroup.
 
 use std::path::{Path, PathBuf};
 
 use super::{MemoryCgroup, read};
 
-/// Counters of a group; they only grow. What the kernel does not tell is 0.
+/// Counters of a group, which only grow. A counter that the kernel does not
+/// offer is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Events {
-    /// How often something met the limit, so that the kernel had to take pages
-    /// back first: `max` and `high` in `memory.events`; `memory.failcnt` and
-    /// `memory.memsw.failcnt`. Of version 1 it may be 0 however often that was:
-    /// where the limit on memory and swap is the same one, it alone is met, and
-    /// Linux 6.18 does not count that.
+    /// How often an allocation hit the limit, so that the kernel had to reclaim
+    /// first: `max` and `high` in `memory.events`; `memory.failcnt` and
+    /// `memory.memsw.failcnt`. In version 1 it may stay 0: where memory and
+    /// memory+swap have the same limit, only the latter is hit, and Linux 6.18
+    /// does not count that.
     pub(crate) hits: u64,
-    /// How often nothing could be taken back, or a process was killed for it.
+    /// How often reclaim found nothing, or the kernel killed a process.
     pub(crate) ooms: u64,
-    /// Processes wait for memory because the group does not kill (version 1).
+    /// Whether processes wait for memory because the group does not kill
+    /// (version 1).
     pub(crate) is_out_of_memory: bool,
 }
 
 impl Events {
-    pub(super) fn read(folder: &Path, version: MemoryCgroup) -> Self {
+    pub(super) fn read(directory: &Path, version: MemoryCgroup) -> Self {
         match version {
-            MemoryCgroup::V2 => Self::parse(version, |_| read(&file(folder))),
-            _ => Self::parse(version, |name| read(&folder.join(name))),
+            MemoryCgroup::V2 => Self::parse(version, |_| read(&file(directory))),
+            _ => Self::parse(version, |name| read(&directory.join(name))),
         }
     }
 
-    /// The same for files that `read` has.
+    /// Parses the files, whose contents `read` returns.
     pub(super) fn parse(version: MemoryCgroup, read: impl Fn(&str) -> String) -> Self {
         if version == MemoryCgroup::V2 {
             let text = read("memory.events");
@@ -48,12 +50,12 @@ impl Events {
     }
 }
 
-/// The hits alone, for those who look often.
-pub(super) fn hits(folder: &Path, version: MemoryCgroup) -> u64 {
+/// Reads the hits alone, for frequent polling.
+pub(super) fn hits(directory: &Path, version: MemoryCgroup) -> u64 {
     if version == MemoryCgroup::V2 {
-        return hits_of_version_2(&read(&file(folder)));
+        return hits_of_version_2(&read(&file(directory)));
     }
-    hits_of_version_1(|name| read(&folder.join(name)))
+    hits_of_version_1(|name| read(&directory.join(name)))
 }
 
 fn hits_of_version_1(read: impl Fn(&str) -> String) -> u64 {
@@ -65,15 +67,15 @@ fn hits_of_version_2(text: &str) -> u64 {
     number(text, "max ").saturating_add(number(text, "high "))
 }
 
-/// The file of a group of version 2: its own events where the kernel tells them
-/// apart from those of the groups in it (Linux 5.2), for a group in it may meet a
-/// lower limit that is not ours.
-pub(super) fn file(folder: &Path) -> PathBuf {
-    let own = folder.join("memory.events.local");
+/// Returns the events file of a version 2 group: its local events where the
+/// kernel separates them from those of its descendants (Linux 5.2), because a
+/// descendant may hit a lower limit that does not apply to this process.
+pub(super) fn file(directory: &Path) -> PathBuf {
+    let own = directory.join("memory.events.local");
     if own.is_file() {
         own
     } else {
-        folder.join("memory.events")
+        directory.join("memory.events")
     }
 }
 
@@ -90,16 +92,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_that_are_too_large_are_the_largest() {
-        let most = u64::MAX;
+    fn events_saturate_on_overflow() {
+        let max = u64::MAX;
         for version in [MemoryCgroup::V1, MemoryCgroup::V2] {
             let read = |name: &str| match name {
-                "memory.events" => format!("max {most}\nhigh 1\noom {most}\noom_kill {most}\n"),
-                "memory.oom_control" => format!("oom_kill {most}\n"),
-                _ => format!("{most}\n"),
+                "memory.events" => format!("max {max}\nhigh 1\noom {max}\noom_kill {max}\n"),
+                "memory.oom_control" => format!("oom_kill {max}\n"),
+                _ => format!("{max}\n"),
             };
             let events = Events::parse(version, read);
-            assert_eq!((events.hits, events.ooms), (most, most));
+            assert_eq!((events.hits, events.ooms), (max, max));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The files of cgroups, given any text, and text as the kernel writes it.
+//! Fuzzing of the cgroup parsers: with any text, and with text as the kernel
+//! writes it.
 
 use std::path::Path;
 
@@ -8,8 +9,8 @@ use super::{
 };
 use crate::fuzzing::Input;
 
-/// Files, one behind the other, with a byte of zeros between them: the process's
-/// groups, its mounts, the limit, the usage, and whatever else is read.
+/// The input is a sequence of files separated by a NUL byte: the process's
+/// groups, its mounts, the limit, the usage, and one for all other reads.
 pub(crate) fn text(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut files = text.split('\0');
@@ -20,8 +21,8 @@ pub(crate) fn text(data: &[u8]) {
         .into_iter()
         .chain(unified_group(&own).map(|own| (&VERSION_2, own)))
     {
-        let folders = mounts::visible_folders(Path::new("/root"), mountinfo, version, &own);
-        assert!(folders.len() <= own.ancestors().count());
+        let directories = mounts::visible_directories(Path::new("/root"), mountinfo, version, &own);
+        assert!(directories.len() <= own.ancestors().count());
     }
     for version in [&VERSION_1, &VERSION_2] {
         let read = |name: &str| {
@@ -71,10 +72,10 @@ pub(crate) fn written(data: &[u8]) {
         ];
         let expected = [limit, usage, inactive, active, file.saturating_sub(shared)];
         assert_eq!(found.map(|bytes| bytes as u64), expected);
-        let is_first = version.name == MemoryCgroup::V1;
+        let is_v1 = version.name == MemoryCgroup::V1;
         let events = Events::parse(version.name, read);
         assert_eq!(events.hits, hits + high);
-        assert_eq!(events.ooms, if is_first { ooms } else { ooms + 2 });
-        assert_eq!(events.is_out_of_memory, is_first);
+        assert_eq!(events.ooms, if is_v1 { ooms } else { ooms + 2 });
+        assert_eq!(events.is_out_of_memory, is_v1);
     }
 }

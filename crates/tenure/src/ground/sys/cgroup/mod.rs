@@ -1,8 +1,8 @@
-//! The memory cgroup of this process, and the ones around it.
+//! The memory cgroup of this process and its ancestors.
 //!
-//! Where the kernel shows them is looked up each time: version 1 and 2 may both
-//! be mounted, anywhere, and a container may see a part of the tree only. What
-//! cannot be seen or read bounds nothing here.
+//! Their directories are looked up each time: version 1 and 2 may both be
+//! mounted, anywhere, and a container may see only a part of the tree. A group
+//! that cannot be seen or read sets no limit here.
 
 mod events;
 #[cfg(any(test, fuzzing))]
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use procfs::{FromBufRead, ProcessCGroups};
 
-/// Which cgroup version controls this process's memory.
+/// The cgroup version that controls this process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryCgroup {
@@ -24,7 +24,7 @@ pub enum MemoryCgroup {
     V1,
     /// The unified hierarchy.
     V2,
-    /// Neither, or `/proc` does not say.
+    /// Neither, or `/proc` does not tell.
     None,
 }
 
@@ -36,41 +36,41 @@ pub(crate) fn memory_cgroup() -> MemoryCgroup {
 /// A memory cgroup that has a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LimitedGroup {
-    /// Its folder.
+    /// The cgroup's directory.
     pub(crate) path: PathBuf,
     pub(crate) limit_bytes: usize,
-    /// What it and the groups in it use, page cache included.
+    /// The usage of the cgroup and its descendants, page cache included.
     pub(crate) usage_bytes: usize,
-    /// The part of the usage on the list that the kernel takes from first: page
-    /// cache that was not used of late, and memory that was freed lazily, also
-    /// if it has been taken back since.
+    /// The part of the usage on the inactive file list, from which the kernel
+    /// reclaims first: page cache that was not used recently, and lazily freed
+    /// memory, even if it has been reused since.
     pub(crate) inactive_file_bytes: usize,
-    /// The part that is page cache in use.
+    /// The part on the active file list: page cache in use.
     pub(crate) active_file_bytes: usize,
     /// The part of the usage that is page cache, without shared memory.
     pub(crate) page_cache_bytes: usize,
 }
 
-/// A limit that is looked at often: some ten microseconds. Its files are opened
-/// each time, for a program may close descriptors that it did not open, and the
-/// numbers be other files' then.
+/// A limit that is polled often: some ten microseconds. Its files are opened
+/// each time, because a program may close descriptors that it did not open,
+/// after which the numbers may refer to other files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
-    folder: PathBuf,
+    directory: PathBuf,
     limit_bytes: usize,
     version: &'static Version,
 }
 
 impl Limit {
-    /// How often it was met ([`Events::hits`]).
+    /// Returns how often an allocation hit the limit ([`Events::hits`]).
     pub(crate) fn hits(&self) -> u64 {
-        events::hits(&self.folder, self.version.name)
+        events::hits(&self.directory, self.version.name)
     }
 
-    /// Its size, and what of it is unused, in bytes; `None` where the kernel
+    /// Returns the limit and its unused part, in bytes; `None` where the kernel
     /// does not tell.
     pub(crate) fn unused(&self) -> Option<(usize, usize)> {
-        let usage: usize = read(&self.folder.join(self.version.usage))
+        let usage: usize = read(&self.directory.join(self.version.usage))
             .trim()
             .parse()
             .ok()?;
@@ -78,19 +78,19 @@ impl Limit {
     }
 }
 
-/// The groups that limit this process: its own and those around it, innermost
-/// first, as far up as the mounts show them.
+/// Returns the groups that limit this process, its own and its ancestors,
+/// innermost first, as far up as the mounts show them.
 pub(crate) fn limited_groups() -> Vec<LimitedGroup> {
     Groups::find().limited()
 }
 
-/// The folders of this process's group and of those around it, innermost first,
+/// The directories of this process's group and its ancestors, innermost first,
 /// as far up as the mounts show them.
 pub(crate) struct Groups {
-    /// Where memory is controlled.
+    /// The groups that control memory.
     memory: Option<(&'static Version, Vec<PathBuf>)>,
-    /// In the unified hierarchy, which tells about stalls also where memory is
-    /// controlled by version 1.
+    /// The groups in the unified hierarchy, which reports stalls even where
+    /// version 1 controls memory.
     unified: Vec<PathBuf>,
 }
 
@@ -99,35 +99,36 @@ impl Groups {
         Self::find_below(Path::new("/"))
     }
 
-    /// The same for a recorded tree, which has its `proc` and `sys` in `root`.
+    /// Finds the groups in a recorded tree, with `proc` and `sys` in `root`.
     pub(crate) fn find_below(root: &Path) -> Self {
         let own = own_groups(root);
         let mountinfo = read(&root.join("proc/self/mountinfo"));
-        let folders = |version, own: &Path| mounts::visible_folders(root, &mountinfo, version, own);
-        let unified = unified_group(&own).map(|own| folders(&VERSION_2, &own));
+        let directories =
+            |version, own: &Path| mounts::visible_directories(root, &mountinfo, version, own);
+        let unified = unified_group(&own).map(|own| directories(&VERSION_2, &own));
         Self {
-            memory: memory_group(&own).map(|(version, own)| (version, folders(version, &own))),
+            memory: memory_group(&own).map(|(version, own)| (version, directories(version, &own))),
             unified: unified.unwrap_or_default(),
         }
     }
 
-    /// Those that have a limit on memory.
+    /// Returns the groups that have a limit on memory.
     pub(crate) fn limited(&self) -> Vec<LimitedGroup> {
-        let Some((version, folders)) = &self.memory else {
+        let Some((version, directories)) = &self.memory else {
             return Vec::new();
         };
         let mut groups = Vec::new();
-        for (index, folder) in folders.iter().enumerate() {
-            // Version 1 before Linux 5.11 can leave what is inside uncharged.
-            if index > 0 && read(&folder.join("memory.use_hierarchy")).trim() == "0" {
+        for (index, directory) in directories.iter().enumerate() {
+            // Version 1 before Linux 5.11 can leave descendants uncharged.
+            if index > 0 && read(&directory.join("memory.use_hierarchy")).trim() == "0" {
                 break;
             }
-            groups.extend(limited_group(folder, version));
+            groups.extend(limited_group(directory, version));
         }
         groups
     }
 
-    /// What has happened at the limit of one of them.
+    /// Reads the events at the limit of one of the groups.
     pub(crate) fn events(&self, group: &LimitedGroup) -> Events {
         let version = self.memory.as_ref().map(|(version, _)| version.name);
         version.map_or_else(Events::default, |version| {
@@ -135,20 +136,21 @@ impl Groups {
         })
     }
 
-    /// These limits, to be looked at often.
+    /// Returns the limits of the groups, for polling.
     pub(crate) fn limits(&self, groups: &[LimitedGroup]) -> Vec<Limit> {
         let Some((version, _)) = &self.memory else {
             return Vec::new();
         };
         let limit = |group: &LimitedGroup| Limit {
-            folder: group.path.clone(),
+            directory: group.path.clone(),
             limit_bytes: group.limit_bytes,
             version,
         };
         groups.iter().map(limit).collect()
     }
 
-    /// The files of these groups on which `poll` reports such events (version 2).
+    /// Returns the files of these groups on which `poll` reports such events
+    /// (version 2).
     pub(crate) fn event_files(&self, groups: &[LimitedGroup]) -> Vec<PathBuf> {
         match &self.memory {
             Some((version, _)) if version.name == MemoryCgroup::V2 => {
@@ -159,9 +161,9 @@ impl Groups {
         }
     }
 
-    /// The file that tells how long this process's own group has stalled for
-    /// want of memory (Linux 4.20). `None` in the root of the hierarchy, which
-    /// is the system, and where the kernel does not tell.
+    /// Returns the PSI file of this process's own group (Linux 4.20). `None` in
+    /// the root of the hierarchy, which is the whole system, and where the
+    /// kernel does not tell.
     pub(crate) fn pressure_file(&self) -> Option<PathBuf> {
         let own = self.unified.first()?;
         // The root has no such file.
@@ -171,13 +173,13 @@ impl Groups {
     }
 }
 
-/// How a version of cgroups tells about memory.
+/// The file names and `memory.stat` lines of a cgroup version.
 #[derive(Debug, PartialEq, Eq)]
 struct Version {
     name: MemoryCgroup,
     limit: &'static str,
     usage: &'static str,
-    /// The lines of `memory.stat`, with what is inside the group.
+    /// Lines of `memory.stat`, descendants included.
     inactive_file: &'static str,
     active_file: &'static str,
     page_cache: &'static str,
@@ -204,7 +206,7 @@ static VERSION_2: Version = Version {
     shared: "shmem ",
 };
 
-/// The groups that this process is in.
+/// Reads the groups that this process is in.
 fn own_groups(root: &Path) -> Option<ProcessCGroups> {
     parse_groups(&read(&root.join("proc/self/cgroup")))
 }
@@ -213,10 +215,11 @@ fn parse_groups(text: &str) -> Option<ProcessCGroups> {
     ProcessCGroups::from_buf_read(text.as_bytes()).ok()
 }
 
-/// Which version controls this process's memory, and the path of its group
-/// there as `/proc/self/cgroup` names it.
+/// Returns the version that controls this process's memory, and the path of its
+/// group there, as in `/proc/self/cgroup`.
 fn memory_group(own: &Option<ProcessCGroups>) -> Option<(&'static Version, PathBuf)> {
-    // On a hybrid system version 2 is there as well, without the controller.
+    // On a hybrid system version 2 is mounted too, without the memory
+    // controller.
     let mut groups = own.iter().flat_map(|groups| &groups.0);
     let version_1 = groups.find(|group| group.controllers.iter().any(|name| name == "memory"));
     version_1
@@ -224,25 +227,25 @@ fn memory_group(own: &Option<ProcessCGroups>) -> Option<(&'static Version, PathB
         .or_else(|| unified_group(own).map(|path| (&VERSION_2, path)))
 }
 
-/// The path of its group in the unified hierarchy.
+/// Returns the path of the process's group in the unified hierarchy.
 fn unified_group(own: &Option<ProcessCGroups>) -> Option<PathBuf> {
     let mut groups = own.iter().flat_map(|groups| &groups.0);
     let unified = groups.find(|group| group.hierarchy == 0)?;
     Some(PathBuf::from(&unified.pathname))
 }
 
-fn limited_group(folder: &Path, version: &Version) -> Option<LimitedGroup> {
-    parse_group(folder, version, |file| read(&folder.join(file)))
+fn limited_group(directory: &Path, version: &Version) -> Option<LimitedGroup> {
+    parse_group(directory, version, |file| read(&directory.join(file)))
 }
 
-/// The same for files that `read` has.
+/// Parses the files of a group, whose contents `read` returns.
 fn parse_group(
-    folder: &Path,
+    directory: &Path,
     version: &Version,
     read: impl Fn(&str) -> String,
 ) -> Option<LimitedGroup> {
-    /// Version 1 says "no limit" with the greatest number that it has, which
-    /// depends on the page size.
+    /// Version 1 reports "no limit" as its greatest number, which depends on
+    /// the page size.
     const NO_LIMIT: u64 = 1 << 62;
     let number = |file| read(file).trim().parse::<u64>().ok();
     // "max" is no number.
@@ -254,12 +257,12 @@ fn parse_group(
         numbers.next()?.parse::<u64>().ok()
     };
     let inactive_file = line(version.inactive_file).unwrap_or(0);
-    // Shared memory is in the page cache, and nothing can be dropped of it.
+    // Shared memory counts as page cache, but the kernel cannot drop it.
     let page_cache = line(version.page_cache).unwrap_or(0);
     let page_cache = page_cache.saturating_sub(line(version.shared).unwrap_or(0));
     let bytes = |number| usize::try_from(number).unwrap_or(usize::MAX);
     Some(LimitedGroup {
-        path: folder.to_owned(),
+        path: directory.to_owned(),
         limit_bytes: bytes(limit),
         usage_bytes: bytes(usage),
         inactive_file_bytes: bytes(inactive_file),
@@ -268,8 +271,8 @@ fn parse_group(
     })
 }
 
-/// What is in the file; nothing where it cannot be read. A name somewhere that
-/// is not UTF-8 does no harm to the others.
+/// Reads the file; empty where it cannot be read. A name somewhere that is not
+/// UTF-8 does not affect the others.
 fn read(file: &Path) -> String {
     let bytes = fs::read(file).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()

@@ -1,12 +1,12 @@
-//! Where the mounts show a cgroup and the ones around it.
+//! The directories at which the mounts show a cgroup and its ancestors.
 
 use std::path::{Component, Path, PathBuf};
 
 use super::{MemoryCgroup, Version};
 
-/// The folders of the group `own` and of those around it, innermost first, in
-/// the mount that shows most of them.
-pub(super) fn visible_folders(
+/// Returns the directories of the group `own` and of its ancestors, innermost
+/// first, in the mount that shows most of them.
+pub(super) fn visible_directories(
     root: &Path,
     mountinfo: &str,
     version: &Version,
@@ -16,7 +16,7 @@ pub(super) fn visible_folders(
         .lines()
         .filter_map(Mount::parse)
         .filter(|mount| version.is_shown_by(mount))
-        .map(|mount| mount.folders(root, own));
+        .map(|mount| mount.directories(root, own));
     shown.max_by_key(Vec::len).unwrap_or_default()
 }
 
@@ -33,8 +33,9 @@ impl Version {
 
 /// A line of `/proc/self/mountinfo`.
 struct Mount {
-    /// What of the file system is mounted. Of a cgroup file system: a path as
-    /// in `/proc/self/cgroup`, seen from the root of our cgroup namespace.
+    /// The mounted part of the file system. For a cgroup file system, a path as
+    /// in `/proc/self/cgroup`, relative to the root of this process's cgroup
+    /// namespace.
     root: PathBuf,
     point: PathBuf,
     kind: String,
@@ -54,28 +55,31 @@ impl Mount {
         })
     }
 
-    /// Those of `own` and the groups around it that this mount shows.
-    fn folders(&self, root: &Path, own: &Path) -> Vec<PathBuf> {
+    /// Returns the directories of `own` and its ancestors that this mount
+    /// shows.
+    fn directories(&self, root: &Path, own: &Path) -> Vec<PathBuf> {
         let point = root.join(self.point.strip_prefix("/").unwrap_or(&self.point));
         let inside = match own.strip_prefix(&self.root) {
-            // Beside the mount, not in it: we were moved out of our namespace.
+            // The group is outside the mount: the process was moved out of its
+            // namespace.
             Ok(inside) if inside.starts_with("..") => return Vec::new(),
             Ok(inside) => inside,
-            // The mount begins above our cgroup namespace (`/..`): the names
-            // between are hidden from us, its top is still around our group.
+            // The mount starts above the cgroup namespace (`/..`). The names
+            // between are hidden, but its top is still an ancestor of the
+            // group.
             Err(_) if ascent(&self.root) > ascent(own) => Path::new(""),
             Err(_) => return Vec::new(),
         };
-        let folder = |group: &Path| match group.as_os_str().is_empty() {
+        let directory = |group: &Path| match group.as_os_str().is_empty() {
             true => point.clone(),
             false => point.join(group),
         };
-        inside.ancestors().map(folder).collect()
+        inside.ancestors().map(directory).collect()
     }
 }
 
-/// How many levels above the root of the namespace a path ends: 2 for
-/// `/../..`, none for one that then goes down again.
+/// Returns how many levels above the root of the namespace a path ends: 2 for
+/// `/../..`, 0 for one that then descends again.
 fn ascent(path: &Path) -> usize {
     let mut levels = 0;
     for component in path.components() {
@@ -88,10 +92,10 @@ fn ascent(path: &Path) -> usize {
     levels
 }
 
-/// Blanks and the like are octal in mountinfo: `\040`.
+/// Decodes mountinfo's octal escapes, such as `\040` for a blank.
 fn unescape(field: &str) -> String {
     let mut text = field.to_owned();
-    // The backslash last: what it stands for is not to be read again.
+    // The backslash comes last, so that it cannot form another escape.
     for (octal, plain) in [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n")] {
         text = text.replace(octal, plain);
     }

@@ -2,7 +2,7 @@ use super::*;
 
 const CACHE: u64 = 77;
 
-/// A recorded tree in a folder of its own.
+/// A recorded tree in a temporary directory.
 struct Tree(tempfile::TempDir);
 
 impl Tree {
@@ -42,7 +42,8 @@ impl Tree {
         self
     }
 
-    /// The groups found: path in the tree, limit, usage, inactive cache.
+    /// Returns the groups found: path in the tree, limit, usage, inactive
+    /// cache.
     fn found(&self) -> Vec<(String, usize, usize, usize)> {
         let groups = Groups::find_below(self.0.path()).limited().into_iter();
         let figures = |group: LimitedGroup| {
@@ -76,7 +77,7 @@ const HYBRID: &str = "\
 ";
 
 #[test]
-fn tells_the_versions_apart() {
+fn memory_group_returns_controlling_version() {
     let version = |cgroup| {
         let tree = Tree::new(cgroup, "");
         memory_group(&own_groups(tree.0.path())).map(|(version, _)| version.name)
@@ -92,7 +93,7 @@ fn tells_the_versions_apart() {
 }
 
 #[test]
-fn version_2_with_nested_limits() {
+fn limited_v2_returns_nested_groups() {
     let tree = Tree::new("0::/user.slice/app.scope\n", V2_ONLY)
         .v2("sys/fs/cgroup/user.slice", "1000\n", 400, 50)
         .v2("sys/fs/cgroup/user.slice/app.scope", "900\n", 300, 20);
@@ -106,7 +107,7 @@ fn version_2_with_nested_limits() {
 }
 
 #[test]
-fn no_limit_is_not_a_limit() {
+fn limited_skips_groups_without_limit() {
     let tree = Tree::new("0::/a/b\n", V2_ONLY)
         .v2("sys/fs/cgroup/a", "max\n", 400, 0)
         // Without the controller: only cgroup.* files.
@@ -122,7 +123,7 @@ fn no_limit_is_not_a_limit() {
 }
 
 #[test]
-fn hybrid_systems_keep_memory_in_version_1() {
+fn limited_on_hybrid_system_uses_v1() {
     let tree = Tree::new("5:cpuset:/c\n4:memory:/a/b\n0::/x\n", HYBRID)
         .v1("sys/fs/cgroup/memory/a/b", "900\n", 300, 20)
         .v1("sys/fs/cgroup/memory/a", "1000\n", 400, 50)
@@ -138,14 +139,14 @@ fn hybrid_systems_keep_memory_in_version_1() {
 }
 
 #[test]
-fn controllers_may_share_a_mount() {
+fn limited_with_shared_controller_mount_finds_group() {
     let mountinfo = "35 31 0:32 / /cg\\040all rw - cgroup none rw,cpu,memory\n";
     let tree = Tree::new("4:cpu,memory:/a\n", mountinfo).v1("cg all/a", "900\n", 300, 20);
     assert_eq!(tree.found(), [group("cg all/a", 900, 300, 20)]);
 }
 
 #[test]
-fn what_is_not_charged_above_is_not_bounded_above() {
+fn limited_v1_without_hierarchy_skips_ancestors() {
     let tree = Tree::new("4:memory:/a/b\n", HYBRID)
         .v1("sys/fs/cgroup/memory/a/b", "900\n", 300, 0)
         .v1("sys/fs/cgroup/memory/a", "100\n", 90, 0);
@@ -159,7 +160,7 @@ fn what_is_not_charged_above_is_not_bounded_above() {
 }
 
 #[test]
-fn a_container_with_the_hosts_paths_sees_its_own_part() {
+fn limited_in_container_with_host_paths_finds_visible_part() {
     // Docker on version 1, without a cgroup namespace.
     let mountinfo = "\
 735 730 0:32 /docker/0f /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory
@@ -174,13 +175,13 @@ fn a_container_with_the_hosts_paths_sees_its_own_part() {
             group("sys/fs/cgroup/memory", 900, 300, 20),
         ]
     );
-    // The group of another container says nothing about us.
+    // The group of another container does not limit this process.
     tree.write("proc/self/cgroup", "4:memory:/docker/ff\n");
     assert_eq!(tree.found(), []);
 }
 
 #[test]
-fn the_mount_that_shows_most_counts() {
+fn limited_uses_mount_that_shows_most_ancestors() {
     let mountinfo = "\
 735 730 0:32 /a/b /own ro - cgroup2 cgroup2 rw
 736 730 0:32 / /all ro - cgroup2 cgroup2 rw
@@ -193,16 +194,16 @@ fn the_mount_that_shows_most_counts() {
 }
 
 #[test]
-fn a_mount_from_above_the_namespace_shows_its_top() {
+fn limited_with_mount_above_namespace_finds_its_top() {
     let mountinfo = "735 730 0:26 /../.. /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
     let tree = Tree::new("0::/sub\n", mountinfo)
         .v2("sys/fs/cgroup", "900\n", 300, 0)
         .v2("sys/fs/cgroup/sub", "1\n", 1, 0);
     assert_eq!(tree.found(), [group("sys/fs/cgroup", 900, 300, 0)]);
-    // Moved out of its namespace, and seen from there.
+    // The process was moved out of its namespace, and is seen from there.
     tree.write("proc/self/cgroup", "0::/../../sub\n");
     assert_eq!(tree.found().len(), 2);
-    // Beside the mount, not below it.
+    // Outside the mount.
     tree.write("proc/self/cgroup", "0::/../../../sub\n");
     assert_eq!(tree.found(), []);
     let tree = Tree::new("0::/../sub\n", V2_ONLY).v2("sys/fs/cgroup", "900\n", 300, 0);
@@ -210,7 +211,7 @@ fn a_mount_from_above_the_namespace_shows_its_top() {
 }
 
 #[test]
-fn shared_memory_is_no_page_cache() {
+fn page_cache_excludes_shared_memory() {
     for tree in [
         Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 20),
         Tree::new("4:memory:/a\n", HYBRID).v1("sys/fs/cgroup/memory/a", "900\n", 300, 20),
@@ -221,7 +222,7 @@ fn shared_memory_is_no_page_cache() {
 }
 
 #[test]
-fn what_cannot_be_read_bounds_nothing() {
+fn limited_skips_unreadable_groups() {
     assert_eq!(Tree::new("0::/a\n", "").found(), []);
     assert_eq!(Tree::new("", V2_ONLY).found(), []);
     assert_eq!(
@@ -234,7 +235,7 @@ fn what_cannot_be_read_bounds_nothing() {
     tree.write("sys/fs/cgroup/a/b/memory.max", "100\n");
     fs::remove_file(tree.0.path().join("sys/fs/cgroup/a/memory.stat")).unwrap();
     assert_eq!(tree.found(), [group("sys/fs/cgroup/a", 900, 300, 0)]);
-    // A folder where a file should be fails to be read for root, too.
+    // Reading a directory as a file fails for root, too.
     let tree = Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 20);
     let usage = tree.0.path().join("sys/fs/cgroup/a/memory.current");
     fs::remove_file(&usage).unwrap();
@@ -243,14 +244,14 @@ fn what_cannot_be_read_bounds_nothing() {
 }
 
 #[test]
-fn reads_this_machine() {
+fn limited_groups_of_this_machine_are_consistent() {
     for group in limited_groups() {
         assert!(group.path.join("memory.stat").is_file(), "{group:?}");
         assert!(group.inactive_file_bytes <= group.usage_bytes, "{group:?}");
     }
 }
 
-/// What has happened at the limits found, innermost first.
+/// Returns the events at the limits found, innermost first.
 fn events(tree: &Tree) -> Vec<Events> {
     let groups = Groups::find_below(tree.0.path());
     let limited = groups.limited();
@@ -258,7 +259,7 @@ fn events(tree: &Tree) -> Vec<Events> {
 }
 
 #[test]
-fn events_of_version_2_are_the_groups_own() {
+fn events_v2_prefer_local_file() {
     let tree = Tree::new("0::/a/b\n", V2_ONLY)
         .v2("sys/fs/cgroup/a/b", "900\n", 300, 0)
         .v2("sys/fs/cgroup/a", "1000\n", 300, 0);
@@ -277,16 +278,16 @@ fn events_of_version_2_are_the_groups_own() {
     };
     assert_eq!(events(&tree), [expected(32, 5), expected(1, 0)]);
     let groups = Groups::find_below(tree.0.path());
-    let folder = tree.0.path().join("sys/fs/cgroup/a");
+    let directory = tree.0.path().join("sys/fs/cgroup/a");
     let files = [
-        folder.join("b/memory.events"),
-        folder.join("memory.events.local"),
+        directory.join("b/memory.events"),
+        directory.join("memory.events.local"),
     ];
     assert_eq!(groups.event_files(&groups.limited()), files);
 }
 
 #[test]
-fn events_of_version_1_are_in_several_files() {
+fn events_v1_are_read_from_several_files() {
     let tree = Tree::new("4:memory:/a/b\n", HYBRID)
         .v1("sys/fs/cgroup/memory/a/b", "900\n", 300, 0)
         .v1("sys/fs/cgroup/memory/a", "1000\n", 300, 0);
@@ -307,47 +308,47 @@ fn events_of_version_1_are_in_several_files() {
 }
 
 #[test]
-fn limits_are_looked_at_again_and_again() {
-    let looks = |tree: &Tree| {
+fn limits_are_polled_repeatedly() {
+    let poll = |tree: &Tree| {
         let groups = Groups::find_below(tree.0.path());
         let limits = groups.limits(&groups.limited()).into_iter();
-        let look = |limit: Limit| (limit.hits(), limit.unused());
-        limits.map(look).collect::<Vec<_>>()
+        let figures = |limit: Limit| (limit.hits(), limit.unused());
+        limits.map(figures).collect::<Vec<_>>()
     };
-    let (folder, outer) = ("sys/fs/cgroup/a/b", "sys/fs/cgroup/a");
+    let (directory, outer) = ("sys/fs/cgroup/a/b", "sys/fs/cgroup/a");
     let tree = Tree::new("0::/a/b\n", V2_ONLY)
-        .v2(folder, "900\n", 300, 0)
+        .v2(directory, "900\n", 300, 0)
         .v2(outer, "1000\n", 1100, 0);
     tree.write(
-        &format!("{folder}/memory.events"),
+        &format!("{directory}/memory.events"),
         "low 9\nhigh 2\nmax 30\n",
     );
     tree.write(&format!("{outer}/memory.events"), "max 31\n");
     tree.write(&format!("{outer}/memory.events.local"), "high 0\nmax 1\n");
-    assert_eq!(looks(&tree), [(32, Some((900, 600))), (1, Some((1000, 0)))]);
+    assert_eq!(poll(&tree), [(32, Some((900, 600))), (1, Some((1000, 0)))]);
 
-    let (folder, outer) = ("sys/fs/cgroup/memory/a/b", "sys/fs/cgroup/memory/a");
+    let (directory, outer) = ("sys/fs/cgroup/memory/a/b", "sys/fs/cgroup/memory/a");
     let tree = Tree::new("4:memory:/a/b\n", HYBRID)
-        .v1(folder, "900\n", 300, 0)
+        .v1(directory, "900\n", 300, 0)
         .v1(outer, "1000\n", 400, 0);
-    tree.write(&format!("{folder}/memory.failcnt"), "0\n");
-    // The limit on memory and swap is the one that is met.
-    tree.write(&format!("{folder}/memory.memsw.failcnt"), "12\n");
+    tree.write(&format!("{directory}/memory.failcnt"), "0\n");
+    // Here allocations hit the limit on memory and swap.
+    tree.write(&format!("{directory}/memory.memsw.failcnt"), "12\n");
     tree.write(&format!("{outer}/memory.failcnt"), "5\n");
     assert_eq!(
-        looks(&tree),
+        poll(&tree),
         [(12, Some((900, 600))), (5, Some((1000, 600)))]
     );
     assert_eq!(events(&tree)[0].hits, 12);
-    // Looked at as they were, where they may be gone.
+    // The limits outlive their directories.
     let groups = Groups::find_below(tree.0.path());
     let limits = groups.limits(&groups.limited());
-    fs::remove_dir_all(tree.0.path().join(folder)).unwrap();
+    fs::remove_dir_all(tree.0.path().join(directory)).unwrap();
     assert_eq!((limits[0].hits(), limits[0].unused()), (0, None));
 }
 
 #[test]
-fn events_that_cannot_be_read_have_not_happened() {
+fn events_unreadable_are_zero() {
     let tree = Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 0);
     assert_eq!(events(&tree), [Events::default()]);
     tree.write(
@@ -358,7 +359,7 @@ fn events_that_cannot_be_read_have_not_happened() {
 }
 
 #[test]
-fn the_own_group_tells_its_stalls_unless_it_is_the_root() {
+fn pressure_file_is_own_groups_unless_root() {
     let file = |tree: &Tree| {
         let file = Groups::find_below(tree.0.path()).pressure_file()?;
         let file = file.strip_prefix(tree.0.path()).unwrap();
@@ -366,26 +367,26 @@ fn the_own_group_tells_its_stalls_unless_it_is_the_root() {
     };
     let tree = Tree::new("0::/a/b\n", V2_ONLY);
     assert_eq!(file(&tree), None);
-    let folder = "sys/fs/cgroup/a/b";
-    tree.write(&format!("{folder}/cgroup.events"), "populated 1\n");
-    // Switched off by cgroup.pressure.
+    let directory = "sys/fs/cgroup/a/b";
+    tree.write(&format!("{directory}/cgroup.events"), "populated 1\n");
+    // PSI is switched off by cgroup.pressure.
     assert_eq!(file(&tree), None);
-    tree.write(&format!("{folder}/memory.pressure"), "");
-    assert_eq!(file(&tree), Some(format!("{folder}/memory.pressure")));
-    // Memory in version 1, stalls in version 2 all the same.
+    tree.write(&format!("{directory}/memory.pressure"), "");
+    assert_eq!(file(&tree), Some(format!("{directory}/memory.pressure")));
+    // Version 1 controls memory, and version 2 still reports stalls.
     let tree = Tree::new("4:memory:/m\n0::/x\n", HYBRID);
-    let folder = "sys/fs/cgroup/unified/x";
-    tree.write(&format!("{folder}/cgroup.events"), "populated 1\n");
-    tree.write(&format!("{folder}/memory.pressure"), "");
-    assert_eq!(file(&tree), Some(format!("{folder}/memory.pressure")));
-    // The root has stalls, of the system, and no such events.
+    let directory = "sys/fs/cgroup/unified/x";
+    tree.write(&format!("{directory}/cgroup.events"), "populated 1\n");
+    tree.write(&format!("{directory}/memory.pressure"), "");
+    assert_eq!(file(&tree), Some(format!("{directory}/memory.pressure")));
+    // The root has the system's stalls, and no cgroup.events.
     tree.write("proc/self/cgroup", "4:memory:/m\n0::/\n");
     tree.write("sys/fs/cgroup/unified/memory.pressure", "");
     assert_eq!(file(&tree), None);
 }
 
 #[test]
-fn page_cache_in_use_is_told_apart() {
+fn active_file_bytes_are_read_from_stat() {
     let v2 = Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 20);
     assert_eq!(
         Groups::find_below(v2.0.path()).limited()[0].active_file_bytes,

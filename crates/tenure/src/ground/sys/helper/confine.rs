@@ -1,11 +1,12 @@
-//! What the helper gives up before it waits. Runs in the helper.
+//! The privileges and resources that the helper drops before it waits. Runs in
+//! the helper.
 //!
-//! It keeps the rights that this process had when it was made, while the
-//! process may go on to give its own up (daemons that start as root do), and
-//! its stack lies in memory that the process can write to. Whoever takes the
-//! process over must gain nothing by it: a seccomp filter leaves the helper the
-//! few calls that it needs, and none that opens, sends, signals or runs
-//! anything.
+//! The helper keeps the rights that this process had when it was made, while
+//! the process may go on to drop its own (daemons that start as root do), and
+//! its stack lies in memory that the process can write to. An attacker who
+//! controls the process must gain nothing by it: a seccomp filter leaves the
+//! helper the few calls that it needs, and none that opens, sends, signals or
+//! executes anything.
 
 use std::ffi::c_long;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,7 @@ use std::sync::atomic::Ordering;
 use super::super::raw::syscall;
 use super::Control;
 
-/// A step without which there is no helper.
+/// A step that must succeed for the helper to exist.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(super) enum Step {
@@ -28,7 +29,7 @@ impl Step {
             .find(|step| *step as u32 == number)
     }
 
-    /// The system call.
+    /// Returns the name of the system call.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::CloseRange => "close_range",
@@ -37,30 +38,32 @@ impl Step {
     }
 }
 
-/// Lets go of what the program would miss, and of what the helper must not
-/// have. Answers the step that failed and the kernel's error number.
+/// Drops the descriptors that the program expects to close, and everything that
+/// the helper must not have. On failure, returns the failed step and the
+/// kernel's error number.
 pub(super) fn confine(control: &Control) -> Result<(), (Step, i32)> {
     let every_signal = u64::MAX;
     let no_core = [0_u64; 2];
     let unprioritised = 0_i32;
-    // SAFETY: each call concerns this task alone, and reads at most the values
+    // SAFETY: each call affects this task alone, and reads at most the values
     // above, which outlive it, and C strings.
     unsafe {
-        // Also those that libc keeps out of the caller's masks.
+        // Blocks also the signals that libc excludes from its callers' masks.
         let mask = (&raw const every_signal).addr();
         call(
             libc::SYS_rt_sigprocmask,
             [libc::SIG_SETMASK as usize, mask, 0, 8],
         );
-        // Out of reach of ^C, of a hang-up, and of `kill` of the process group.
+        // A session of its own is out of reach of ^C, of a hang-up, and of
+        // `kill` of the process group.
         call(libc::SYS_setsid, [0; 4]);
         close_all_but(
             control.pidfd.load(Ordering::Relaxed),
-            control.ear.load(Ordering::Relaxed),
+            control.pipe_reader.load(Ordering::Relaxed),
         )
         .map_err(|errno| (Step::CloseRange, errno))?;
-        // The process's own file would answer ESRCH as soon as it is gone.
-        // Without /proc one task frees.
+        // The helper's own file, because the process's would answer ESRCH as
+        // soon as that has ended. Without /proc, one task frees.
         let maps = call(
             libc::SYS_openat,
             [
@@ -71,9 +74,9 @@ pub(super) fn confine(control: &Control) -> Result<(), (Step, i32)> {
             ],
         );
         control.maps.store(maps as i32, Ordering::Relaxed);
-        // The rest is good manners, and does without an answer: keep no file
-        // system busy; be known by name; leave no dump of memory that is the
-        // program's; step behind others, also where the program runs in real
+        // The rest is courtesy, so failures are ignored: keep no file system
+        // busy; have a name; leave no core dump of memory that is the
+        // program's; do not preempt others, even where the program runs in real
         // time.
         call(libc::SYS_chdir, [c"/".as_ptr().addr(), 0, 0, 0]);
         let name = c"tenure-teardown".as_ptr().addr();
@@ -86,16 +89,16 @@ pub(super) fn confine(control: &Control) -> Result<(), (Step, i32)> {
         let batch = libc::SCHED_BATCH as usize;
         let unprioritised = (&raw const unprioritised).addr();
         call(libc::SYS_sched_setscheduler, [0, batch, unprioritised, 0]);
-        shut().map_err(|errno| (Step::Seccomp, errno))
+        install_filter().map_err(|errno| (Step::Seccomp, errno))
     }
 }
 
-/// Closes every descriptor but these two. Others, were they kept, would hold
-/// pipes, sockets and ports of the program open after its end.
+/// Closes every descriptor but these two: `close_range(2)`. The others would
+/// hold pipes, sockets and ports of the program open after its end.
 ///
 /// # Safety
 ///
-/// The task must have a table of descriptors of its own.
+/// The task must have a descriptor table of its own.
 unsafe fn close_all_but(one: i32, other: i32) -> Result<(), i32> {
     let (low, high) = (one.min(other) as u32, one.max(other) as u32);
     let gaps = [
@@ -107,7 +110,8 @@ unsafe fn close_all_but(one: i32, other: i32) -> Result<(), i32> {
         let Some(last) = last.filter(|last| first <= *last) else {
             continue;
         };
-        // SAFETY: the caller has the table for itself.
+        // SAFETY: the descriptor table is this task's own (the caller's
+        // contract).
         let answer = unsafe { call(libc::SYS_close_range, [first as usize, last as usize, 0, 0]) };
         if answer < 0 {
             return Err(-answer as i32);
@@ -116,13 +120,13 @@ unsafe fn close_all_but(one: i32, other: i32) -> Result<(), i32> {
     Ok(())
 }
 
-/// Leaves this task, and what it clones, the calls of [`FILTER`].
-fn shut() -> Result<(), i32> {
+/// Restricts this task, and its clones, to the calls of [`FILTER`].
+fn install_filter() -> Result<(), i32> {
     let program = libc::sock_fprog {
         len: FILTER.len() as u16,
         filter: FILTER.as_ptr().cast_mut(),
     };
-    // SAFETY: both concern this task alone; the kernel copies the program.
+    // SAFETY: both calls affect this task alone; the kernel copies the program.
     let answer = unsafe {
         call(
             libc::SYS_prctl,
@@ -143,13 +147,14 @@ fn shut() -> Result<(), i32> {
 
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must satisfy the contract of the system call.
 unsafe fn call(number: c_long, [a, b, c, d]: [usize; 4]) -> isize {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the arguments satisfy the call's contract (the caller's
+    // contract).
     unsafe { syscall(number, [a, b, c, d, 0, 0]) }
 }
 
-/// All that the helper does once it is ready.
+/// All system calls that the helper makes once it is ready.
 const ALLOWED: [c_long; 8] = [
     libc::SYS_ppoll,
     libc::SYS_restart_syscall,
@@ -168,14 +173,14 @@ const ARCHITECTURE: u32 = if cfg!(target_arch = "aarch64") {
     0xc000_003e
 };
 
-/// Where `struct seccomp_data` has them.
+/// The offsets of these fields in `struct seccomp_data`.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 
 const FILTER_LEN: usize = ALLOWED.len() + 6;
 
-/// Whatever is not allowed answers EPERM; another processor's system calls
-/// (32-bit ones, on a 64-bit kernel) end the helper.
+/// The seccomp filter. Calls that are not allowed fail with EPERM; system calls
+/// of another architecture (32-bit ones, on a 64-bit kernel) kill the helper.
 static FILTER: [libc::sock_filter; FILTER_LEN] = {
     const fn step(code: u32, value: u32, if_equal: u8) -> libc::sock_filter {
         libc::sock_filter {
@@ -188,16 +193,16 @@ static FILTER: [libc::sock_filter; FILTER_LEN] = {
     const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     const COMPARE: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     const ANSWER: u32 = libc::BPF_RET | libc::BPF_K;
-    let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let deny = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 
-    let mut filter = [step(ANSWER, refuse, 0); FILTER_LEN];
+    let mut filter = [step(ANSWER, deny, 0); FILTER_LEN];
     filter[0] = step(LOAD, ARCHITECTURE_AT, 0);
     filter[1] = step(COMPARE, ARCHITECTURE, 1);
     filter[2] = step(ANSWER, libc::SECCOMP_RET_KILL_PROCESS, 0);
     filter[3] = step(LOAD, NUMBER_AT, 0);
     let mut index = 0;
     while index < ALLOWED.len() {
-        // Past the rest of the list and the refusal behind it.
+        // Jumps past the rest of the list and the EPERM that follows it.
         let skipped = (ALLOWED.len() - index) as u8;
         filter[4 + index] = step(COMPARE, ALLOWED[index] as u32, skipped);
         index += 1;

@@ -1,40 +1,41 @@
-//! What there is to free, and how several tasks share it. Runs in the helper.
+//! The mappings to free, and how several tasks share them. Runs in the helper.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Shorter mappings are left to the last one who uses the memory.
+/// The minimum length of a mapping that the tasks free; the kernel frees
+/// shorter ones when the last task ends.
 const MIN_BYTES: usize = 4 << 20;
 
-/// What a task frees in one call.
+/// The bytes that a task frees in one call.
 const CHUNK_BYTES: usize = 32 << 20;
 
-/// How many mappings are shared among the tasks; what is past them is left to
-/// the last one.
-const COUNT: usize = 2048;
+/// The maximum number of mappings that the tasks free; the kernel frees the
+/// rest when the last task ends.
+const MAX_MAPPINGS: usize = 2048;
 
-/// Large mappings of private anonymous memory that can be used, each with a mark up to which
-/// tasks have taken it. All zeros is a value: no mappings.
+/// Large accessible mappings of private anonymous memory, each with a mark up
+/// to which tasks have claimed it. All zeros is a valid value: no mappings.
 #[repr(C)]
 pub(super) struct Shares {
     count: AtomicUsize,
-    ranges: [Share; COUNT],
+    ranges: [Share; MAX_MAPPINGS],
 }
 
 #[repr(C)]
 struct Share {
     start: AtomicUsize,
     end: AtomicUsize,
-    /// The start of the next chunk, a multiple of [`CHUNK_BYTES`] (so that no
-    /// huge page lies in two of them) except at first.
+    /// The start of the next unclaimed chunk: a multiple of [`CHUNK_BYTES`], so
+    /// that no huge page lies in two of them, except at first.
     next: AtomicUsize,
 }
 
 impl Shares {
-    /// Adds what `/proc/PID/maps` says in `text`, a part of it, after what
-    /// `line` remembers of the part before.
+    /// Parses `text`, the next part of `/proc/PID/maps`, and adds its mappings;
+    /// `line` carries the state over from the part before.
     pub(super) fn add(&self, line: &mut Line, text: &[u8]) {
         for &byte in text {
-            let Some((start, end)) = line.read(byte) else {
+            let Some((start, end)) = line.parse(byte) else {
                 continue;
             };
             let count = self.count.load(Ordering::Relaxed);
@@ -57,8 +58,8 @@ impl Shares {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Hands every chunk that no task has had to `free`: start and end.
-    pub(super) fn take_each(&self, mut free: impl FnMut(usize, usize)) {
+    /// Claims chunk after chunk, and passes start and end of each to `free`.
+    pub(super) fn claim_each(&self, mut free: impl FnMut(usize, usize)) {
         for share in self.ranges.iter().take(self.count.load(Ordering::Relaxed)) {
             let end = share.end.load(Ordering::Relaxed);
             loop {
@@ -73,8 +74,8 @@ impl Shares {
     }
 }
 
-/// A line of `/proc/PID/maps` as far as it has been read:
-/// `start-end perms offset device inode name`.
+/// A line of `/proc/PID/maps` as far as it has been parsed: `start-end perms
+/// offset device inode name`.
 #[derive(Default)]
 pub(super) struct Line {
     start: usize,
@@ -99,17 +100,18 @@ enum Field {
 }
 
 impl Line {
-    /// Reads one more byte. At the end of the line of private anonymous memory
-    /// answers where it is. What can be executed is none: it might be what the
-    /// helper runs. Nor is what nobody has access to: that may be terabytes of
-    /// reserved addresses, which would be gone through in vain.
-    fn read(&mut self, byte: u8) -> Option<(usize, usize)> {
+    /// Parses one more byte. At the end of a line, returns the bounds if the
+    /// mapping is private anonymous memory. Executable memory is excluded,
+    /// because the helper might be running it. Inaccessible memory is excluded,
+    /// because it may be terabytes of reserved addresses, and walking them
+    /// would free nothing.
+    fn parse(&mut self, byte: u8) -> Option<(usize, usize)> {
         if byte == b'\n' {
             let line = std::mem::take(self);
             let is_memory = line.is_private && line.is_accessible && !line.has_inode;
-            let is_ours = is_memory && !line.is_executable;
-            let is_whole = matches!(line.field, Field::Inode | Field::Name);
-            return (is_ours && is_whole).then_some((line.start, line.end));
+            let is_freed = is_memory && !line.is_executable;
+            let is_complete = matches!(line.field, Field::Inode | Field::Name);
+            return (is_freed && is_complete).then_some((line.start, line.end));
         }
         match (self.field, byte) {
             (Field::Start, b'-') => self.field = Field::End,
@@ -148,7 +150,7 @@ mod tests {
     use crate::{Mapping, PageRange};
 
     fn shares(parts: &[&str]) -> Box<Shares> {
-        // SAFETY: all zeros is a value.
+        // SAFETY: all zeros is a valid value.
         let shares: Box<Shares> = unsafe { Box::new_zeroed().assume_init() };
         let mut line = Line::default();
         for part in parts {
@@ -157,14 +159,14 @@ mod tests {
         shares
     }
 
-    fn taken(shares: &Shares) -> Vec<(usize, usize)> {
-        let mut taken = Vec::new();
-        shares.take_each(|start, end| taken.push((start, end)));
-        taken
+    fn claimed(shares: &Shares) -> Vec<(usize, usize)> {
+        let mut claimed = Vec::new();
+        shares.claim_each(|start, end| claimed.push((start, end)));
+        claimed
     }
 
     #[test]
-    fn takes_large_private_anonymous_memory_alone() {
+    fn shares_hold_large_private_anonymous_mappings_only() {
         let maps = "\
             10000000-20000000 r-xp 00000000 08:01 77 /usr/bin/program\n\
             20000000-21000000 rw-p 00000000 00:00 0 \n\
@@ -181,27 +183,27 @@ mod tests {
             (0x6000_0000, 0x6040_0000),
             (0x7ff0_0000_0000, 0x7ff0_0100_0000),
         ];
-        assert_eq!(taken(&shares(&[maps])), wanted);
+        assert_eq!(claimed(&shares(&[maps])), wanted);
         let (first, second) = maps.split_at(70);
         let bytes: Vec<&str> = second.split_inclusive(|_| true).collect();
         assert_eq!(
-            taken(&shares(&[&[first], bytes.as_slice()].concat())),
+            claimed(&shares(&[&[first], bytes.as_slice()].concat())),
             wanted
         );
     }
 
     #[test]
-    fn chunks_cover_each_mapping_once() {
+    fn claims_by_several_tasks_cover_each_mapping_once() {
         let start = 3 * CHUNK_BYTES - (5 << 20);
         let end = 7 * CHUNK_BYTES + (1 << 20);
         let shares = shares(&[&format!("{start:x}-{end:x} rw-p 00000000 00:00 0 \n")]);
-        let taken_by_all = std::sync::Mutex::new(Vec::new());
+        let claimed_by_all = std::sync::Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| taken_by_all.lock().unwrap().extend(taken(&shares)));
+                scope.spawn(|| claimed_by_all.lock().unwrap().extend(claimed(&shares)));
             }
         });
-        let mut chunks = taken_by_all.into_inner().unwrap();
+        let mut chunks = claimed_by_all.into_inner().unwrap();
         chunks.sort_unstable();
         assert_eq!(chunks.first().unwrap().0, start);
         assert_eq!(chunks.last().unwrap().1, end);
@@ -210,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn more_mappings_than_there_is_room_for_are_left() {
-        let maps: String = (1..=COUNT + 10)
+    fn mappings_past_maximum_are_skipped() {
+        let maps: String = (1..=MAX_MAPPINGS + 10)
             .map(|at| {
                 format!(
                     "{:x}-{:x} rw-p 00000000 00:00 0 \n",
@@ -220,21 +222,21 @@ mod tests {
                 )
             })
             .collect();
-        assert_eq!(taken(&shares(&[&maps])).len(), COUNT);
+        assert_eq!(claimed(&shares(&[&maps])).len(), MAX_MAPPINGS);
     }
 
     #[test]
-    fn agrees_with_the_running_process() {
+    fn shares_of_running_process_are_private_anonymous() {
         let memory = Mapping::anonymous(64 << 20).map().unwrap();
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let taken = taken(&shares(&[&maps]));
-        assert!(taken.iter().any(|&(start, end)| {
+        let claimed = claimed(&shares(&[&maps]));
+        assert!(claimed.iter().any(|&(start, end)| {
             PageRange::between(start, end)
                 .intersection(memory.range())
                 .is_some()
         }));
-        for (start, end) in taken {
-            // What other tests have unmapped meanwhile is not there.
+        for (start, end) in claimed {
+            // Other tests may have unmapped some concurrently.
             for vma in vma::within(PageRange::between(start, end)).unwrap() {
                 assert_eq!(vma.kind, MemoryKind::PrivateAnonymous);
             }

@@ -1,15 +1,15 @@
-//! The figures of a mapping, or of all of a process's.
+//! The figures of one mapping, or the sum over a process.
 
 use std::ops::AddAssign;
 
-/// What smaps says, in bytes.
+/// Figures from smaps, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Figures {
-    /// `Rss`: without the page of zeros and without hugetlb memory.
+    /// `Rss`: without the zero page and without hugetlb memory.
     pub(crate) resident: usize,
     /// `Pss`.
     pub(crate) proportional: usize,
-    /// `Swap`, that of shared memory included.
+    /// `Swap`, including that of shared memory.
     pub(crate) swapped: usize,
     /// `LazyFree` (Linux 4.12).
     pub(crate) lazily_free: Option<usize>,
@@ -21,8 +21,7 @@ pub(crate) struct Figures {
 }
 
 impl Default for Figures {
-    /// What is known before a line has been read: no mapping has a `LazyFree`
-    /// line yet.
+    /// The figures before the first line: no `LazyFree` line was read yet.
     fn default() -> Self {
         Self {
             lazily_free: None,
@@ -32,7 +31,7 @@ impl Default for Figures {
 }
 
 impl Figures {
-    /// Those of no mappings.
+    /// The sum over no mappings.
     pub(crate) const NONE: Self = Self {
         resident: 0,
         proportional: 0,
@@ -42,8 +41,8 @@ impl Figures {
         hugetlb: 0,
     };
 
-    /// Takes in a line such as `Rss:      16 kB`; others are passed over.
-    pub(super) fn read_line(&mut self, line: &str) {
+    /// Adds a line such as `Rss:      16 kB`; ignores other lines.
+    pub(super) fn add_line(&mut self, line: &str) {
         let Some((name, figure)) = line.split_once(':') else {
             return;
         };
@@ -81,10 +80,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_that_are_too_large_are_the_largest() {
+    fn figures_saturate_on_overflow() {
         let mut figures = Figures::default();
-        figures.read_line("Rss: 18014398509481984 kB");
-        figures.read_line("Rss: 1 kB");
+        figures.add_line("Rss: 18014398509481984 kB");
+        figures.add_line("Rss: 1 kB");
         assert_eq!(figures.resident, usize::MAX);
         figures += figures;
         assert_eq!(figures.resident, usize::MAX);

@@ -1,24 +1,25 @@
-//! smaps, given any text, and text as the kernel writes it.
+//! Fuzzing of the smaps parser: with any text, and with text as the kernel
+//! writes it.
 
 use std::fmt::Write as _;
 
 use procfs::FromBufRead;
 
-use super::{Figures, Mapped, parse, process};
+use super::{Figures, SmapsEntry, parse, process};
 use crate::PageRange;
 use crate::fuzzing::Input;
 use crate::page_size;
 
 pub(crate) fn text(text: &[u8]) {
     let mut sum = Figures::NONE;
-    parse::read(text, None, |mapped| sum += mapped.figures).unwrap();
+    parse::read(text, None, |entry| sum += entry.figures).unwrap();
     let mut first = 0;
-    // Up to an address: never more of them than without.
+    // Up to an address, the parser visits no more entries than without one.
     parse::read(text, Some(1 << 32), |_| first += 1).unwrap();
     let mut all = 0;
-    parse::read(text, None, |mapped| {
+    parse::read(text, None, |entry| {
         all += 1;
-        let _ = mapped.has("lo");
+        let _ = entry.has("lo");
     })
     .unwrap();
     assert!(first <= all);
@@ -32,7 +33,7 @@ pub(crate) fn written(data: &[u8]) {
         let start = at + input.number(16) as usize;
         at = start + 1 + input.number(16) as usize;
         let range = PageRange::between(start * page_size(), at * page_size());
-        let which = input.byte();
+        let choice = input.byte();
         let (start, end) = (range.start(), range.end());
         writeln!(
             text,
@@ -47,13 +48,13 @@ pub(crate) fn written(data: &[u8]) {
         let figures = Figures {
             resident: line("Rss"),
             proportional: line("Pss"),
-            lazily_free: (which & 1 == 1).then(|| line("LazyFree")),
+            lazily_free: (choice & 1 == 1).then(|| line("LazyFree")),
             huge_pages: line("AnonHugePages") + line("ShmemPmdMapped") + line("FilePmdMapped"),
             hugetlb: line("Shared_Hugetlb") + line("Private_Hugetlb"),
             swapped: line("Swap"),
         };
         line("SwapPss");
-        let is_locked = which & 2 == 2;
+        let is_locked = choice & 2 == 2;
         writeln!(
             text,
             "VmFlags: rd wr {}ac sd ",
@@ -62,7 +63,7 @@ pub(crate) fn written(data: &[u8]) {
         .unwrap();
         written.push((range, figures, is_locked));
     }
-    // What begins at `end` is not read.
+    // The parser stops at the entry that starts at `end`.
     let end = written
         .get(usize::from(data.first().copied().unwrap_or(0)))
         .map(|(range, ..)| range.start());
@@ -70,9 +71,9 @@ pub(crate) fn written(data: &[u8]) {
         .iter()
         .filter(|(range, ..)| end.is_none_or(|end| range.start() < end));
     let mut wanted = wanted.cloned();
-    parse::read(text.as_bytes(), end, |mapped: &Mapped| {
-        let found = (mapped.range.unwrap(), mapped.figures, mapped.has("lo"));
-        assert_eq!(mapped.has("lf"), mapped.has("lo"));
+    parse::read(text.as_bytes(), end, |entry: &SmapsEntry| {
+        let found = (entry.range.unwrap(), entry.figures, entry.has("lo"));
+        assert_eq!(entry.has("lf"), entry.has("lo"));
         assert_eq!(Some(found), wanted.next());
     })
     .unwrap();

@@ -1,51 +1,53 @@
-//! The text of smaps, line by line: a process at `vm.max_map_count` has 65,530
-//! mappings of more than 20 lines.
+//! The parser of smaps, line by line: a process at `vm.max_map_count` has
+//! 65,530 mappings of more than 20 lines.
 
 use std::io::{self, BufRead};
 
-use super::Mapped;
+use super::SmapsEntry;
 use crate::PageRange;
 
-/// Shows each mapping to `show`, in order, up to the last that begins before
-/// `end`.
+/// Calls `visit` for each entry, in order, up to the last one that starts
+/// before `end`.
 pub(super) fn read(
     mut smaps: impl BufRead,
     end: Option<usize>,
-    mut show: impl FnMut(&Mapped),
+    mut visit: impl FnMut(&SmapsEntry),
 ) -> io::Result<()> {
-    let mut mapped: Option<Mapped> = None;
+    let mut entry: Option<SmapsEntry> = None;
     let mut text = Vec::new();
     loop {
         text.clear();
         if smaps.read_until(b'\n', &mut text)? == 0 {
             break;
         }
-        // What matters is ASCII; the name of a file may be anything.
+        // Everything that is parsed is ASCII; a file name may contain any
+        // bytes.
         let line = String::from_utf8_lossy(&text);
         if let Some(bounds) = bounds(&line) {
-            if let Some(done) = mapped.take() {
-                show(&done);
+            if let Some(done) = entry.take() {
+                visit(&done);
             }
             if end.is_some_and(|end| bounds.start >= end) {
                 return Ok(());
             }
             let range = PageRange::new(bounds.start, bounds.len()).ok();
-            mapped = Some(Mapped {
+            entry = Some(SmapsEntry {
                 range,
-                ..Mapped::default()
+                ..SmapsEntry::default()
             });
-        } else if let Some(mapped) = &mut mapped {
+        } else if let Some(entry) = &mut entry {
             match line.strip_prefix("VmFlags:") {
-                Some(flags) => mapped.flags = flags.trim().to_owned(),
-                None => mapped.figures.read_line(&line),
+                Some(flags) => entry.flags = flags.trim().to_owned(),
+                None => entry.figures.add_line(&line),
             }
         }
     }
-    mapped.iter().for_each(show);
+    entry.iter().for_each(visit);
     Ok(())
 }
 
-/// The bounds in the first line of a mapping; other lines begin with a name.
+/// Parses the bounds in the first line of an entry; other lines start with a
+/// name.
 fn bounds(line: &str) -> Option<std::ops::Range<usize>> {
     let (start, end) = line.split_once(' ')?.0.split_once('-')?;
     let parse = |hex| usize::from_str_radix(hex, 16).ok();
@@ -87,22 +89,22 @@ Rss:                   0 kB
 VmFlags: ex 
 ";
 
-    fn shown(end: Option<usize>) -> Vec<Mapped> {
-        let mut shown = Vec::new();
-        read(RECORDED, end, |mapped| {
-            shown.push(Mapped {
-                flags: mapped.flags.clone(),
-                ..*mapped
+    fn visited(end: Option<usize>) -> Vec<SmapsEntry> {
+        let mut visited = Vec::new();
+        read(RECORDED, end, |entry| {
+            visited.push(SmapsEntry {
+                flags: entry.flags.clone(),
+                ..*entry
             });
         })
         .unwrap();
-        shown
+        visited
     }
 
     #[test]
-    fn reads_the_figures_and_the_flags_of_each_mapping() {
-        let shown = shown(None);
-        assert_eq!(shown.len(), 4);
+    fn read_returns_figures_and_flags_of_each_entry() {
+        let visited = visited(None);
+        assert_eq!(visited.len(), 4);
         let lazy = Figures {
             resident: 12 << 10,
             proportional: 6 << 10,
@@ -111,27 +113,27 @@ VmFlags: ex
             huge_pages: 0,
             hugetlb: 0,
         };
-        assert_eq!(shown[0].figures, lazy);
-        assert!(shown[0].has("lf") && !shown[0].has("l") && !shown[1].has("lf"));
+        assert_eq!(visited[0].figures, lazy);
+        assert!(visited[0].has("lf") && !visited[0].has("l") && !visited[1].has("lf"));
         // Kernels before 4.12 have no such line.
-        assert_eq!(shown[1].figures.lazily_free, None);
-        let huge = shown[2].figures;
+        assert_eq!(visited[1].figures.lazily_free, None);
+        let huge = visited[2].figures;
         assert_eq!((huge.huge_pages, huge.hugetlb), (2 << 20, 2 << 20));
         let range = PageRange::between(0x7f10_0000_4000, 0x7f10_0000_8000);
-        assert_eq!(shown[1].range, Some(range));
+        assert_eq!(visited[1].range, Some(range));
     }
 
     #[test]
-    fn stops_behind_the_end_that_matters() {
-        assert_eq!(shown(Some(0x7f10_0000_4001)).len(), 2);
-        assert_eq!(shown(Some(0x7f10_0000_4000)).len(), 1);
+    fn read_stops_at_end_address() {
+        assert_eq!(visited(Some(0x7f10_0000_4001)).len(), 2);
+        assert_eq!(visited(Some(0x7f10_0000_4000)).len(), 1);
     }
 
     #[test]
-    fn what_is_unknown_of_a_part_is_unknown_of_the_sum() {
+    fn sum_with_unknown_figure_is_unknown() {
         let mut sum = Figures::NONE;
-        for mapped in &shown(None)[..1] {
-            sum += mapped.figures;
+        for entry in &visited(None)[..1] {
+            sum += entry.figures;
         }
         assert_eq!(sum.lazily_free, Some(4 << 10));
         sum += Figures::default();

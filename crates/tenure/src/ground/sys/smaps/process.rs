@@ -1,4 +1,4 @@
-//! The figures of a whole process.
+//! The memory figures of a whole process.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -9,30 +9,30 @@ use rustix::io::Errno;
 use super::{Figures, parse};
 use crate::ground::error::{Error, Result};
 
-/// What the kernel tells about the memory of a process, in bytes.
+/// The memory figures of a process, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OfProcess {
+pub(crate) struct ProcessFigures {
     /// `VmSize`.
     pub(crate) mapped: usize,
-    /// `VmLck`: what `RLIMIT_MEMLOCK` is charged with. (`Locked` in smaps is
-    /// the share of what is resident.)
+    /// `VmLck`: the bytes charged to `RLIMIT_MEMLOCK`. (`Locked` in smaps is
+    /// the share of the resident pages.)
     pub(crate) locked: usize,
     pub(crate) figures: Figures,
 }
 
-/// Looks at the process of this number, or at our own.
+/// Reads the figures of a process, or of this one without a `pid`.
 ///
 /// # Errors
 ///
-/// [`Error::NoProcess`], and [`Error::MayNotLook`] where the kernel lets
-/// us not look at it.
-pub(crate) fn of_process(pid: Option<u32>) -> Result<OfProcess> {
+/// [`Error::NoProcess`], and [`Error::PermissionDenied`] where the kernel
+/// denies access.
+pub(crate) fn of_process(pid: Option<u32>) -> Result<ProcessFigures> {
     let folder = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     let folder = PathBuf::from("/proc").join(folder);
-    // While a process calls exec, what was opened for it is about the memory
-    // that it has just left.
+    // While a process calls exec, the open files still describe the memory that
+    // it just dropped.
     const TRIES: usize = 5;
-    let answer = (0..TRIES).find_map(|_| look(&folder).transpose());
+    let answer = (0..TRIES).find_map(|_| try_read(&folder).transpose());
     answer
         .unwrap_or(Err(Errno::SRCH))
         .map_err(|errno| explain(pid, errno))
@@ -41,7 +41,7 @@ pub(crate) fn of_process(pid: Option<u32>) -> Result<OfProcess> {
 fn explain(pid: Option<u32>, errno: Errno) -> Error {
     match (pid, errno) {
         (Some(pid), Errno::NOENT | Errno::SRCH) => Error::NoProcess { pid },
-        (Some(pid), Errno::ACCESS | Errno::PERM) => Error::MayNotLook { pid, answer: errno },
+        (Some(pid), Errno::ACCESS | Errno::PERM) => Error::PermissionDenied { pid, answer: errno },
         (_, errno) => Error::System {
             call: "reading smaps_rollup and status in /proc",
             errno,
@@ -49,23 +49,23 @@ fn explain(pid: Option<u32>, errno: Errno) -> Error {
     }
 }
 
-/// `None`: to be tried again.
-fn look(folder: &Path) -> Result<Option<OfProcess>, Errno> {
-    // A zombie, or a thread of the kernel's, has no memory of its own.
+/// Reads the figures; `None` if the caller has to retry.
+fn try_read(folder: &Path) -> Result<Option<ProcessFigures>, Errno> {
+    // A zombie or a kernel thread has no memory of its own.
     let (mapped, locked) = sizes(folder)?.unwrap_or_default();
     let figures = match figures(folder) {
         Err(Errno::SRCH) if mapped > 0 => return Ok(None),
         Err(Errno::SRCH) => Figures::NONE,
         figures => figures?,
     };
-    Ok(Some(OfProcess {
+    Ok(Some(ProcessFigures {
         mapped,
         locked,
         figures,
     }))
 }
 
-/// `VmSize` and `VmLck`, if there are such lines.
+/// Returns `VmSize` and `VmLck`, if `status` has such lines.
 fn sizes(folder: &Path) -> Result<Option<(usize, usize)>, Errno> {
     let process = procfs::process::Process::new_with_root(folder.to_owned());
     let status = process.and_then(|process| process.status());
@@ -87,7 +87,8 @@ pub(super) fn sizes_in(status: &procfs::process::Status) -> Option<(usize, usize
 fn figures(folder: &Path) -> Result<Figures, Errno> {
     let rollup = sum(&folder.join("smaps_rollup"));
     match rollup {
-        // Before Linux 4.14 (or the process has gone: then smaps has, too).
+        // Before Linux 4.14 there is no rollup. (If the process has ended,
+        // smaps is missing too.)
         Err(Errno::NOENT) => sum(&folder.join("smaps")),
         answer => answer,
     }
@@ -109,11 +110,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rollup_is_the_sum_of_the_mappings() {
+    fn rollup_equals_sum_of_mappings() {
         let whole = of_process(None).unwrap();
         let own = Path::new("/proc/self");
         let summed = sum(&own.join("smaps")).unwrap();
-        // Other tests run meanwhile.
+        // Other tests run concurrently.
         const SLACK: usize = 64 << 20;
         assert!(summed.resident.abs_diff(whole.figures.resident) < SLACK);
         assert!(whole.figures.resident > 0 && whole.mapped > whole.figures.resident);
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_without_a_rollup_have_the_mappings_summed_up() {
+    fn figures_without_rollup_sum_mappings() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         write(

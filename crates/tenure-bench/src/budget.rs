@@ -1,0 +1,73 @@
+//! How much each experiment measures, and for how long.
+
+use std::time::Duration;
+
+use crate::arguments::{BenchArguments, Name};
+use crate::measure::{Repeats, Sizes};
+
+/// Returns the sizes of an experiment: asked for, or else what lets all six end
+/// within ten minutes, and more for those named.
+pub fn sizes(name: Name, arguments: &BenchArguments) -> Sizes {
+    let is_named = arguments.experiments.contains(&name);
+    match name {
+        _ if arguments.full => Sizes::Full,
+        _ if arguments.quick => Sizes::Quick,
+        Name::Populate if is_named => Sizes::Full,
+        Name::Lazy | Name::Volatile | Name::Free if !is_named => Sizes::Quick,
+        _ => Sizes::Middle,
+    }
+}
+
+/// The seconds of an experiment: with --quick, its middle sizes among all, when it
+/// is named, and its full sizes. Long cases are not counted in them.
+fn seconds(name: Name) -> [u64; 4] {
+    match name {
+        Name::Populate => [6, 60, 60, 100],
+        Name::Lock => [3, 60, 60, 100],
+        Name::Lazy => [4, 60, 60, 100],
+        Name::Volatile => [4, 240, 240, 240],
+        Name::Free => [8, 270, 270, 270],
+        // Ratios near 1 need many rounds.
+        Name::Heap => [2, 120, 300, 600],
+    }
+}
+
+/// Divides the minute that all six may take, or the ten; a slow machine gets fewer
+/// rounds. Larger sizes have a time of their own, and long cases, which take most of it.
+pub fn repeats(name: Name, sizes: Sizes, arguments: &BenchArguments) -> Repeats {
+    if let Some(rounds) = arguments.rounds {
+        return Repeats::exactly(rounds);
+    }
+    let [quick, among_all, named, full] = seconds(name).map(Duration::from_secs);
+    if arguments.quick {
+        return Repeats {
+            rounds: 5,
+            // A slow machine is to need no more than the minute, either.
+            at_least: 2,
+            of_long: 1,
+            of_short: 21,
+            within: quick,
+        };
+    }
+    let (of_long, within) = match sizes {
+        Sizes::Quick => (2, Duration::from_secs(60)),
+        Sizes::Full => (3, full),
+        Sizes::Middle if arguments.experiments.contains(&name) => (1, named),
+        Sizes::Middle => (1, among_all),
+    };
+    Repeats {
+        rounds: 11,
+        at_least: 3,
+        of_long: if name == Name::Heap {
+            of_long.max(2)
+        } else {
+            of_long
+        },
+        of_short: 41,
+        within,
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/unit/budget.rs"]
+mod tests;

@@ -1,0 +1,54 @@
+//! Experiment: unmodified programs with another malloc. How fast does it make and free
+//! large blocks, and what does it hold when they are free?
+
+mod allocators;
+mod burst;
+mod cases;
+mod scale;
+
+use self::allocators::{Allocators, GLIBC, TENURE};
+use self::scale::Scale;
+use crate::{machine::group::Group, measure::prelude::*};
+
+/// Prepares the experiment.
+pub fn experiment(settings: &Settings) -> Result<Experiment> {
+    let allocators = Allocators::find()?;
+    let scale = Scale::of(settings, allocators.all.len())?;
+    let mut notes = allocators.notes();
+    let times = [scale.search.before, scale.search.counted];
+    let [before, counted] = times.map(|time| seconds_text(time.as_secs_f64()));
+    notes.push(format!(
+        "Records count for {counted}, after {before}. held: charged to the process's cgroup (or in \
+         memory) and not lazily free."
+    ));
+    notes.extend(scale.notes.clone());
+    let (all, sizes) = (&allocators.all, settings.sizes);
+    // A large block takes long to free.
+    let mut chosen = all.clone();
+    chosen.retain(|one| sizes == Sizes::Full || [GLIBC, TENURE].contains(&one.name));
+    let mut cases = cases::searches(&scale, all);
+    cases.extend(burst::cases(&scale, all));
+    if sizes != Sizes::Quick {
+        cases.extend(cases::arrays(&scale, all));
+    }
+    cases.extend(cases::free(scale.freed_len, &chosen));
+    let background_exit = allocators.background_exit.clone();
+    cases.extend(background_exit.map(|environment| cases::kill(scale.kept_len, environment)));
+    if sizes != Sizes::Quick {
+        match Group::without_limit() {
+            Ok(_) => cases.extend(cases::limited(&scale, all)),
+            Err(why) => notes.push(format!("Nothing under a limit: {why:#}.")),
+        }
+    }
+    Ok(Experiment {
+        title: "large blocks, with one malloc and another".to_owned(),
+        notes,
+        compared: cases::TIME,
+        better: Better::Less,
+        cases,
+    })
+}
+
+#[cfg(test)]
+#[path = "../../../tests/unit/heap.rs"]
+mod tests;

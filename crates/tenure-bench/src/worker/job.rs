@@ -1,0 +1,130 @@
+//! The jobs of a worker and its answers: a line of JSON each.
+
+use std::{path::PathBuf, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+/// How often [`Job::Sum`] and [`Job::Sparse`] do their work.
+pub const TIMES: usize = 3;
+/// The length of the array of [`Job::Grow`] at first.
+pub const GROWN_FROM: usize = 1 << 20;
+
+/// A worker's job.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub enum Job {
+    /// Tell what serves malloc.
+    Tell,
+    /// Run the loop of ebizzy.
+    Search(Search),
+    /// Allocate blocks of which some stay, free the others, and be idle.
+    Burst(Burst),
+    /// Fill the memory beside live blocks with blocks of one size after the other.
+    Waves(Waves),
+    /// Add two arrays of so many bytes into a new one, sum it up and free it.
+    Sum(usize),
+    /// Write to few pages of a zeroed array of so many bytes and free it.
+    Sparse(usize),
+    /// Double an array until it has so many bytes.
+    Grow(usize),
+    /// Fill one block of so many bytes and free it.
+    Free(usize),
+    /// Keep memory, with the [`Trace`](crate::machine::trace::Trace) of that path.
+    Keep(Keep, PathBuf),
+}
+
+/// The loop of ebizzy.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Search {
+    pub blocks: BlocksOf,
+    /// Blocks of each thread, all of them used once beforehand; 0 where each block is new.
+    pub block_count: usize,
+    pub chunks: usize,
+    pub chunk_bytes: usize,
+    /// Each record copies a random part of a chunk, at least this much.
+    pub min_bytes: usize,
+    pub threads: usize,
+    /// How long the loop runs before records count, and while they do.
+    pub before: Duration,
+    pub counted: Duration,
+    pub seed: u64,
+}
+
+/// How the loop of ebizzy takes and frees its blocks.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub enum BlocksOf {
+    Malloc,
+    /// mmap and munmap.
+    MapEachTime,
+    /// One mapping; MADV_DONTNEED frees a block.
+    DontNeed,
+    /// One mapping; MADV_FREE frees a block.
+    Free,
+    /// One mapping; tenure's `FreePolicy::Adaptive` frees a block.
+    Adaptive,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Burst {
+    pub live_bytes: usize,
+    pub burst_bytes: usize,
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Waves {
+    pub live_bytes: usize,
+    pub wave_bytes: usize,
+    pub counted: Duration,
+}
+
+/// Memory of a process that is going to be killed.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Keep {
+    pub len: usize,
+    /// Whether one block of malloc's holds it, or else a mapping of base pages.
+    pub is_block: bool,
+    /// Whether the process enables tenure's tear-down.
+    pub tear_down: bool,
+}
+
+/// A worker's answer.
+#[derive(Debug, Deserialize, Serialize)]
+pub enum Said {
+    Served(Served),
+    /// The worker is prepared, or has done a part, and waits to be told to go on.
+    Ready,
+    Done(Done),
+    /// Why it could not be done.
+    Failed(String),
+}
+
+/// The allocator that serves malloc in a worker.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Served {
+    /// Whether the library that was to be preloaded, if any, is mapped.
+    pub is_loaded: bool,
+    /// The allocator's own version.
+    pub version: Option<String>,
+    /// Whether a large block begins where a page does: tenure's heap has no headers.
+    pub begins_with_page: bool,
+}
+
+/// The work that a worker has done.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct Done {
+    /// Records or blocks in a second, while they counted.
+    pub rate: f64,
+    /// All of them, counted or not.
+    pub all_records: u64,
+    /// Answers that were wrong.
+    pub wrong: u64,
+    /// Whether the worker was killed before the end.
+    pub is_killed: bool,
+    pub seconds: f64,
+    /// Minor faults meanwhile.
+    pub faults: u64,
+    /// The most that was ever in memory.
+    pub peak_bytes: u64,
+    /// The memory at the end that was not lazily free.
+    pub end_bytes: u64,
+}

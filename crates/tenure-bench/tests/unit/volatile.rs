@@ -1,0 +1,40 @@
+use super::*;
+use crate::fixture::sentences;
+use crate::measure::{Headroom, once};
+
+#[test]
+fn volatile_ways_pass_their_own_checks() {
+    let settings = Settings {
+        seed: 1,
+        sizes: Sizes::Quick,
+        headroom: Headroom::of_bytes(64 << 20),
+    };
+    let mut experiment = experiment(&settings).unwrap();
+    let cases = once(&mut experiment);
+    let loops = cases.iter().filter(|case| case.name.contains("thread"));
+    assert_eq!(loops.count(), 2);
+    let text = sentences("volatile", cases);
+    assert!(
+        text.contains("To refill chunks in 2 threads takes "),
+        "{text}"
+    );
+    assert!(text.contains(" with a handle "), "{text}");
+}
+
+#[test]
+fn volatile_sizes_with_little_headroom_shrink_with_a_note() {
+    let settings = Settings {
+        seed: 1,
+        sizes: Sizes::Middle,
+        headroom: Headroom::of_bytes(256 << 20),
+    };
+    let experiment = experiment(&settings).unwrap();
+    let told = experiment
+        .notes
+        .iter()
+        .filter(|note| note.starts_with("Size: "));
+    assert_eq!(told.count(), 3);
+    let has = |name: &str| experiment.cases.iter().any(|case| case.name == name);
+    assert!(has("10,000 others") && !has("100,000 others"));
+    assert!(has("16 MiB") && has("64 MiB") && !has("1 GiB"));
+}

@@ -1,0 +1,79 @@
+//! The arenas in which the values lie.
+
+use crate::ground::error::{Error, Result};
+use crate::ground::sys::{map, page_size};
+use crate::verbs::volatile::{VolatileArena, VolatileBuffer};
+
+/// The size of the first arena.
+const FIRST_ARENA_BYTES: usize = 64 << 20;
+/// The largest size of a further arena, which is otherwise as large as all before it
+/// together.
+const MAX_ARENA_BYTES: usize = 4 << 30;
+
+/// Where address space is short, the cache leaves at least one part in so many of what
+/// it has taken to other users.
+const MIN_LEFT_DIVISOR: usize = 8;
+
+/// Arenas of address space. Each new one doubles the total. So a process with a limit on
+/// its address space (RLIMIT_AS), or whose kernel charges all of it (strict overcommit),
+/// spends at most twice what its values have taken at one time, and a terabyte of values
+/// takes less than 300 mappings.
+#[derive(Default)]
+pub(super) struct Arenas {
+    arenas: Vec<VolatileArena>,
+    /// The index of the arena to try first.
+    current: usize,
+}
+
+impl Arenas {
+    /// Allocates a buffer of `len` bytes, which is not zero.
+    pub(super) fn allocate(&mut self, len: usize) -> Result<VolatileBuffer> {
+        if len > FIRST_ARENA_BYTES {
+            // Values of this size are few, so each may have a mapping of its own.
+            return VolatileBuffer::new(len);
+        }
+        for _ in 0..self.arenas.len() {
+            match self.arenas[self.current].buffer(len) {
+                Err(Error::ArenaFull { .. }) => {
+                    self.current = (self.current + 1) % self.arenas.len();
+                }
+                result => return result,
+            }
+        }
+        let arena = self.new_arena(len)?;
+        let buffer = arena.buffer(len);
+        self.current = self.arenas.len();
+        self.arenas.push(arena);
+        buffer
+    }
+
+    fn new_arena(&self, len: usize) -> Result<VolatileArena> {
+        let total: usize = self.arenas.iter().map(|arena| arena.range().len()).sum();
+        let mut bytes = total.clamp(FIRST_ARENA_BYTES, MAX_ARENA_BYTES);
+        let min_bytes = len
+            .next_multiple_of(page_size())
+            .max(total / MIN_LEFT_DIVISOR);
+        loop {
+            match VolatileArena::new(bytes).and_then(leave_as_much) {
+                Err(_) if bytes / 2 >= min_bytes => bytes /= 2,
+                result => return result,
+            }
+        }
+    }
+
+    /// Releases the address space: empty arenas now, the others with their last buffer.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Drops the arena unless the address space can hold another one of its size.
+fn leave_as_much(arena: VolatileArena) -> Result<VolatileArena> {
+    let probe = map::reserve_writable(arena.range().len()).map_err(|errno| Error::System {
+        call: "mmap",
+        errno,
+    })?;
+    // SAFETY: this function has just reserved the range, so no code uses it.
+    let _ = unsafe { map::unmap(probe) };
+    Ok(arena)
+}

@@ -1,0 +1,36 @@
+//! The statistics of a cache.
+
+/// The counters of a [`VolatileCache`](super::VolatileCache) since it was created, and
+/// its current size.
+///
+/// Each inserted value is still in the cache or has left it in one of three ways:
+/// `insertions == values + removed + purged + evicted`. A value that the kernel or the
+/// offer thread has purged counts as present until the cache notices. While other
+/// threads use the cache, two figures may be from different moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheStats {
+    /// Lookups that found their value.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+    /// Values inserted, including replacements.
+    pub insertions: u64,
+    /// Values refused, because memory or address space was unavailable.
+    pub refused: u64,
+    /// Values that the program has removed or replaced.
+    pub removed: u64,
+    /// Values of which the kernel or the offer thread has purged pages, as far as the
+    /// cache has noticed.
+    pub purged: u64,
+    /// The size of the purged values, in bytes of whole pages.
+    pub purged_bytes: u64,
+    /// Values that the cache itself has evicted to insert others.
+    pub evicted: u64,
+    /// The size of the evicted values, in bytes of whole pages.
+    pub evicted_bytes: u64,
+    /// Values in the cache.
+    pub values: u64,
+    /// The size of the values in the cache, in bytes of whole pages.
+    pub bytes: u64,
+}

@@ -1,0 +1,66 @@
+//! A set of pages, as ranges.
+
+use rangemap::RangeSet;
+
+use crate::ground::range::PageRange;
+
+/// A set of pages.
+pub(super) struct PageSet(RangeSet<usize>);
+
+impl PageSet {
+    pub(super) fn new() -> Self {
+        Self(RangeSet::new())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds the range. Returns how many bytes of it were not in the set.
+    pub(super) fn insert(&mut self, range: PageRange) -> usize {
+        let new_bytes = self.gap_bytes(range);
+        self.0.insert(range.as_std());
+        new_bytes
+    }
+
+    pub(super) fn remove(&mut self, range: PageRange) {
+        self.0.remove(range.as_std());
+    }
+
+    /// Returns whether the page at the address is in the set.
+    pub(super) fn contains(&self, at: usize) -> bool {
+        self.0.contains(&at)
+    }
+
+    /// Returns whether the whole range is in the set.
+    pub(super) fn contains_all(&self, range: PageRange) -> bool {
+        self.0.gaps(&range.as_std()).next().is_none()
+    }
+
+    /// Returns whether a page of the range is in the set.
+    pub(super) fn overlaps(&self, range: PageRange) -> bool {
+        self.0.overlaps(&range.as_std())
+    }
+
+    /// Returns the ranges of the set, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = PageRange> {
+        self.0.iter().cloned().map(PageRange::from)
+    }
+
+    /// Returns the parts of the range that are in the set, in order.
+    pub(super) fn parts(&self, range: PageRange) -> Vec<PageRange> {
+        self.0
+            .overlapping(range.as_std())
+            .filter_map(|part| PageRange::from(part.clone()).intersection(range))
+            .collect()
+    }
+
+    /// Returns the parts of the range that are not in the set, in order.
+    pub(super) fn gaps(&self, range: PageRange) -> Vec<PageRange> {
+        self.0.gaps(&range.as_std()).map(PageRange::from).collect()
+    }
+
+    fn gap_bytes(&self, range: PageRange) -> usize {
+        self.0.gaps(&range.as_std()).map(|gap| gap.len()).sum()
+    }
+}

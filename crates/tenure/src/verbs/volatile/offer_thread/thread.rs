@@ -1,0 +1,108 @@
+//! The thread's life: started by a mark, parked while nothing is due, and gone when
+//! nothing is volatile.
+
+use std::sync::{Condvar, PoisonError};
+use std::time::Duration;
+
+use super::batches::offer_due;
+use super::delay::offer_delay;
+use super::purge::{purge_lru, purge_partial_objects};
+use super::retry::Retry;
+use crate::ground::sys::thread::Thread;
+use crate::observation::pressure::{self, Level};
+use crate::verbs::volatile::engine::can_offer;
+use crate::verbs::volatile::priority::Timestamp;
+use crate::verbs::volatile::registry::{ENGINE, OFFER_THREAD, Registry};
+
+/// How long the thread waits for something to become volatile before it exits.
+const IDLE_EXIT: Duration = Duration::from_secs(10);
+
+/// How soon it looks again while memory is short: what it purges takes time to show in
+/// the pressure.
+const PRESSURE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often it checks that its userfaultfd is still open, when all that is volatile is
+/// offered.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The shortest wait for the next range to become due.
+const MIN_WAIT: Duration = Duration::from_millis(5);
+
+/// Notified when something is marked while the thread is parked.
+static MARKED: Condvar = Condvar::new();
+
+/// Unparks or starts the thread after a mark, if need be. The caller does not hold
+/// ENGINE.
+#[inline]
+pub(crate) fn notify_marked() {
+    if OFFER_THREAD.needs_unpark() {
+        unpark();
+    }
+}
+
+#[cold]
+fn unpark() {
+    let registry = ENGINE.lock();
+    let was_absent = OFFER_THREAD.unpark();
+    drop(registry);
+    MARKED.notify_all();
+    // If no thread can be started, memory stays resident until the next mark starts one.
+    if was_absent && Thread::start_background(c"tenure-offer", run).is_err() {
+        OFFER_THREAD.set_absent();
+    }
+}
+
+fn run() {
+    // Without a subscription (no thread can be started) the kernel reclaims what has been
+    // offered all the same.
+    let _subscription = pressure::subscribe(|_| MARKED.notify_all());
+    let mut idle = Duration::ZERO;
+    let mut retry = Retry::new(Timestamp::now());
+    loop {
+        let level = pressure::level();
+        let delay = match level {
+            Level::None => offer_delay(),
+            Level::Some | Level::Severe => Duration::ZERO,
+        };
+        if !offer_due(delay) {
+            retry.reset_interval();
+        }
+        retry.run_if_due(Timestamp::now());
+        if level >= Level::Some {
+            purge_partial_objects();
+        }
+        if pressure::is_severe_now() {
+            purge_lru();
+        }
+        let mut registry = ENGINE.lock();
+        registry.engine.rearm();
+        registry.flush_counts();
+        let has_volatile = registry.has_volatile();
+        let wait = match try_park(&registry) {
+            _ if has_volatile && level >= Level::Some => PRESSURE_INTERVAL,
+            false => (delay / 2).clamp(MIN_WAIT, CHECK_INTERVAL),
+            true if has_volatile => CHECK_INTERVAL,
+            true if idle >= IDLE_EXIT => {
+                if OFFER_THREAD.try_exit(|| registry.has_due()) {
+                    return;
+                }
+                continue;
+            }
+            true => IDLE_EXIT,
+        };
+        idle = if has_volatile {
+            Duration::ZERO
+        } else {
+            idle + wait
+        };
+        // Notified or timed out: both are reasons to look again.
+        let woken = MARKED.wait_timeout(registry, wait);
+        drop(woken.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Returns whether nothing is due; then marks unpark the thread from now on. (Where
+/// nothing can be offered, they need not.)
+fn try_park(registry: &Registry) -> bool {
+    !can_offer() || OFFER_THREAD.try_park(|| registry.has_due())
+}

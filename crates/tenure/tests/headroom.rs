@@ -1,0 +1,176 @@
+//! headroom: how much more memory may be taken, in cgroups with real limits.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use memory that they have mapped themselves"
+)]
+
+mod common;
+
+use std::fs;
+
+use common::cgroup::{Group, enter_group};
+use common::*;
+use libtest_mimic::Completion;
+use tenure::{Access, Error, Headroom, HeadroomLimit, Mapping, page_size};
+
+tests!(
+    [exclusive] headroom_is_below_machine_memory,
+    headroom_in_cgroup_follows_its_usage,
+    headroom_in_nested_cgroup_follows_outer_limit,
+    populate_over_cgroup_limit_is_rejected_not_killed,
+    populate_waits_for_pending_frees;
+    children:
+    use_headroom_of_cgroup,
+    check_outer_limit,
+    populate_over_limit,
+    populate_after_release,
+);
+
+const MIB: usize = 1 << 20;
+
+fn headroom_is_below_machine_memory() {
+    let headroom = Headroom::now().unwrap();
+    let text = fs::read_to_string("/proc/meminfo").unwrap();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let total_kib = total.unwrap().trim().trim_end_matches(" kB");
+    assert!(headroom.bytes > 0, "{headroom:?}");
+    assert!(headroom.bytes < total_kib.parse::<usize>().unwrap() * 1024);
+}
+
+fn headroom_in_cgroup_follows_its_usage() -> Completion {
+    let group = match Group::with_limit(256 * MIB) {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("use_headroom_of_cgroup");
+    Completion::Completed
+}
+
+fn use_headroom_of_cgroup() {
+    let group = enter_group();
+    let headroom = || {
+        let Headroom { bytes, limit } = Headroom::now().unwrap();
+        let HeadroomLimit::Cgroup {
+            path,
+            limit_bytes,
+            used_bytes,
+        } = limit
+        else {
+            panic!("{bytes} by {limit}");
+        };
+        assert_eq!(path, group);
+        assert_eq!(limit_bytes, 256 * MIB);
+        assert_eq!(bytes, limit_bytes - used_bytes);
+        bytes
+    };
+    // The kernel charges each CPU in advance, and a program that starts has pages of its
+    // own.
+    const SLACK: usize = 8 * MIB;
+    let near = |bytes: usize, expected: usize| bytes.abs_diff(expected) < SLACK;
+
+    let before = headroom();
+    assert!(near(before, 256 * MIB), "{before}");
+    let memory = anonymous(64 * MIB / page_size());
+    assert!(near(headroom(), before));
+    fill(memory.range());
+    let used = headroom();
+    assert!(near(used, before - 64 * MIB), "{before} {used}");
+    // Lazily freed memory counts as headroom, though it is still charged.
+    let idle = memory.lazy_free().unwrap();
+    let free = headroom();
+    assert!(near(free, before), "{before} {free}");
+    // Without reading the page tables, it is unknown whether the memory is still lazily
+    // free.
+    let lower_bound = Headroom::lower_bound().unwrap().bytes;
+    assert!(near(lower_bound, used), "{used} {lower_bound}");
+    // The kernel keeps counting reused memory in inactive_file.
+    let memory = idle.reuse().unwrap();
+    let after_reuse = headroom();
+    assert!(near(after_reuse, used), "{used} {after_reuse}");
+    memory.munmap().unwrap();
+    tenure::drain(None).unwrap();
+    let after = headroom();
+    assert!(near(after, before), "{before} {after}");
+}
+
+fn headroom_in_nested_cgroup_follows_outer_limit() -> Completion {
+    let inner = Group::with_limit(128 * MIB).and_then(|outer| outer.inner(256 * MIB));
+    match inner {
+        Ok(inner) => inner.run("check_outer_limit"),
+        Err(why) => return skip(&why),
+    }
+    Completion::Completed
+}
+
+fn check_outer_limit() {
+    let group = enter_group();
+    // Memory of the inner group is charged to the outer group, too.
+    let memory = Mapping::anonymous(64 * MIB).map().unwrap();
+    fill(memory.range());
+    let headroom = Headroom::now().unwrap();
+    assert!(headroom.bytes < 64 * MIB, "{headroom:?}");
+    assert!(
+        matches!(&headroom.limit, HeadroomLimit::Cgroup { path, limit_bytes, .. }
+            if Some(path.as_path()) == group.parent() && *limit_bytes == 128 * MIB),
+        "{headroom:?}"
+    );
+}
+
+fn populate_over_cgroup_limit_is_rejected_not_killed() -> Completion {
+    let group = match Group::with_limit(128 * MIB) {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("populate_over_limit");
+    Completion::Completed
+}
+
+fn populate_over_limit() {
+    enter_group();
+    let memory = anonymous(192 * MIB / page_size());
+    let error = memory.populate(.., Access::Write).unwrap_err();
+    let Error::NoMemory {
+        need_bytes,
+        headroom_bytes,
+        ..
+    } = error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!(need_bytes, memory.len());
+    assert!(headroom_bytes <= 128 * MIB, "{headroom_bytes}");
+    assert_eq!(count_present(memory.range()), 0);
+    // Populating succeeds where it fits, and where the pages are present already.
+    memory.populate(..96 * MIB, Access::Write).unwrap();
+    memory.populate(..96 * MIB, Access::Write).unwrap();
+    assert_eq!(count_present(memory.range()), 96 * MIB / page_size());
+    // Small pieces are rejected at the limit, too.
+    let pieces = (96 * MIB..192 * MIB).step_by(MIB);
+    let refused = pieces
+        .map(|at| memory.populate(at..at + MIB, Access::Write))
+        .find_map(Result::err);
+    assert!(
+        matches!(refused, Some(Error::NoMemory { .. })),
+        "{refused:?}"
+    );
+}
+
+fn populate_waits_for_pending_frees() -> Completion {
+    let group = match Group::with_limit(512 * MIB) {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("populate_after_release");
+    Completion::Completed
+}
+
+fn populate_after_release() {
+    enter_group();
+    for _ in 0..5 {
+        // Twice this is more than the limit.
+        let memory = anonymous(384 * MIB / page_size());
+        memory.populate(.., Access::Write).unwrap();
+        memory.munmap().unwrap();
+    }
+}

@@ -1,0 +1,139 @@
+//! Shows a process that hangs, with all its children, and kills them.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    process::{self, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// gdb's time limit for one process.
+const GDB_SECONDS: u64 = 60;
+
+/// The name of an open file, which is the same in all processes that have it open.
+pub fn name_of(file: &impl AsRawFd) -> Result<PathBuf> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::read_link(path).context("looking for the name of a file")
+}
+
+/// The other processes that have a file open.
+pub fn holders(file: &Path) -> Vec<u32> {
+    let others = numbers_in("/proc").filter(|&pid| pid != process::id());
+    let holds = |pid: &u32| {
+        let folder = format!("/proc/{pid}/fd");
+        numbers_in(&folder)
+            .any(|fd| fs::read_link(format!("{folder}/{fd}")).is_ok_and(|it| it == file))
+    };
+    others.filter(holds).collect()
+}
+
+/// The entries of a folder that are numbers; none of one that is gone.
+fn numbers_in(folder: &str) -> impl Iterator<Item = u32> + use<> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Describes a process and all that come from it, then kills them, parents first: none
+/// can start others meanwhile or go on without its child.
+pub fn show_and_kill(pid: u32) -> String {
+    let family = with_children(pid);
+    let shown = family.iter().map(|&pid| show(pid)).collect();
+    for pid in family {
+        // It may have ended by itself, or with its parent.
+        let _ = Pid::from_raw(pid as i32).map(|pid| kill_process(pid, Signal::KILL));
+    }
+    shown
+}
+
+/// A process and all that come from it, parents first.
+fn with_children(pid: u32) -> Vec<u32> {
+    let mut family = vec![pid];
+    let mut next = 0;
+    while let Some(pid) = family.get(next) {
+        let of_threads = tasks(*pid).filter_map(|task| {
+            let path = format!("/proc/{pid}/task/{task}/children");
+            fs::read_to_string(path).ok()
+        });
+        let children: Vec<u32> = of_threads
+            .flat_map(|text| {
+                text.split_whitespace()
+                    .filter_map(|child| child.parse().ok())
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        family.extend(children);
+        next += 1;
+    }
+    family
+}
+
+fn tasks(pid: u32) -> impl Iterator<Item = u32> {
+    numbers_in(&format!("/proc/{pid}/task"))
+}
+
+/// Says what each thread waits for, and where it is, if there is a gdb.
+fn show(pid: u32) -> String {
+    let read = |path: String| fs::read_to_string(path).unwrap_or_default();
+    let command = read(format!("/proc/{pid}/cmdline")).replace('\0', " ");
+    let mut text = format!("process {pid}: {command}\n");
+    for task in tasks(pid) {
+        let [comm, stat, call, stack] = ["comm", "stat", "syscall", "stack"]
+            .map(|file| read(format!("/proc/{pid}/task/{task}/{file}")));
+        let state = stat.rsplit_once(") ").map_or("?", |(_, rest)| &rest[..1]);
+        let (comm, call) = (comm.trim(), call.trim());
+        let _ = writeln!(text, "  thread {task} ({comm}) {state}, system call {call}");
+        for line in stack.lines() {
+            let _ = writeln!(text, "    {line}");
+        }
+    }
+    let stacks = Command::new("timeout")
+        .arg(GDB_SECONDS.to_string())
+        .args(["gdb", "-p", &pid.to_string(), "-batch"])
+        .args(["-ex", "thread apply all bt 30"])
+        .stderr(Stdio::null())
+        .output();
+    match stacks {
+        Ok(output) if output.status.success() => {
+            text.push_str(&String::from_utf8_lossy(&output.stdout));
+        }
+        _ => text.push_str("  (without gdb there are no stacks)\n"),
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+
+    #[test]
+    fn process_that_holds_a_file_is_found_shown_and_killed_with_its_children() {
+        let file = tempfile::tempfile().unwrap();
+        let mut parent = Command::new("sh")
+            .args(["-c", "sleep 1000 & wait"])
+            .stdout(file.try_clone().unwrap())
+            .spawn()
+            .unwrap();
+        let name = name_of(&file).unwrap();
+        let wait_until = |is_so: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !is_so() {
+                assert!(begun.elapsed() < Duration::from_secs(60));
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        wait_until(&|| holders(&name).len() == 2);
+        let shown = show_and_kill(parent.id());
+        assert!(shown.contains("sleep 1000"), "{shown}");
+        assert!(!parent.wait().unwrap().success());
+        wait_until(&|| holders(&name).is_empty());
+    }
+}

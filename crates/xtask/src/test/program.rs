@@ -1,0 +1,261 @@
+//! The test programs: how cargo builds them, and the tests that each has.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    io::BufReader,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::{
+    privileges::User,
+    process::Setting,
+    report::{self, Outcome, Report},
+};
+
+/// A program that cargo has built from tests.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub file: PathBuf,
+    /// Where its package lies, and where it runs.
+    pub folder: PathBuf,
+    /// "tenure::volatile", or "tenure" for the library's unit tests.
+    pub name: String,
+}
+
+/// A test as its program lists it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Test {
+    pub name: String,
+    /// The words in brackets before the name.
+    pub kinds: Vec<String>,
+}
+
+/// The tests that one process runs.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub program: Program,
+    /// One, or all that are grouped.
+    pub tests: Vec<Test>,
+    /// The program's other tests, which a process of grouped ones leaves out.
+    pub others: Vec<String>,
+    pub is_exclusive: bool,
+}
+
+impl Test {
+    pub fn full_name(&self, program: &Program) -> String {
+        format!("{}::{}", program.name, self.name)
+    }
+
+    pub fn is_thorough(&self) -> bool {
+        self.is("thorough")
+    }
+
+    fn is(&self, kind: &str) -> bool {
+        // The standard harness has no kinds: there a module is called by them.
+        let module = self.name.split("::").next();
+        self.kinds.iter().any(|it| it == kind) || module == Some(kind)
+    }
+
+    /// Reads a line of `--list --format terse`: `[kind] name: test`.
+    fn read(line: &str) -> Option<Self> {
+        let line = line.strip_suffix(": test")?;
+        let (kinds, name) = match line.strip_prefix('[') {
+            Some(rest) => rest.split_once("] ")?,
+            None => ("", line),
+        };
+        Some(Self {
+            name: name.to_owned(),
+            kinds: kinds.split_whitespace().map(str::to_owned).collect(),
+        })
+    }
+}
+
+impl Job {
+    /// The key of the job's duration in earlier runs.
+    pub fn key(&self) -> String {
+        match self.tests.as_slice() {
+            [test] => test.full_name(&self.program),
+            _ => format!("{} (grouped)", self.program.name),
+        }
+    }
+}
+
+fn cargo(root: &Path) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root);
+    cargo
+}
+
+fn packages(cargo: &mut Command, packages: &[String]) {
+    match packages {
+        [] => cargo.arg("--workspace"),
+        some => cargo.args(some.iter().flat_map(|name| ["--package", name])),
+    };
+}
+
+/// Builds the test programs of the packages, or of all.
+pub fn build(root: &Path, chosen: &[String], user: &User) -> Result<Vec<Program>> {
+    let mut cargo = cargo(root);
+    cargo.args([
+        "test",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ]);
+    packages(&mut cargo, chosen);
+    cargo.envs(user.build_variables());
+    let mut child = cargo
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting cargo")?;
+    let output = child.stdout.take().context("no output from cargo")?;
+    let messages =
+        serde_json::Deserializer::from_reader(BufReader::new(output)).into_iter::<Value>();
+    let mut programs = Vec::new();
+    for message in messages {
+        programs.extend(program(&message.context("reading what cargo has built")?));
+    }
+    ensure!(
+        child.wait().context("waiting for cargo")?.success(),
+        "cargo test --no-run failed"
+    );
+    programs.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(programs)
+}
+
+/// Reads a message of cargo's about a test program.
+fn program(message: &Value) -> Option<Program> {
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+    let package = folder.file_name()?.to_str()?;
+    let target = &message["target"];
+    let kind = target["kind"][0].as_str()?;
+    let name = match kind {
+        "test" | "example" | "bin" => format!("{package}::{}", target["name"].as_str()?),
+        _ => package.to_owned(),
+    };
+    Some(Program {
+        file: message["executable"].as_str()?.into(),
+        folder: folder.to_owned(),
+        name,
+    })
+}
+
+/// Asks each program for its tests and makes jobs of those that are chosen.
+pub fn jobs(
+    programs: &[Program],
+    setting: &Setting<'_>,
+    is_chosen: impl Fn(&Program, &Test) -> bool,
+) -> Result<Vec<Job>> {
+    let mut jobs = Vec::new();
+    for program in programs {
+        let output = setting
+            .command(program)
+            .args(["--list", "--format", "terse"])
+            .output()
+            .with_context(|| format!("starting {}", program.file.display()))?;
+        ensure!(
+            output.status.success(),
+            "{} lists no tests: {}",
+            program.file.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let tests: Vec<Test> = text.lines().filter_map(Test::read).collect();
+        let others = |group: &[Test]| {
+            let others = tests.iter().filter(|test| !group.contains(test));
+            others.map(|test| test.name.clone()).collect()
+        };
+        // By what they need; grouped tests of one program share a process.
+        let mut groups: BTreeMap<bool, Vec<Test>> = BTreeMap::new();
+        for test in tests.iter().filter(|test| is_chosen(program, test)) {
+            let is_exclusive = test.is("exclusive");
+            if test.is("grouped") {
+                groups.entry(is_exclusive).or_default().push(test.clone());
+                continue;
+            }
+            jobs.push(Job {
+                program: program.clone(),
+                tests: vec![test.clone()],
+                others: Vec::new(),
+                is_exclusive,
+            });
+        }
+        jobs.extend(groups.into_iter().map(|(is_exclusive, tests)| Job {
+            program: program.clone(),
+            others: others(&tests),
+            tests,
+            is_exclusive,
+        }));
+    }
+    Ok(jobs)
+}
+
+/// Runs the examples in the documentation, which rustdoc builds and runs.
+pub fn run_doc_tests(root: &Path, chosen: &[String], report: &mut Report) -> Result<()> {
+    let mut cargo = cargo(root);
+    cargo.args(["test", "--doc", "--no-fail-fast"]);
+    packages(&mut cargo, chosen);
+    let begun = std::time::Instant::now();
+    let output = cargo
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting cargo")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut count = 0;
+    for (name, outcome) in report::outcomes(&text) {
+        count += 1;
+        report.add(format!("doc::{name}"), outcome, Default::default(), &text);
+    }
+    if !output.status.success() && report.is_well() {
+        let outcome = Outcome::Failed(format!("cargo test --doc: {}", output.status));
+        report.add("doc".to_owned(), outcome, begun.elapsed(), &text);
+    }
+    report.note(format!(
+        "{count} examples of the documentation in {:.0?}",
+        begun.elapsed()
+    ));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn listed_test_has_name_and_kinds() {
+        let plain = Test::read("range::empty_range_is_ok: test").unwrap();
+        assert_eq!(
+            (plain.name.as_str(), plain.kinds.len()),
+            ("range::empty_range_is_ok", 0)
+        );
+        let kinds = Test::read("[exclusive thorough] soak: test").unwrap();
+        assert!(kinds.is("exclusive") && kinds.is_thorough() && kinds.name == "soak");
+        assert_eq!(Test::read("3 tests, 0 benchmarks"), None);
+    }
+
+    #[test]
+    fn artifact_of_a_test_is_a_program() {
+        let message = |kind, test| {
+            json!({
+                "reason": "compiler-artifact", "manifest_path": "/w/crates/tenure/Cargo.toml",
+                "target": {"name": "lock", "kind": [kind]}, "profile": {"test": test},
+                "executable": "/w/target/debug/deps/lock-1"
+            })
+        };
+        assert_eq!(
+            program(&message("test", true)).unwrap().name,
+            "tenure::lock"
+        );
+        assert_eq!(program(&message("lib", true)).unwrap().name, "tenure");
+        assert!(program(&message("lib", false)).is_none());
+    }
+}
