@@ -2,9 +2,10 @@
 
 use std::panic::catch_unwind;
 
-/// Runs [`tenure::prepare`] from `.init_array`. If one thread forks during the first call
-/// of another, the child inherits that call half done and may wait for ever. A program
-/// that is being loaded has no threads yet.
+/// Runs [`tenure::prepare`] from `.init_array`, which registers the fork handlers while the
+/// program has one thread. tenure's own entry there does not suffice: from the static
+/// library a linker takes only objects whose symbols are used, so [`answer`](crate::answer)
+/// names this one.
 #[used]
 #[unsafe(link_section = ".init_array")]
 pub(crate) static AT_LOAD: extern "C" fn() = prepare;

@@ -143,8 +143,14 @@ fn calloc_of_retained() {
         block.fill(6);
         drop(block);
         assert!(comes_true(|| stats().dirty_bytes + stats().muzzy_bytes == 0));
-        let block = Block::zeroed(80 * MIB);
-        assert_eq!(block.at, to, "the block has addresses to grow");
-        assert!(block.is_zero());
+        // The decay thread counts a place as returned before others can take it.
+        assert!(
+            comes_true(|| {
+                let block = Block::zeroed(80 * MIB);
+                assert!(block.is_zero());
+                block.at == to
+            }),
+            "no block has the addresses to which the pages were moved"
+        );
     });
 }

@@ -110,10 +110,15 @@ pub(crate) unsafe fn free(block: *mut u8) {
     HEAP.with(|heap| unsafe { heap.c_free(block.sub(pad)) });
 }
 
+/// Runs before tenure's own entry in `.init_array`, which has no number.
+#[used]
+#[unsafe(link_section = ".init_array.00200")]
+static AT_LOAD: extern "C" fn() = register_atfork;
+
 /// Registers fork handlers that hold the lock during a fork, so that the child's copy
-/// of the heap is consistent. To be called before any other registration: the locks of
+/// of the heap is consistent. It must be registered before all others: the locks of
 /// later handlers are taken first, and their holders may allocate.
-pub(crate) fn register_atfork() {
+extern "C" fn register_atfork() {
     unsafe extern "C" fn prepare() {
         HEAP.lock();
     }

@@ -85,8 +85,6 @@ fn turn_on(options: Options) {
     let has_own_malloc = in_use != allocate::malloc as *const _;
     let mut on = options;
 
-    // While there is one thread: later a fork may come at any moment.
-    private_heap::register_atfork();
     tenure::prepare();
     if options.stats {
         summary::turn_on();

@@ -71,8 +71,7 @@
 //! After `fork` the child's volatile ranges are protected anew; the child has no locks,
 //! no pending frees, and no subscriptions to pressure. A child made by a bare `clone`
 //! system call runs no fork handlers, so its volatile ranges are not protected. Tear-down
-//! is not inherited: a child enables it for itself. A program that forks while other
-//! threads may be making their first call of a verb calls [`prepare()`] beforehand.
+//! is not inherited: a child enables it for itself.
 //!
 //! # Kernel features
 //!

@@ -117,7 +117,7 @@ static HELPER: ForkMutex<Option<Helper>> = ForkMutex::new(None);
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub fn enable() -> Result<()> {
-    reset_in_children().map_err(|errno| Error::System {
+    register_fork_handlers().map_err(|errno| Error::System {
         call: "pthread_atfork",
         errno,
     })?;
@@ -149,15 +149,10 @@ pub fn is_enabled() -> bool {
     HELPER.lock().as_ref().is_some_and(Helper::is_ready)
 }
 
-/// Registers the fork handlers, unless that was done before.
-pub(crate) fn prepare() {
-    let _ = reset_in_children();
-}
-
 /// Registers fork handlers that make children start without a helper: a child does
 /// not share the helper's memory, and must close its copy of the descriptor whose
 /// closing the helper waits for.
-fn reset_in_children() -> std::result::Result<(), Errno> {
+pub(crate) fn register_fork_handlers() -> std::result::Result<(), Errno> {
     unsafe extern "C" fn prepare() {
         HELPER.hold();
     }

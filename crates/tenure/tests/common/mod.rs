@@ -16,7 +16,6 @@ mod undo;
 pub mod volatile;
 
 use std::process::{Command, ExitCode, Output};
-use std::sync::LazyLock;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -123,8 +122,6 @@ pub fn run(
         child();
         return ExitCode::SUCCESS;
     }
-    // Tests fork beside threads that may be in their first call.
-    tenure::prepare();
     let mut arguments = Arguments::from_args();
     // One test at a time: tests measure the whole process (limits, threads, RSS).
     arguments.test_threads.get_or_insert(1);
@@ -351,28 +348,44 @@ pub fn is_filled(range: PageRange) -> bool {
 /// Returns what [`fill`] writes to a page: a part of one long row of bytes, at an offset
 /// that differs between pages.
 pub fn pattern(page: PageRange) -> &'static [u8] {
-    const SHIFTS: usize = 4093;
-    static ROW: LazyLock<Vec<u8>> = LazyLock::new(|| {
-        (0..page_size() + SHIFTS)
-            .map(|index| (index * index / 3 + index / 256) as u8 | 1)
-            .collect()
-    });
-    &ROW[page.start() / page_size() % SHIFTS..][..page_size()]
+    row_at(page.start() / page_size())
 }
 
+/// Returns as many bytes as a page has, none of them zero, which differ from those at
+/// another offset.
+fn row_at(offset: usize) -> &'static [u8] {
+    const SHIFTS: usize = 4093;
+    // Not a LazyLock: a child forked while another thread makes it would wait for ever.
+    static ROW: [u8; MAX_PAGE_BYTES + SHIFTS] = {
+        let mut row = [0; MAX_PAGE_BYTES + SHIFTS];
+        let mut index = 0;
+        while index < row.len() {
+            row[index] = (index * index / 3 + index / 256) as u8 | 1;
+            index += 1;
+        }
+        row
+    };
+    &ROW[offset % SHIFTS..][..page_size()]
+}
+
+/// The largest page of any machine that Linux runs on.
+const MAX_PAGE_BYTES: usize = 64 << 10;
+
+static ZEROS: [u8; MAX_PAGE_BYTES] = [0; MAX_PAGE_BYTES];
+
 pub fn is_zero(range: PageRange) -> bool {
-    static ZEROS: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; page_size()]);
     let bytes = unsafe { std::slice::from_raw_parts(range.as_ptr(), range.len()) };
     bytes
         .chunks(page_size())
-        .all(|page| page == ZEROS.as_slice())
+        .all(|page| page == &ZEROS[..page.len()])
 }
 
 /// Which pages are present, according to `/proc/self/pagemap`. A page that the kernel is
-/// migrating (compaction) looks swapped out: such pages are read again.
+/// migrating (compaction) looks swapped out: such pages are read again, for half a second,
+/// because the kernel's thread may wait for a CPU in the middle of a migration.
 pub fn present(range: PageRange) -> Vec<bool> {
     let mut present = vec![false; range.pages()];
-    for _ in 0..20 {
+    for _ in 0..500 {
         let entries = pagemap(range);
         for (is_present, entry) in present.iter_mut().zip(&entries) {
             *is_present |= entry >> 63 == 1;

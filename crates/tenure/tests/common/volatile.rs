@@ -14,7 +14,7 @@ use tenure::{
     volatile::{Priority, VolatileOptions},
 };
 
-use super::{absent, pages};
+use super::{ZEROS, absent, pages, row_at};
 
 /// When marked memory is offered to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,16 +101,9 @@ impl Page {
 /// Returns the contents of a page: no byte is zero, and each byte differs from the next
 /// version's.
 fn contents(page: PageRange, version: usize) -> &'static [u8] {
-    const SHIFTS: usize = 4093;
-    static ROW: LazyLock<Vec<u8>> = LazyLock::new(|| {
-        (0..page_size() + SHIFTS)
-            .map(|index| (index * index / 3 + index / 256) as u8 | 1)
-            .collect()
-    });
-    static ZEROS: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; page_size()]);
     match version {
-        0 => &ZEROS,
-        _ => &ROW[(page.start() / page_size() * 31 + version) % SHIFTS..][..page_size()],
+        0 => &ZEROS[..page_size()],
+        _ => row_at(page.start() / page_size() * 31 + version),
     }
 }
 

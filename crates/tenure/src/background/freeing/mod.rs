@@ -33,7 +33,8 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use self::limits::max_pending_bytes;
-use self::queue::{FREED, QUEUE, WORK_ARRIVED, register_fork_handlers};
+pub(crate) use self::queue::register_fork_handlers;
+use self::queue::{FREED, QUEUE, WORK_ARRIVED};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, advise};
@@ -160,9 +161,8 @@ pub(crate) fn drain(timeout: Option<Duration>) -> Result<()> {
     answer
 }
 
-/// Initializes what `defer_free` needs, unless that has been done.
+/// Reads the limits that `defer_free` needs, unless that has been done.
 pub(crate) fn prepare() {
-    let _ = register_fork_handlers();
     max_pending_bytes();
 }
 

@@ -155,7 +155,7 @@ impl Job {
 
 /// Registers fork handlers that start children with an empty queue and no
 /// worker, because the pending memory is not mapped there.
-pub(super) fn register_fork_handlers() -> Result<(), Errno> {
+pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
     unsafe extern "C" fn prepare() {
         QUEUE.hold();
     }

@@ -11,13 +11,13 @@ use std::io::{self, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::fork::at_fork;
+use super::fork::at_fork_once;
 use super::map::{self, Backing};
 use super::{maps, page_size};
 use crate::PageRange;
@@ -67,10 +67,6 @@ pub(crate) fn page() -> Option<PageRange> {
 
 #[cold]
 fn init() -> *mut Counters {
-    // If registration fails (ENOMEM), a child continues from its parent's
-    // counts. If two threads race here, both register the handler, which is
-    // harmless.
-    let _ = at_fork(noop, noop, zero_counters);
     let page = make_page().ok();
     let made = page.map_or_else(
         || (&raw const FALLBACK).cast_mut(),
@@ -88,6 +84,14 @@ fn init() -> *mut Counters {
             winner
         }
     }
+}
+
+/// Registers a fork handler that zeroes the counters in children, unless that
+/// has been done. Without it (ENOMEM) a child continues from its parent's
+/// counts.
+pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    at_fork_once(&IS_REGISTERED, noop, noop, zero_counters)
 }
 
 /// Maps a page of a memfd privately: `memfd_create(2)`, `mmap(2)`.

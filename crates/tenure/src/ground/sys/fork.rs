@@ -12,7 +12,7 @@ use rustix::io::Errno;
 ///
 /// `child` runs between fork and whatever the child does next, so it may only
 /// make system calls and change memory that exists already.
-pub(crate) fn at_fork(
+fn at_fork(
     prepare: unsafe extern "C" fn(),
     parent: unsafe extern "C" fn(),
     child: unsafe extern "C" fn(),
@@ -27,10 +27,10 @@ pub(crate) fn at_fork(
 
 /// Calls [`at_fork`], unless `is_done` is set already.
 ///
-/// Unlike with `OnceLock`, no thread waits for another one here: a child forked
-/// while one is registering would wait for it for ever. So two threads may
-/// register the same functions, which must tolerate two calls around a fork;
-/// those of a [`ForkMutex`] do.
+/// Each handler is registered before `main`; this is called again where a
+/// registration that failed (ENOMEM) matters. Two threads may then register the
+/// same functions, which must tolerate two calls around a fork; those of a
+/// [`ForkMutex`] do.
 pub(crate) fn at_fork_once(
     is_done: &AtomicBool,
     prepare: unsafe extern "C" fn(),

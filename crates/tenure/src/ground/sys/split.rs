@@ -71,11 +71,7 @@ impl Drop for Marked {
 }
 
 /// Registers the fork handlers, unless that has been done.
-pub(crate) fn prepare() {
-    let _ = register_fork_handlers();
-}
-
-fn register_fork_handlers() -> Result<(), Errno> {
+pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
     unsafe extern "C" fn prepare() {
         SPLIT.hold();
     }

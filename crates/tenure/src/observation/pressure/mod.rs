@@ -87,7 +87,7 @@ mod watcher;
 pub(crate) use reclaim_meter::record_lazy_free;
 pub use snapshot::{Reason, Snapshot, StallSource};
 pub use subscription::{Subscription, subscribe};
-pub(crate) use watcher::prepare;
+pub(crate) use watcher::register_fork_handlers;
 
 use std::time::Instant;
 

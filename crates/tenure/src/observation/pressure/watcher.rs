@@ -223,13 +223,8 @@ impl Notifiers {
     }
 }
 
-/// Registers the fork handlers, unless that has been done.
-pub(crate) fn prepare() {
-    let _ = register_fork_handlers();
-}
-
 /// Registers fork handlers that start children without watcher and subscribers.
-fn register_fork_handlers() -> std::result::Result<(), Errno> {
+pub(crate) fn register_fork_handlers() -> std::result::Result<(), Errno> {
     unsafe extern "C" fn prepare() {
         STATE.hold();
     }

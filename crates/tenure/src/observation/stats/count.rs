@@ -59,7 +59,7 @@ impl Gauge {
 }
 
 /// Creates the page of counters, unless that exists.
-pub(crate) fn begin() {
+pub(crate) fn prepare() {
     counters();
 }
 

@@ -11,11 +11,11 @@ static FORK_BLOCK: ForkMutex<()> = ForkMutex::new(());
 
 /// Makes forks of this process wait until the returned guard is dropped.
 pub(super) fn block_forks() -> Result<MutexGuard<'static, ()>> {
-    register()?;
+    register_fork_handlers()?;
     Ok(FORK_BLOCK.lock())
 }
 
-pub(super) fn register() -> Result<()> {
+pub(crate) fn register_fork_handlers() -> Result<()> {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     at_fork_once(&IS_REGISTERED, before_fork, after_fork, after_fork).map_err(|errno| {
         Error::System {

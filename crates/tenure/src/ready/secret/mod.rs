@@ -13,10 +13,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::sys::page_size;
 use memory::SecretMemory;
 
-/// Registers the fork handlers that the first secret would register.
-pub(crate) fn prepare() {
-    let _ = fork::register();
-}
+pub(crate) use fork::register_fork_handlers;
 
 /// A byte buffer with a fixed maximum length, for secrets: it is kept from swap, core
 /// dumps, children, and the next user of its memory.

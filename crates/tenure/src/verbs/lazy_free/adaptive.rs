@@ -128,7 +128,7 @@ fn ensure_watched() -> bool {
     if before == watched || before == failed {
         return before == watched;
     }
-    let is_subscribed = freed_ranges::reset_in_children().is_ok() && subscribe();
+    let is_subscribed = freed_ranges::register_fork_handlers().is_ok() && subscribe();
     let now = if is_subscribed { watched } else { failed };
     WATCHED.store(now, Ordering::Release);
     is_subscribed

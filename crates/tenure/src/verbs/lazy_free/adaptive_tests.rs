@@ -150,7 +150,7 @@ fn concurrent_reclaim_never_destroys_written_pages() {
 #[test]
 fn child_after_fork_has_no_freed_ranges() {
     let _serial = SERIAL.lock();
-    freed_ranges::reset_in_children().unwrap();
+    freed_ranges::register_fork_handlers().unwrap();
     let memory = filled(64);
     free_lazily(memory.range());
     // SAFETY: the child only takes a lock that the fork handlers keep consistent, and

@@ -1,6 +1,5 @@
 //! Records of the ranges that were freed with `FreePolicy::Adaptive`.
 
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rangemap::RangeSet;
@@ -13,7 +12,6 @@ use crate::ground::sys::fork::{ForkMutex, at_fork_once};
 /// merged. Ranges beyond that are freed eagerly.
 const MAX_RANGES: usize = 1 << 14;
 
-#[derive(Default)]
 pub(super) struct FreedRanges {
     /// Ranges that a check found to be private anonymous memory, and that have not
     /// been unmapped through tenure since.
@@ -22,8 +20,7 @@ pub(super) struct FreedRanges {
     lazily_free: RangeSet<usize>,
 }
 
-static FREED: LazyLock<ForkMutex<FreedRanges>> =
-    LazyLock::new(|| ForkMutex::new(FreedRanges::default()));
+static FREED: ForkMutex<FreedRanges> = ForkMutex::new(FreedRanges::new());
 
 /// Whether any range was ever recorded: a process that never frees adaptively does
 /// not take the lock.
@@ -76,6 +73,13 @@ pub(super) fn pop_lazily_free() -> Option<PageRange> {
 }
 
 impl FreedRanges {
+    pub(super) const fn new() -> Self {
+        Self {
+            validated: RangeSet::new(),
+            lazily_free: RangeSet::new(),
+        }
+    }
+
     pub(super) fn record(&mut self, range: PageRange, wants_lazy: bool) -> FreeRecord {
         let is_validated = contains(&self.validated, range);
         let is_recorded = contains(&self.lazily_free, range);
@@ -113,15 +117,9 @@ impl FreedRanges {
     }
 }
 
-/// Creates the records and their fork handlers, unless that was done before.
-pub(crate) fn prepare() {
-    LazyLock::force(&FREED);
-    let _ = reset_in_children();
-}
-
 /// Registers fork handlers that empty the records in children: a child shares its
 /// pages with the parent, so reclaiming them would free nothing.
-pub(super) fn reset_in_children() -> Result<(), Errno> {
+pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
     unsafe extern "C" fn prepare() {
         FREED.hold();
     }
@@ -133,7 +131,7 @@ pub(super) fn reset_in_children() -> Result<(), Errno> {
         // Leaked, not freed: the child of a threaded program must not call the
         // allocator here.
         // SAFETY: `prepare` has run in the parent's thread that this thread is a copy of.
-        unsafe { FREED.let_go(|freed| std::mem::forget(std::mem::take(freed))) };
+        unsafe { FREED.let_go(|freed| std::mem::forget(std::mem::replace(freed, FreedRanges::new()))) };
     }
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     at_fork_once(&IS_REGISTERED, prepare, parent, child)

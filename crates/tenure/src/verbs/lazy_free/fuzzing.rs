@@ -11,7 +11,7 @@ struct Page {
 }
 
 pub(crate) fn freed_ranges(data: &[u8]) {
-    let mut freed = FreedRanges::default();
+    let mut freed = FreedRanges::new();
     let mut model = [Page::default(); PAGES];
     for step in steps(data) {
         let range = range(step.from, step.to);

@@ -54,7 +54,7 @@ mod freed_ranges;
 pub(crate) mod fuzzing;
 mod policy;
 
-pub(crate) use freed_ranges::prepare;
+pub(crate) use freed_ranges::register_fork_handlers;
 pub(super) use freed_ranges::{forget, forget_freed};
 pub use policy::FreePolicy;
 

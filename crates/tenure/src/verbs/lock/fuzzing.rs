@@ -5,7 +5,7 @@ use super::registry::Registry;
 use crate::fuzzing::{PAGES, range, steps};
 
 pub(crate) fn registry(data: &[u8]) {
-    let mut registry = Registry::default();
+    let mut registry = Registry::new();
     let mut model: [Option<LockMode>; PAGES] = [None; PAGES];
     for step in steps(data) {
         let named = range(step.from, step.to);

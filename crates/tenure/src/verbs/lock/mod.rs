@@ -56,7 +56,7 @@ mod registry;
 
 pub use all::{LockScope, lock_all, unlock_all};
 pub(in crate::verbs) use registry::forget;
-pub(crate) use registry::prepare;
+pub(crate) use registry::register_fork_handlers;
 
 use std::ops::RangeBounds;
 

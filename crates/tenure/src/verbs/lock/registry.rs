@@ -1,7 +1,6 @@
 //! The registry of lock modes. The kernel tells cheaply whether a mapping is locked,
 //! but its mode only in smaps, which walks every page.
 
-use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
 
 use rangemap::RangeMap;
@@ -12,19 +11,27 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
 use crate::ground::sys::features::Features;
 use crate::ground::sys::fork::{ForkMutex, at_fork_once};
-use crate::ground::sys::smaps;
+use crate::ground::sys::{Errno, smaps};
 use crate::ground::sys::vma::Vma;
 
-static REGISTRY: LazyLock<ForkMutex<Registry>> =
-    LazyLock::new(|| ForkMutex::new(Registry::default()));
+static REGISTRY: ForkMutex<Registry> = ForkMutex::new(Registry::new());
 
 /// The ranges that were locked through tenure, with their modes. Locks do not stack:
 /// each byte has the mode of its last lock, as in the kernel.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Registry {
     locked: RangeMap<usize, LockMode>,
     /// The mode in which `lock_all` has new mappings locked, if it does.
     pub(super) future: Option<LockMode>,
+}
+
+impl Registry {
+    pub(super) const fn new() -> Self {
+        Self {
+            locked: RangeMap::new(),
+            future: None,
+        }
+    }
 }
 
 /// A locked part of a mapping, and its mode.
@@ -33,13 +40,7 @@ pub(super) type LockedPart = (PageRange, LockMode);
 /// Locks the registry and returns it. It changes together with the kernel's locks, so
 /// callers hold it while they make or read those.
 pub(super) fn registry() -> std::sync::MutexGuard<'static, Registry> {
-    reset_in_children();
     REGISTRY.lock()
-}
-
-/// Creates the registry and its fork handlers, unless that was done before.
-pub(crate) fn prepare() {
-    drop(registry());
 }
 
 /// Forgets the locks on a range that is being unmapped.
@@ -147,7 +148,10 @@ fn read_smaps(vmas: &[Vma]) -> Result<Vec<LockedPart>> {
 
 /// Registers fork handlers that empty the registry in children, which inherit no
 /// locks.
-fn reset_in_children() {
+///
+/// Without them (ENOMEM) a child's registry names locks that do not exist. They do no
+/// harm, because every caller first asks the kernel what is locked.
+pub(crate) fn register_fork_handlers() -> std::result::Result<(), Errno> {
     unsafe extern "C" fn prepare() {
         REGISTRY.hold();
     }
@@ -159,12 +163,10 @@ fn reset_in_children() {
         // Leaked, not freed: the child of a threaded program must not call the
         // allocator here.
         // SAFETY: `prepare` has run in the parent's thread that this thread is a copy of.
-        unsafe { REGISTRY.let_go(|registry| std::mem::forget(std::mem::take(registry))) };
+        unsafe { REGISTRY.let_go(|registry| std::mem::forget(std::mem::replace(registry, Registry::new()))) };
     }
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    // Without the handlers (ENOMEM) a child's registry names locks that do not exist.
-    // They do no harm, because every caller first asks the kernel what is locked.
-    let _ = at_fork_once(&IS_REGISTERED, prepare, parent, child);
+    at_fork_once(&IS_REGISTERED, prepare, parent, child)
 }
 
 #[cfg(test)]

@@ -47,4 +47,4 @@ pub use priority::Priority;
 pub use purge_all::purge_all;
 
 pub(super) use registry::forget;
-pub(crate) use registry::prepare;
+pub(crate) use registry::register_fork_handlers;

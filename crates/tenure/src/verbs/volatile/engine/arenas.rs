@@ -18,7 +18,7 @@ pub(super) struct Arena {
 pub(super) struct Arenas(BTreeMap<usize, Arena>);
 
 impl Arenas {
-    pub(super) fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self(BTreeMap::new())
     }
 

@@ -8,7 +8,7 @@ use crate::ground::range::PageRange;
 pub(super) struct PageSet(RangeSet<usize>);
 
 impl PageSet {
-    pub(super) fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self(RangeSet::new())
     }
 

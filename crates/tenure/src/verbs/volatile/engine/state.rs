@@ -39,7 +39,7 @@ pub(crate) fn can_offer() -> bool {
 }
 
 impl Engine {
-    pub(crate) fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             uffd: None,
             arenas: Arenas::new(),

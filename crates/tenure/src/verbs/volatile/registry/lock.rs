@@ -1,7 +1,7 @@
 //! The ENGINE lock, and the fork handlers without which nothing may become volatile.
 
 use std::sync::atomic::{AtomicBool, AtomicU8};
-use std::sync::{LazyLock, MutexGuard};
+use std::sync::MutexGuard;
 
 use super::park_state::ParkState;
 use super::state::Registry;
@@ -12,24 +12,16 @@ use crate::ground::sys::fork::{ForkMutex, at_fork_once};
 use crate::observation::stats;
 
 /// Guards all volatile memory of the process, except for the words of objects.
-pub(crate) static ENGINE: EngineLock = EngineLock(LazyLock::new(|| {
-    stats::before_reading(|| ENGINE.lock().flush_counts());
-    ForkMutex::new(Registry::new())
-}));
+pub(crate) static ENGINE: EngineLock = EngineLock(ForkMutex::new(Registry::new()));
 
 /// Whether the offer thread runs, sleeps or is absent. A child begins without one.
 pub(crate) static OFFER_THREAD: ParkState = ParkState::absent(AtomicU8::new(0));
 
 /// A mutex that a forking thread holds across `fork`.
-pub(crate) struct EngineLock(LazyLock<ForkMutex<Registry>>);
+pub(crate) struct EngineLock(ForkMutex<Registry>);
 
 impl EngineLock {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Registry> {
-        // Registered before the registry is made or locked, also by a thread that only
-        // unmaps memory: a child that is forked in that moment would inherit a locked
-        // mutex. From here on a fork waits for both. An insertion needs the handlers
-        // and reports the error: `lock_to_insert`.
-        let _ = protect_children();
         self.0.lock()
     }
 
@@ -37,17 +29,12 @@ impl EngineLock {
     /// protect anew: fails if the fork handlers cannot be registered. All that is in the
     /// registry or the engine came in after this, so that nothing below checks again.
     pub(crate) fn lock_to_insert(&self) -> Result<MutexGuard<'_, Registry>> {
-        protect_children().map_err(|errno| Error::System {
+        register_fork_handlers().map_err(|errno| Error::System {
             call: "pthread_atfork",
             errno,
         })?;
         Ok(self.0.lock())
     }
-}
-
-/// Makes the registry, if it does not exist yet.
-pub(crate) fn prepare() {
-    drop(ENGINE.lock());
 }
 
 /// Ends the volatility of a range whose contents or mappings go away.
@@ -56,11 +43,11 @@ pub(crate) fn forget(range: PageRange) {
 }
 
 /// Has every later fork protect the child's copy of volatile memory:
-/// `pthread_atfork(3)`.
-fn protect_children() -> Result<(), Errno> {
+/// `pthread_atfork(3)`. The handler of `stats` must be registered before: it zeroes the
+/// gauges that this one sets.
+pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    // The handler of `stats` comes first: it zeroes the gauges that ours sets.
-    stats::begin();
+    stats::before_reading(|| ENGINE.lock().flush_counts());
     at_fork_once(&IS_REGISTERED, before_fork, in_parent, in_child)
 }
 

@@ -62,7 +62,7 @@ impl Marks {
     /// The initial and smallest value of `max_ranges`.
     const INITIAL_MAX_RANGES: usize = 1 << 16;
 
-    pub(crate) fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             map: RangeMap::new(),
             volatile_bytes: 0,

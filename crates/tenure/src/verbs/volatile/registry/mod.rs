@@ -25,7 +25,7 @@ mod sync;
 mod word;
 
 pub(crate) use candidates::Candidate;
-pub(crate) use lock::{ENGINE, OFFER_THREAD, forget, prepare};
+pub(crate) use lock::{ENGINE, OFFER_THREAD, forget, register_fork_handlers};
 pub(crate) use objects::Object;
 pub(crate) use state::Registry;
 pub(crate) use word::{State, Unmarked, Word};

@@ -16,7 +16,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(super) fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             marks: Marks::new(),
             objects: Objects::new(),
