@@ -69,7 +69,9 @@ fn limited() {
     assert!(now.slack_bytes > 0 && now.slack_bytes <= allowed, "{now:?}");
     assert!(small.iter().all(Block::is_filled));
     let held = Held::now().anonymous - before;
-    assert!(held <= now.live_bytes + allowed + 4 * MIB, "{held} {now:?}");
+    // The large blocks that were freed and not used again stay dirty until they decay.
+    let accounted = now.live_bytes + now.slack_bytes + now.dirty_bytes;
+    assert!(held <= accounted + 4 * MIB, "{held} {now:?}");
 }
 
 /// A MiB for each CPU, at least four, or a sixteenth of the live bytes.
