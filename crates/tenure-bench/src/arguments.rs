@@ -17,8 +17,8 @@ use crate::EXIT_STATUS;
 ///
 /// Sizes shrink to the memory that is available, to RLIMIT_MEMLOCK and to what
 /// the cgroup leaves, and the output says so. As root, populate enlarges the pool of
-/// huge pages where it must, lock raises vm.max_map_count, and lazy and heap make memory
-/// cgroups; all is put back.
+/// huge pages where it must, lock raises vm.max_map_count, and lazy_free and heap
+/// make memory cgroups; all is put back.
 /// Files are made under TMPDIR (/tmp when it is not set), have no name and are
 /// gone when the command ends.
 ///
@@ -33,19 +33,19 @@ pub struct BenchArguments {
 
     /// Use sizes and rounds that let all six experiments end within a minute on 2
     /// CPUs and 24 GiB. Without the option they end within ten. An experiment that is
-    /// asked for by name shows more: populate its full sizes, in about 6 minutes; lazy
-    /// all numbers of processes and threads, in about 9; volatile threads, sizes up to
-    /// 1 GiB and 100,000 others beside a page, in about 5; free sizes up to 8 GiB,
-    /// huge pages, ways and a process that is killed, in about 5; heap more rounds, in
-    /// about 7
+    /// asked for by name shows more: populate its full sizes, in about 6 minutes;
+    /// lazy_free all numbers of processes and threads, in about 9; volatile threads,
+    /// sizes up to 1 GiB and 100,000 others beside a page, in about 5; release sizes up
+    /// to 8 GiB, huge pages, ways and a process that is killed, in about 5; heap more
+    /// rounds, in about 7
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
 
     /// Use the sizes of the reference: populate measures 2 MiB, 128 MiB and 4 GiB
     /// of every kind of memory, in every way, in about 6 minutes; lock makes
-    /// 15,000,000 reads in 5 GiB, in about 10; lazy has 512 chunks in each process
-    /// and a limit of 2 GiB, in about 15; volatile refills its memory 100 times, in
-    /// about 12; free goes up to three quarters of the memory there is, with up to
+    /// 15,000,000 reads in 5 GiB, in about 10; lazy_free has 512 chunks in each
+    /// process and a limit of 2 GiB, in about 15; volatile refills its memory 100 times,
+    /// in about 12; release goes up to three quarters of the memory there is, with up to
     /// 32 threads, in about 15 on 24 GiB; heap counts for longer, in about 15. The
     /// largest have one to three rounds, unless --rounds says more
     #[arg(long)]
@@ -112,17 +112,18 @@ pub struct ReportArguments {
 /// The experiments.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
 pub enum Name {
     /// Fault a fresh mapping in, whole
     Populate,
     /// Read a mapped file at random while what was read stays locked
     Lock,
     /// Take a block, copy into it, search in it, free it, under a memory limit
-    Lazy,
-    /// Refill buffers that the kernel may take between two uses
+    LazyFree,
+    /// Refill buffers that the kernel may purge between two uses
     Volatile,
-    /// Give up memory: how long does the caller wait, and everybody else?
-    Free,
+    /// Unmap or discard memory: how long does the caller wait, and everybody else?
+    Release,
     /// Make and free large blocks with one malloc and another
     Heap,
 }
@@ -130,7 +131,14 @@ pub enum Name {
 impl Name {
     /// Returns the name as it stands on the command line.
     pub fn as_str(self) -> &'static str {
-        ["populate", "lock", "lazy", "volatile", "free", "heap"][self as usize]
+        [
+            "populate",
+            "lock",
+            "lazy_free",
+            "volatile",
+            "release",
+            "heap",
+        ][self as usize]
     }
 }
 

@@ -13,20 +13,20 @@ pub fn sizes(name: Name, arguments: &BenchArguments) -> Sizes {
         _ if arguments.full => Sizes::Full,
         _ if arguments.quick => Sizes::Quick,
         Name::Populate if is_named => Sizes::Full,
-        Name::Lazy | Name::Volatile | Name::Free if !is_named => Sizes::Quick,
-        _ => Sizes::Middle,
+        Name::LazyFree | Name::Volatile | Name::Release if !is_named => Sizes::Quick,
+        _ => Sizes::Medium,
     }
 }
 
-/// The seconds of an experiment: with --quick, its middle sizes among all, when it
+/// The seconds of an experiment: with --quick, its medium sizes among all, when it
 /// is named, and its full sizes. Long cases are not counted in them.
 fn seconds(name: Name) -> [u64; 4] {
     match name {
         Name::Populate => [6, 60, 60, 100],
         Name::Lock => [3, 60, 60, 100],
-        Name::Lazy => [4, 60, 60, 100],
+        Name::LazyFree => [4, 60, 60, 100],
         Name::Volatile => [4, 240, 240, 240],
-        Name::Free => [8, 270, 270, 270],
+        Name::Release => [8, 270, 270, 270],
         // Ratios near 1 need many rounds.
         Name::Heap => [2, 120, 300, 600],
     }
@@ -52,8 +52,8 @@ pub fn repeats(name: Name, sizes: Sizes, arguments: &BenchArguments) -> Repeats 
     let (of_long, within) = match sizes {
         Sizes::Quick => (2, Duration::from_secs(60)),
         Sizes::Full => (3, full),
-        Sizes::Middle if arguments.experiments.contains(&name) => (1, named),
-        Sizes::Middle => (1, among_all),
+        Sizes::Medium if arguments.experiments.contains(&name) => (1, named),
+        Sizes::Medium => (1, among_all),
     };
     Repeats {
         rounds: 11,

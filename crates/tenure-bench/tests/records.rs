@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use tenure_bench::{ReportArguments, run_report};
 
-const RECORDS: [&str; 3] = ["default", "heap", "free"];
+const RECORDS: [&str; 3] = ["default", "heap", "release"];
 
 /// A bound for a figure of tenure's way, or of another way that is named, in every
 /// case that fits.
@@ -81,16 +81,16 @@ const TARGETS: &[Target] = &[
     target(["default", "populate", "64 MiB, Write", "private", "time"], BestOther, AtMost(1.05), Misses),
     target(["default", "populate", "64 MiB, Write", "shared", "time"], BestOther, AtMost(1.05), Holds),
     // The loop of ebizzy: without pressure, and with the most.
-    target(["default", "lazy", "", "1.1", "records"], Way("MADV_DONTNEED"), AtLeast(1.7), Holds),
-    target(["default", "lazy", "", "8.8", "records"], Way("MADV_DONTNEED"), AtLeast(0.95), Holds),
-    target(["default", "lazy", "", "8.8", "records"], Way("MADV_FREE"), AtLeast(1.0), Holds),
+    target(["default", "lazy_free", "", "1.1", "records"], Way("MADV_DONTNEED"), AtLeast(1.7), Holds),
+    target(["default", "lazy_free", "", "8.8", "records"], Way("MADV_DONTNEED"), AtLeast(0.95), Holds),
+    target(["default", "lazy_free", "", "8.8", "records"], Way("MADV_FREE"), AtLeast(1.0), Holds),
     // The loop over volatile chunks, and a single transition.
     target(["default", "volatile", "Each thread", "", "time"], Way("memset alone"), AtMost(1.08), Holds),
     target(["default", "volatile", "Each thread", "", "time"], Way("MADV_DONTNEED"), AtMost(0.4), Holds),
-    by("a handle", target(["default", "volatile", "Mark", "", "time"], One, AtMost(50e-9), Holds)),
-    by("handles in turn", target(["default", "volatile", "Mark", "", "time"], One, AtMost(50e-9), Holds)),
-    by("a raw range", target(["default", "volatile", "Mark", "10,000 others", "time"], One, AtMost(400e-9), Holds)),
-    by("raw ranges in turn", target(["default", "volatile", "Mark", "10,000 others", "time"], One, AtMost(400e-9), Holds)),
+    by("a VolatileBuffer", target(["default", "volatile", "Mark", "", "time"], One, AtMost(50e-9), Holds)),
+    by("VolatileBuffers in turn", target(["default", "volatile", "Mark", "", "time"], One, AtMost(50e-9), Holds)),
+    by("a PageRange", target(["default", "volatile", "Mark", "10,000 others", "time"], One, AtMost(400e-9), Holds)),
+    by("PageRanges in turn", target(["default", "volatile", "Mark", "10,000 others", "time"], One, AtMost(400e-9), Holds)),
     // The heap. A record of the loop is 26 µs of copying and searching, which all
     // allocators share, and mmap always adds 105 µs: no allocator makes eight times
     // its records.
@@ -101,7 +101,7 @@ const TARGETS: &[Target] = &[
     target(["heap", "heap", "Burst and idle", "2.00 s after", "held / live"], One, AtMost(1.2), Holds),
     target(["heap", "heap", "free() of one block", "4 GiB", "time"], Way("glibc"), AtMost(1.0 / 1000.0), Holds),
     target(["heap", "heap", "Kill a process", "4 GiB", "time"], Way("plain"), AtMost(1.0 / 20.0), Holds),
-    target(["free", "free", "Kill a process", "kill", "caller waits"], Way("without tear-down"), AtMost(1.0 / 20.0), Holds),
+    target(["release", "release", "Kill a process", "kill", "caller waits"], Way("without tear-down"), AtMost(1.0 / 20.0), Holds),
 ];
 
 fn path(record: &str) -> PathBuf {

@@ -58,7 +58,7 @@ fn wrong_command_line_exits_with_2() {
 fn bench_json_is_one_document_and_nothing_else() {
     let _alone = measuring();
     let assert = cargo_bin_cmd!("tenure")
-        .args(["bench", "lazy", "--quick", "--rounds", "1", "--json"])
+        .args(["bench", "lazy_free", "--quick", "--rounds", "1", "--json"])
         .args(["--seed", "7"])
         .assert()
         .code(0)
@@ -74,7 +74,7 @@ fn bench_json_is_one_document_and_nothing_else() {
     let experiments = report["experiments"].as_array().unwrap();
     assert_eq!(experiments.len(), 1);
     let experiment = &experiments[0];
-    assert_eq!(experiment["name"], "lazy");
+    assert_eq!(experiment["name"], "lazy_free");
     assert!(experiment.get("error").is_none());
     for case in experiment["cases"].as_array().unwrap() {
         assert_eq!(case["rounds"], 1);
@@ -97,13 +97,19 @@ fn bench_record_writes_json_beside_the_tables() {
     let path = folder.path().join("record.json");
     let assert = cargo_bin_cmd!("tenure")
         .args([
-            "bench", "--only", "lazy", "--quick", "--rounds", "1", "--record",
+            "bench",
+            "--only",
+            "lazy_free",
+            "--quick",
+            "--rounds",
+            "1",
+            "--record",
         ])
         .arg(&path)
         .assert()
         .code(0);
     let text = String::from_utf8_lossy(&assert.get_output().stdout).into_owned();
-    assert!(text.contains("\nlazy: "), "{text}");
+    assert!(text.contains("\nlazy_free: "), "{text}");
     let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let experiments = report["experiments"].as_array().unwrap();
     assert_eq!(experiments.len(), 1);
@@ -112,7 +118,7 @@ fn bench_record_writes_json_beside_the_tables() {
         report["command"]
             .as_str()
             .unwrap()
-            .starts_with("tenure bench --only lazy")
+            .starts_with("tenure bench --only lazy_free")
     );
     assert!(report["method"].as_str().unwrap().contains("take turns"));
     assert!(report["environment"]["memory_room_bytes"].as_u64() > Some(0));
@@ -136,7 +142,7 @@ fn bench_record_that_cannot_be_written_fails_before_measuring() {
 fn closed_pipe_is_no_failure() {
     let _alone = measuring();
     let mut tenure = Command::new(env!("CARGO_BIN_EXE_tenure"))
-        .args(["bench", "lazy", "--quick", "--rounds", "1"])
+        .args(["bench", "lazy_free", "--quick", "--rounds", "1"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

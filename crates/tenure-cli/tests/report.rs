@@ -403,7 +403,7 @@ fn report_of_an_unreadable_record_fails_in_one_line_with_status_1() {
 #[test]
 fn report_reads_what_bench_prints() {
     let assert = cargo_bin_cmd!("tenure")
-        .args(["bench", "lazy", "--quick", "--rounds", "1", "--json"])
+        .args(["bench", "lazy_free", "--quick", "--rounds", "1", "--json"])
         .assert()
         .code(0);
     let record = String::from_utf8(assert.get_output().stdout.clone()).unwrap();

@@ -1,10 +1,10 @@
 //! The experiments, one for each verb.
 
-mod free;
 mod heap;
-mod lazy;
+mod lazy_free;
 mod lock;
 mod populate;
+mod release;
 mod volatile;
 
 use crate::{arguments::Name, measure::prelude::*};
@@ -13,9 +13,9 @@ pub fn prepare(name: Name, settings: &Settings) -> Result<Experiment> {
     match name {
         Name::Populate => populate::experiment(settings),
         Name::Lock => lock::experiment(settings),
-        Name::Lazy => lazy::experiment(settings),
+        Name::LazyFree => lazy_free::experiment(settings),
         Name::Volatile => volatile::experiment(settings),
-        Name::Free => free::experiment(settings),
+        Name::Release => release::experiment(settings),
         Name::Heap => heap::experiment(settings),
     }
 }

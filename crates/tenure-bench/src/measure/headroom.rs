@@ -14,20 +14,20 @@ pub enum Sizes {
     /// All experiments end within a minute.
     Quick,
     /// An experiment takes a few minutes at most.
-    Middle,
+    Medium,
     /// The sizes of the published reference.
     Full,
 }
 
 impl Sizes {
-    /// Returns what belongs to these sizes: of the quick, the middle and the full ones.
+    /// Returns what belongs to these sizes: of the quick, the medium and the full ones.
     pub fn pick<T: Clone>(self, of: &[T; 3]) -> T {
         of[self as usize].clone()
     }
 
     /// Returns the name in a record.
     pub fn as_str(self) -> &'static str {
-        self.pick(&["quick", "middle", "full"])
+        self.pick(&["quick", "medium", "full"])
     }
 }
 

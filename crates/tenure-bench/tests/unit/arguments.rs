@@ -22,25 +22,32 @@ fn no_name_means_all_six_in_order() {
         .collect();
     assert_eq!(
         names,
-        ["populate", "lock", "lazy", "volatile", "free", "heap"]
+        [
+            "populate",
+            "lock",
+            "lazy_free",
+            "volatile",
+            "release",
+            "heap"
+        ]
     );
 }
 
 #[test]
 fn names_keep_their_order_and_run_once() {
     assert_eq!(
-        bench(&["free", "lazy", "free"]).chosen(),
-        [Name::Free, Name::Lazy]
+        bench(&["release", "lazy_free", "release"]).chosen(),
+        [Name::Release, Name::LazyFree]
     );
 }
 
 #[test]
 fn only_option_keeps_the_sizes_of_all() {
-    let arguments = bench(&["--only", "free,lazy", "--only=free"]);
-    let chosen = [Name::Free, Name::Lazy];
+    let arguments = bench(&["--only", "release,lazy_free", "--only=release"]);
+    let chosen = [Name::Release, Name::LazyFree];
     assert_eq!(arguments.chosen(), chosen);
     assert!(arguments.experiments.is_empty());
-    let both = ["bench", "lock", "--only", "lazy"];
+    let both = ["bench", "lock", "--only", "lazy_free"];
     assert!(Cli::try_parse_from(both).is_err());
 }
 

@@ -19,14 +19,14 @@ fn rounds_option_is_exact() {
         rounds: Some(7),
         ..arguments(&[])
     };
-    let repeats = repeats(Name::Free, Sizes::Quick, &arguments);
+    let repeats = repeats(Name::Release, Sizes::Quick, &arguments);
     assert_eq!((repeats.rounds, repeats.at_least), (7, 7));
     assert_eq!((repeats.of_long, repeats.of_short), (7, 7));
 }
 
 #[test]
 fn sizes_depend_on_options_and_named_experiments() {
-    let all = [Name::Populate, Name::Lock, Name::Volatile, Name::Free];
+    let all = [Name::Populate, Name::Lock, Name::Volatile, Name::Release];
     let of = |named: &[Name], quick, full| {
         let arguments = BenchArguments {
             quick,
@@ -35,9 +35,9 @@ fn sizes_depend_on_options_and_named_experiments() {
         };
         all.map(|name| sizes(name, &arguments))
     };
-    let (quick, middle, full) = (Sizes::Quick, Sizes::Middle, Sizes::Full);
-    assert_eq!(of(&[], false, false), [middle, middle, quick, quick]);
-    assert_eq!(of(&all, false, false), [full, middle, middle, middle]);
+    let (quick, medium, full) = (Sizes::Quick, Sizes::Medium, Sizes::Full);
+    assert_eq!(of(&[], false, false), [medium, medium, quick, quick]);
+    assert_eq!(of(&all, false, false), [full, medium, medium, medium]);
     for named in [&[], &all[..]] {
         assert_eq!(of(named, true, false), [quick; 4]);
         assert_eq!(of(named, false, true), [full; 4]);

@@ -26,7 +26,7 @@ fn scale(sizes: Sizes, headroom_bytes: usize) -> Result<Scale> {
 
 #[test]
 fn scale_with_headroom_is_as_wanted() {
-    for sizes in [Sizes::Middle, Sizes::Full] {
+    for sizes in [Sizes::Medium, Sizes::Full] {
         let scale = scale(sizes, 64 * GIB).unwrap();
         assert_eq!(scale.search.chunks, 512);
         assert_eq!(scale.threads, [1, 2, 4, 8]);
@@ -39,7 +39,7 @@ fn scale_with_headroom_is_as_wanted() {
 
 #[test]
 fn scale_with_little_headroom_shrinks_with_a_note() {
-    let scale = scale(Sizes::Middle, 600 * MIB).unwrap();
+    let scale = scale(Sizes::Medium, 600 * MIB).unwrap();
     assert_eq!(scale.freed_len, 450 * MIB);
     assert!(6 * (scale.burst.live_bytes + scale.burst.burst_bytes) <= 450 * MIB);
     assert_eq!(scale.grown_len, 128 * MIB, "a power of two");

@@ -13,7 +13,7 @@ use crate::measure::{Headroom, once};
 fn every_way_finds_the_right_answer() {
     let settings = Settings {
         seed: 1,
-        sizes: Sizes::Middle,
+        sizes: Sizes::Medium,
         headroom: Headroom::of_bytes(4 << 20),
     };
     let mut experiment = experiment(&settings).unwrap();

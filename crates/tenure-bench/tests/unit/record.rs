@@ -58,7 +58,7 @@ fn best_choice_is_the_one_that_tenure_beats_least() {
 #[test]
 fn json_of_an_experiment_has_samples_and_summary() {
     let measured = Experiment {
-        name: "free".to_owned(),
+        name: "release".to_owned(),
         cases: vec![timed("", "only", &[("old way", 0.6), ("tenure", 0.3)])],
         ..Experiment::default()
     };

@@ -18,14 +18,14 @@ fn volatile_ways_pass_their_own_checks() {
         text.contains("To refill chunks in 2 threads takes "),
         "{text}"
     );
-    assert!(text.contains(" with a handle "), "{text}");
+    assert!(text.contains(" with a VolatileBuffer "), "{text}");
 }
 
 #[test]
 fn volatile_sizes_with_little_headroom_shrink_with_a_note() {
     let settings = Settings {
         seed: 1,
-        sizes: Sizes::Middle,
+        sizes: Sizes::Medium,
         headroom: Headroom::of_bytes(256 << 20),
     };
     let experiment = experiment(&settings).unwrap();

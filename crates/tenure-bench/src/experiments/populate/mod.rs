@@ -14,7 +14,7 @@ use crate::measure::prelude::*;
 pub fn experiment(settings: &Settings) -> Result<Experiment> {
     let mut selection = Selection::default();
     match settings.sizes {
-        Sizes::Quick | Sizes::Middle => selection.quick(settings)?,
+        Sizes::Quick | Sizes::Medium => selection.quick(settings)?,
         Sizes::Full => selection.full(settings)?,
     }
     let Selection { cases, mut notes } = selection;

@@ -22,7 +22,7 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
     cases.extend(transition::cases(settings, &mut notes)?);
     cases.extend(offer::cases(settings, &mut notes)?);
     Ok(Experiment {
-        title: "memory that the kernel may take between two uses".to_owned(),
+        title: "memory that the kernel may purge between two uses".to_owned(),
         notes,
         compared: TIME,
         better: Better::Less,

@@ -40,7 +40,7 @@ pub fn cases(settings: &Settings, notes: &mut Vec<String>) -> Result<Vec<Case>> 
         if len <= SMALL { case.short() } else { case }
     };
     let offered = lens.iter().map(|&len| case(len, Work::offering, "Offer"));
-    let table = "Take back what the kernel has been offered";
+    let table = "Revoke the offer, repopulate";
     let unmarked = lens.iter().map(|&len| case(len, Work::unmarking, table));
     Ok(offered.chain(unmarked).collect())
 }

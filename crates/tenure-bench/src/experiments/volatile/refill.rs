@@ -28,7 +28,7 @@ pub fn cases(settings: &Settings, notes: &mut Vec<String>) -> Result<Vec<Case>> 
         touch::memory_once(chunks * chunk_len)?;
     }
     let title = format!(
-        "Each thread {passes} times over {CHUNKS} chunks of {}: take back, memset, offer",
+        "Each thread {passes} times over {CHUNKS} chunks of {}: unmark, memset, mark",
         bytes_text(chunk_len as f64)
     );
     let case = |&threads: &usize| {

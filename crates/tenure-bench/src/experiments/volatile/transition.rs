@@ -55,12 +55,12 @@ impl Work {
             self.older("MADV_DONTNEED, written again", Advice::LinuxDontNeed)
                 .baseline(),
             self.older("MADV_FREE, written again", Advice::LinuxFree),
-            self.way("a handle", handles, 1, 1).tenure(),
-            self.way("handles in turn", handles, 1, OWN),
-            self.way("a raw range", ranges, 1, 1),
-            self.way("raw ranges in turn", ranges, 1, OWN),
-            self.way("2 threads, a handle each", handles, 2, 1),
-            self.way("2 threads, a raw range each", ranges, 2, 1),
+            self.way("a VolatileBuffer", buffers, 1, 1).tenure(),
+            self.way("VolatileBuffers in turn", buffers, 1, OWN),
+            self.way("a PageRange", ranges, 1, 1),
+            self.way("PageRanges in turn", ranges, 1, OWN),
+            self.way("2 threads, a VolatileBuffer each", buffers, 2, 1),
+            self.way("2 threads, a PageRange each", ranges, 2, 1),
         ]
     }
 
@@ -153,7 +153,7 @@ type Make<R, M> = fn(usize) -> Result<(Vec<R>, M)>;
 
 /// Makes buffers of a page each, all of one arena, because there are more than the
 /// kernel has mappings for.
-fn handles(count: usize) -> Result<(Vec<VolatileBuffer>, VolatileArena)> {
+fn buffers(count: usize) -> Result<(Vec<VolatileBuffer>, VolatileArena)> {
     let arena = VolatileArena::new(count * page_size())?;
     let pages = (0..count).map(|_| Ok(arena.buffer(page_size())?));
     Ok((pages.collect::<Result<_>>()?, arena))

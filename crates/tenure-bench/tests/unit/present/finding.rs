@@ -22,7 +22,14 @@ fn found(name: &str, cases: Vec<Case>) -> Vec<String> {
 
 #[test]
 fn every_selector_is_valid_and_each_experiment_has_one_headline() {
-    for name in ["populate", "lock", "lazy", "volatile", "free", "heap"] {
+    for name in [
+        "populate",
+        "lock",
+        "lazy_free",
+        "volatile",
+        "release",
+        "heap",
+    ] {
         let own = selectors().iter().filter(|one| one.experiment == name);
         assert_eq!(
             own.filter(|one| one.headline.is_some()).count(),
@@ -41,7 +48,7 @@ fn ratio_is_taken_within_a_round() {
         waits("tenure", &[1e-4, 2e-4, 1e-4]),
     ];
     assert_eq!(
-        found("free", vec![case("", "unmap 4 GiB", ways)]),
+        found("release", vec![case("", "unmap 4 GiB", ways)]),
         [
             "To unmap 4 GiB the caller waits 100 µs with tenure and 400 ms with munmap: tenure is \
           4,000 times as fast."
@@ -65,7 +72,7 @@ fn largest_is_chosen_by_the_baseline_and_exclusions_hold() {
         of("unmap 4 GiB, huge pages", 9.0),
         of("unmap 16 blocks of 64 MiB", 9.0),
     ];
-    let found = found("free", cases);
+    let found = found("release", cases);
     assert_eq!(found.len(), 1);
     assert!(
         found[0].starts_with("To unmap 8 GiB the caller waits 1.00 ms"),
@@ -138,11 +145,11 @@ fn ratios_around_one_are_neither_better_nor_worse() {
 
 #[test]
 fn experiment_without_selected_cases_has_the_overview() {
-    for name in ["lock", "volatile", "free", "heap", "swap"] {
+    for name in ["lock", "volatile", "release", "heap", "swap"] {
         let one = timed("", "case 0", &[("old", 2.0), ("new", 1.0)]);
         let sentences = sentences(&experiment(name, vec![one]));
         let expected = "tenure is 2.00 times as fast as old.";
         assert_eq!(sentences, [expected]);
     }
-    assert!(overview(&experiment("free", Vec::new())).starts_with("No case of several rounds"));
+    assert!(overview(&experiment("release", Vec::new())).starts_with("No case of several rounds"));
 }

@@ -88,11 +88,11 @@ fn headline_of_free_is_the_largest_that_is_unmapped() {
         cases.push(case);
     }
     let row = [
-        "free",
+        "release",
         "unmap 8 GiB: the caller waits",
         "8.00 s, munmap",
         "500 ms",
         "16.0 times as fast",
     ];
-    assert_eq!(shown(&table(&[experiment("free", cases)])), [row]);
+    assert_eq!(shown(&table(&[experiment("release", cases)])), [row]);
 }

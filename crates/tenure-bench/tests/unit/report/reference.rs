@@ -25,7 +25,7 @@ fn reference_of_free_stands_beside_the_largest_in_base_pages() {
         case("unmap 8 GiB", [8.0, 2.0]),
         case("unmap 4 GiB, huge pages", [9.0, 9.0]),
     ];
-    let experiment = json!({"name": "free", "compared": "caller waits", "cases": cases});
+    let experiment = json!({"name": "release", "compared": "caller waits", "cases": cases});
     let experiment: Experiment = serde_json::from_value(experiment).unwrap();
     let column = Column {
         place: 0,
@@ -33,7 +33,7 @@ fn reference_of_free_stands_beside_the_largest_in_base_pages() {
         cases: experiment.cases.iter().collect(),
         experiment: &experiment,
     };
-    let blocks = blocks("free", &[column]);
+    let blocks = blocks("release", &[column]);
     let [
         Block::Heading { .. },
         Block::Table(_, table),
@@ -66,9 +66,10 @@ fn reference_has_every_published_figure() {
         let published = reference(name).unwrap().published.iter();
         published.flat_map(|one| &one.rows).collect()
     };
-    let counts = ["populate", "lock", "lazy", "volatile", "free"].map(|name| rows(name).len());
+    let counts =
+        ["populate", "lock", "lazy_free", "volatile", "release"].map(|name| rows(name).len());
     assert_eq!(counts, [70, 6, 9, 2, 8]);
-    let ratios = rows("lazy")
+    let ratios = rows("lazy_free")
         .into_iter()
         .map(|row| significant(row.2 / row.1));
     let ratios: Vec<String> = ratios.collect();

@@ -12,8 +12,8 @@ fn check_all<R: Region, M>(make: Make<R, M>) {
 }
 
 #[test]
-fn live_handles_with_a_changed_byte_fail_their_check() {
-    check_all(handles);
+fn live_buffers_with_a_changed_byte_fail_their_check() {
+    check_all(buffers);
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub enum FreePolicy {
     /// some or severe. When pressure becomes severe, tenure also has the kernel
     /// reclaim the ranges that were freed lazily before (`MADV_PAGEOUT`).
     ///
-    /// Freeing lazily under some pressure was slower: in `tenure bench lazy` it
+    /// Freeing lazily under some pressure was slower: in `tenure bench lazy_free` it
     /// reached 0.68 times the records of `MADV_DONTNEED` under the heaviest
     /// pressure, instead of 1.04 (Linux 6.18, 2 CPUs).
     ///

@@ -52,5 +52,5 @@ impl Workers {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/unit/free/parallel.rs"]
+#[path = "../../../tests/unit/release/parallel.rs"]
 mod tests;

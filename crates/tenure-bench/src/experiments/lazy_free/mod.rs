@@ -97,5 +97,5 @@ fn way(name: &'static str, processes: usize, search: Search, group: Option<Rc<Gr
 }
 
 #[cfg(test)]
-#[path = "../../../tests/unit/lazy.rs"]
+#[path = "../../../tests/unit/lazy_free.rs"]
 mod tests;

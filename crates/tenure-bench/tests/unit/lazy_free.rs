@@ -21,7 +21,7 @@ fn every_way_finds_every_word() {
         let cases = once(&mut experiment);
         let names: Vec<_> = cases.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names, ["1.1", "2.3"]);
-        let text = sentences("lazy", cases);
+        let text = sentences("lazy_free", cases);
         assert!(
             text.starts_with("The rate of records without pressure (1.1) is "),
             "{text}"
@@ -52,7 +52,7 @@ fn full_scale_is_that_of_the_reference() {
 
 #[test]
 fn lazily_free_memory_outgrows_the_limit_with_the_heaviest_alone() {
-    for sizes in [Sizes::Quick, Sizes::Middle, Sizes::Full] {
+    for sizes in [Sizes::Quick, Sizes::Medium, Sizes::Full] {
         let scale = scale(sizes, 20 << 10, true).unwrap();
         let is_within = |cell| max_bytes(scale.steps, cell) <= limit_bytes(scale.steps);
         assert!(is_within((1, 1)) && is_within((1, 8)));

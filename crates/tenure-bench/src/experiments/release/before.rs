@@ -90,5 +90,5 @@ fn sample_step() -> usize {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/unit/free/before.rs"]
+#[path = "../../../tests/unit/release/before.rs"]
 mod tests;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{experiments::free::ways::PARALLEL, measure::Headroom};
+use crate::{experiments::release::ways::PARALLEL, measure::Headroom};
 
 fn select(sizes: Sizes, headroom: usize) -> Selection {
     let settings = Settings {
@@ -9,7 +9,7 @@ fn select(sizes: Sizes, headroom: usize) -> Selection {
     };
     match sizes {
         Sizes::Quick => Selection::quick(&settings),
-        Sizes::Middle | Sizes::Full => Selection::large(&settings),
+        Sizes::Medium | Sizes::Full => Selection::large(&settings),
     }
     .unwrap()
 }
@@ -24,8 +24,8 @@ fn has(selection: &Selection, name: &str) -> bool {
 }
 
 #[test]
-fn middle_sizes_have_blocks_ranges_waits_and_a_killed_process() {
-    let selection = select(Sizes::Middle, 24 * GIB);
+fn medium_sizes_have_blocks_ranges_waits_and_a_killed_process() {
+    let selection = select(Sizes::Medium, 24 * GIB);
     let unmapped = names(&selection, UNMAP);
     assert_eq!(unmapped[0], "unmap 16 blocks of 64 MiB");
     let ranges = ["unmap 64 MiB", "unmap 1 GiB", "unmap 4 GiB", "unmap 8 GiB"];
@@ -38,7 +38,7 @@ fn middle_sizes_have_blocks_ranges_waits_and_a_killed_process() {
 
 #[test]
 fn little_memory_makes_the_sizes_smaller_and_is_noted() {
-    let selection = select(Sizes::Middle, GIB / 2);
+    let selection = select(Sizes::Medium, GIB / 2);
     assert!(selection.notes[0].starts_with("Size: 256 MiB instead of 8 GiB"));
     let unmapped = names(&selection, UNMAP);
     assert_eq!(unmapped[0], "unmap 16 blocks of 16 MiB");

@@ -188,5 +188,5 @@ fn name(len: usize, pages: Pages) -> String {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/unit/free/selection.rs"]
+#[path = "../../../tests/unit/release/selection.rs"]
 mod tests;

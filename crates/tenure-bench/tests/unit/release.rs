@@ -17,7 +17,7 @@ fn every_way_frees_the_memory() {
             let mut experiment = experiment(&settings).unwrap();
             let cases = once(&mut experiment);
             assert!(cases.len() >= least);
-            let text = sentences("free", cases);
+            let text = sentences("release", cases);
             assert!(text.contains("the caller waits "), "{text}");
             assert!(
                 text.contains("another thread's mmap waits at most "),

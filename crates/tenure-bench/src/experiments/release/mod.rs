@@ -13,7 +13,7 @@ use crate::measure::prelude::*;
 pub fn experiment(settings: &Settings) -> Result<Experiment> {
     let selection = match settings.sizes {
         Sizes::Quick => Selection::quick(settings)?,
-        Sizes::Middle | Sizes::Full => Selection::large(settings)?,
+        Sizes::Medium | Sizes::Full => Selection::large(settings)?,
     };
     let Selection { cases, mut notes } = selection;
     notes.push(format!(
@@ -31,5 +31,5 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/unit/free.rs"]
+#[path = "../../../tests/unit/release.rs"]
 mod tests;
