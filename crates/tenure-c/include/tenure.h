@@ -19,22 +19,22 @@
 #include <sys/types.h>
 
 /**
- * Faults all pages in before the call returns.
+ * The mode in which all pages are faulted in, and locked, at once.
  */
 #define TENURE_LOCK_NOW 1
 
 /**
- * Locks each page when it is first used.
+ * The mode in which each page is locked from its first use on.
  */
 #define TENURE_LOCK_ONFAULT 2
 
 /**
- * Locks the mappings that exist.
+ * The mappings that exist, for tenure_mlockall().
  */
 #define TENURE_LOCK_CURRENT 4
 
 /**
- * Locks the mappings that are made from now on.
+ * The mappings that are made from now on, for tenure_mlockall().
  */
 #define TENURE_LOCK_FUTURE 8
 
@@ -710,8 +710,8 @@ const char *tenure_version(void);
 
 /**
  * Marks a range volatile: the kernel may purge its pages when it needs memory, and the
- * program learns which. The priority is 2. A thread of tenure's
- * offers the range to the kernel, with userfaultfd() in SIGBUS mode and
+ * program learns which. Its priority is 2, where 0 is purged first
+ * and 3 last. A thread of tenure's offers the range to the kernel, with userfaultfd() in SIGBUS mode and
  * madvise(MADV_FREE), once it has been volatile for 100 ms, or at once
  * under memory pressure.
  *
@@ -740,8 +740,10 @@ const char *tenure_version(void);
  *   many mappings to split one more: raise vm.max_map_count.
  * * -EACCES: A part cannot be read and written. Use mprotect() first.
  * * -EBUSY: A part is registered with another userfaultfd. Unregister it first.
- * * -EOPNOTSUPP: No file descriptor is left for a userfaultfd. Raise RLIMIT_NOFILE, or
- *   close some.
+ * * -EMFILE, -ENFILE: No file descriptor is left to read the mappings. Raise
+ *   RLIMIT_NOFILE, or close some.
+ * * -EOPNOTSUPP: userfaultfd() worked before and is refused now, by a seccomp filter
+ *   or a sysctl that was set since. Mark a range before that.
  *
  * Caveats:
  *
@@ -752,9 +754,9 @@ const char *tenure_version(void);
  *
  * Notes:
  *
- * Offering needs Linux 5.11 or a privilege, and MADV_POPULATE_WRITE (Linux 5.14). Where
- * these are unavailable or refused (by the seccomp profile of a container), tenure offers
- * nothing to the kernel: it purges pages itself under memory pressure, and touching one
+ * Offering needs userfaultfd() and MADV_POPULATE_WRITE (Linux 5.14). Where one of them
+ * is unavailable or refused (by the seccomp profile of a container), tenure offers nothing
+ * to the kernel: it purges pages itself under memory pressure, and touching one
  * raises SIGSEGV.
  */
 int tenure_mvolatile(void *addr,

@@ -9,13 +9,13 @@ use tenure::{
 
 use crate::answer::{Errno, INVALID, answer_zero, check_flags, covering_pages};
 
-/// Faults all pages in before the call returns.
+/// The mode in which all pages are faulted in, and locked, at once.
 pub const TENURE_LOCK_NOW: c_uint = 1;
-/// Locks each page when it is first used.
+/// The mode in which each page is locked from its first use on.
 pub const TENURE_LOCK_ONFAULT: c_uint = 2;
-/// Locks the mappings that exist.
+/// The mappings that exist, for `tenure_mlockall()`.
 pub const TENURE_LOCK_CURRENT: c_uint = 4;
-/// Locks the mappings that are made from now on.
+/// The mappings that are made from now on, for `tenure_mlockall()`.
 pub const TENURE_LOCK_FUTURE: c_uint = 8;
 
 const MODES: c_uint = TENURE_LOCK_NOW | TENURE_LOCK_ONFAULT;

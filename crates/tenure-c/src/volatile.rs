@@ -14,8 +14,8 @@ use crate::tenure_range;
 pub const TENURE_VOLATILE_OFFER_NOW: c_uint = 1;
 
 /// Marks a range volatile: the kernel may purge its pages when it needs memory, and the
-/// program learns which. The priority is {VOLATILE_PRIORITY_DEFAULT}. A thread of tenure's
-/// offers the range to the kernel, with `userfaultfd()` in SIGBUS mode and
+/// program learns which. Its priority is {VOLATILE_PRIORITY_DEFAULT}, where 0 is purged first
+/// and {VOLATILE_PRIORITY_MAX} last. A thread of tenure's offers the range to the kernel, with `userfaultfd()` in SIGBUS mode and
 /// `madvise(MADV_FREE)`, once it has been volatile for {VOLATILE_OFFER_DELAY}, or at once
 /// under memory pressure.
 ///
@@ -44,8 +44,10 @@ pub const TENURE_VOLATILE_OFFER_NOW: c_uint = 1;
 ///   many mappings to split one more: raise `vm.max_map_count`.
 /// * `-EACCES`: A part cannot be read and written. Use `mprotect()` first.
 /// * `-EBUSY`: A part is registered with another userfaultfd. Unregister it first.
-/// * `-EOPNOTSUPP`: No file descriptor is left for a userfaultfd. Raise RLIMIT_NOFILE, or
-///   close some.
+/// * `-EMFILE`, `-ENFILE`: No file descriptor is left to read the mappings. Raise
+///   RLIMIT_NOFILE, or close some.
+/// * `-EOPNOTSUPP`: `userfaultfd()` worked before and is refused now, by a seccomp filter
+///   or a sysctl that was set since. Mark a range before that.
 ///
 /// # Caveats
 ///
@@ -56,9 +58,9 @@ pub const TENURE_VOLATILE_OFFER_NOW: c_uint = 1;
 ///
 /// # Notes
 ///
-/// Offering needs Linux 5.11 or a privilege, and MADV_POPULATE_WRITE (Linux 5.14). Where
-/// these are unavailable or refused (by the seccomp profile of a container), tenure offers
-/// nothing to the kernel: it purges pages itself under memory pressure, and touching one
+/// Offering needs `userfaultfd()` and MADV_POPULATE_WRITE (Linux 5.14). Where one of them
+/// is unavailable or refused (by the seccomp profile of a container), tenure offers nothing
+/// to the kernel: it purges pages itself under memory pressure, and touching one
 /// raises SIGSEGV.
 ///
 /// # See also

@@ -57,6 +57,7 @@ tests!(
     untouched_pages_in_child_are_not_reported_purged,
     child_without_userfaultfd_faults_instead_of_reading_zeros,
     closed_userfaultfd_reports_whole_range_purged,
+    marking_without_descriptors_is_emfile,
     range_mapped_over_is_reported_purged_and_untouched,
     concurrent_marks_report_exact_purges,
     intact_pages_under_concurrent_reclaim_keep_every_byte,
@@ -69,6 +70,7 @@ tests!(
     check_contract_with_guards,
     fork_without_descriptors,
     replace_and_close_userfaultfd,
+    mark_without_descriptors,
 );
 
 /// Maps memory and fills it.
@@ -689,6 +691,31 @@ fn fork_without_descriptors() {
 
 fn child_without_userfaultfd_faults_instead_of_reading_zeros() {
     in_child_ok("fork_without_descriptors");
+}
+
+fn mark_without_descriptors() {
+    tenure::prepare();
+    let memory = filled(4);
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let marked = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            ..limit
+        };
+        libc::setrlimit(libc::RLIMIT_NOFILE, &none);
+        memory.range().mark_volatile()
+    };
+    assert_eq!(marked.unwrap_err().errno(), libc::EMFILE);
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    unsafe { memory.range().mark_volatile() }.unwrap();
+}
+
+fn marking_without_descriptors_is_emfile() {
+    in_child_ok("mark_without_descriptors");
 }
 
 fn replace_and_close_userfaultfd() {

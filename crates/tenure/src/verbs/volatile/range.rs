@@ -22,7 +22,7 @@ impl PageRange {
     /// * Pages that are present read as before. A write keeps the kernel from
     ///   purging its page with the earlier contents; the page stays volatile.
     /// * Touching a purged page is SIGBUS with its address in `si_addr`; a system
-    ///   call that is given such an address answers EFAULT.
+    ///   call that is given such an address fails with EFAULT.
     /// * Pages that were never touched are not purged; they read as zeros.
     ///
     /// Marking again is harmless and offers pages written since. A range is checked
@@ -49,9 +49,10 @@ impl PageRange {
     /// * [`Error::NoAccess`] when a part cannot be read and written,
     /// * [`Error::Locked`] when a part is locked,
     /// * [`Error::Busy`] when a part is registered with another userfaultfd,
-    /// * [`Error::Unsupported`] when userfaultfd works, and yet none can be opened
-    ///   now (no descriptor is left),
+    /// * [`Error::Unsupported`] when userfaultfd worked before, and yet none can be
+    ///   opened now (refused since, by a seccomp filter or a sysctl),
     /// * [`Error::MappingLimit`] when the kernel cannot split a mapping,
+    /// * [`Error::System`] when no descriptor is left to read the mappings (EMFILE),
     /// * [`Error::SystemAt`] for anything else.
     ///
     /// # Safety
@@ -67,6 +68,7 @@ impl PageRange {
     /// [`Error::Locked`]: crate::Error::Locked
     /// [`Error::Busy`]: crate::Error::Busy
     /// [`Error::Unsupported`]: crate::Error::Unsupported
+    /// [`Error::System`]: crate::Error::System
     /// [`Error::MappingLimit`]: crate::Error::MappingLimit
     /// [`Error::SystemAt`]: crate::Error::SystemAt
     pub unsafe fn mark_volatile(self) -> Result<()> {
@@ -131,7 +133,7 @@ impl PageRange {
     /// # Errors
     ///
     /// [`Error::Hole`] when a part is not mapped, with nothing done.
-    /// [`Error::SystemAt`] when the kernel cannot take a page back (ENOMEM). The
+    /// [`Error::SystemAt`] when there is no memory to repopulate a page (ENOMEM). The
     /// range stays volatile, and the next call that succeeds reports the pages that
     /// this one found purged.
     ///

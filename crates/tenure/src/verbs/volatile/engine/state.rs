@@ -143,6 +143,6 @@ fn open_userfaultfd() -> Result<Userfaultfd> {
         verb: VERB,
         feature: "userfaultfd",
         answer,
-        remedy: "it needs Linux 5.11, and containers often refuse it (as Docker's default seccomp profile does): allow the system call, or access to /dev/userfaultfd",
+        remedy: "containers often refuse it (as Docker's default seccomp profile does): allow the system call, or access to /dev/userfaultfd",
     })
 }
