@@ -13,7 +13,7 @@ C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTD
 	test-kernels fuzz miri deny generate install uninstall clean
 
 # Six experiments on this machine's memory, within a minute; the last line is the path
-# of a page that shows them.
+# of an HTML report that shows them.
 demo:
 	$(CARGO) build --quiet --release --package tenure-cli --package tenure-preload
 	$(TARGET)/release/tenure bench --quick --record $(TARGET)/demo.json

@@ -51,7 +51,7 @@
 //! reserves its addresses once, 44 TiB of them; they count as virtual size (`VIRT`,
 //! `VSZ`), and cost no memory.
 //!
-//! A growing block grows in place, or its page tables are moved to a place with addresses
+//! A growing block grows in place, or its page tables are moved to where there are addresses
 //! for four times its size; from 1 MiB on nothing is copied. `calloc` clears dirty blocks
 //! up to 2 MiB, and takes new pages for larger ones.
 //!
@@ -59,14 +59,15 @@
 //!
 //! All functions may be called from any thread at any time. Dirty blocks lie in one shard
 //! for each CPU; there is no thread-local storage. A fork takes no lock: the child finds
-//! its free blocks by the places' states, and starts a decay thread when it needs one.
+//! its free blocks by their recorded states, and starts a decay thread when it needs one.
 //! Blocks in flight in other threads of the parent stay allocated in the child.
 //!
 //! # How it works
 //!
-//! Each size class has a range of addresses, so that an address gives the class by a
-//! shift and the place by a division: blocks have no headers, and [`owns`] is a
-//! comparison. The metadata of a range's places lies at its start, away from the blocks.
+//! Each size class has a range of addresses, divided into *places* for a block each, so
+//! that an address gives the class by a shift and the place by a division: blocks have no
+//! headers, and [`owns`] is a comparison. The metadata of a range's places lies at its
+//! start, away from the blocks.
 //!
 //! Freed blocks go to the shard of the current CPU (`sched_getcpu`) and are reused newest
 //! first; threads that end leave nothing behind. The block that was freed last serves

@@ -11,9 +11,15 @@
 //! | --- | --- | --- | --- |
 //! | [populate] | faults a range in now, for reading or for writing | [`Mapping::populate`] | `MADV_POPULATE_READ`, `MADV_POPULATE_WRITE` |
 //! | [lock] | keeps pages resident, from now or from their first use on | [`Mapping::lock`] | `mlock`, `mlock2` |
-//! | [lazy_free] | contents are no longer needed; the kernel takes the pages when it needs them | [`Mapping::lazy_free`], [`Mapping::free`] | `MADV_FREE` |
-//! | [volatile] | contents are wanted, but the kernel may take them, and the program learns which pages it took | [`VolatileBuffer`] | `userfaultfd`, `MADV_FREE` |
+//! | [lazy_free] | contents are no longer needed; the kernel reclaims the pages when it needs memory | [`Mapping::lazy_free`], [`Mapping::free`] | `MADV_FREE` |
+//! | [volatile] | contents are wanted, but the kernel may purge them, and the program learns which pages it purged | [`VolatileBuffer`] | `userfaultfd`, `MADV_FREE` |
 //! | [release] | the range goes away, or its contents do, and the caller does not wait | [`Mapping::munmap`], [`Mapping::discard`] | `mremap`, `munmap` |
+//!
+//! The kernel *reclaims* a page when it needs its memory for something else. The contents
+//! of a lazily free page are then gone without notice; those of a volatile page are
+//! *purged*, which the program is told. A volatile range is *offered* to the kernel when it
+//! has been volatile for 100 ms, or at once under memory pressure; before that the kernel
+//! does not know of it. The file ARCHITECTURE.md has a glossary.
 //!
 //! Each verb has a safe form on [`Mapping`] (or [`VolatileBuffer`]), which owns its memory,
 //! and an `unsafe` form on [`PageRange`], which names any addresses of the process.
@@ -21,8 +27,9 @@
 //! outward to whole pages; verbs that destroy contents require whole pages.
 //!
 //! Every verb checks the mappings of its range first. If the range is not aligned, has
-//! a hole or is the wrong kind of memory, the call returns an [`Error`] that says what to
-//! do, and has changed nothing.
+//! a hole (a part that is not mapped) or is the wrong kind of memory, the call returns an [`Error`] that says what to
+//! do, and has changed nothing. (Only [`PageRange::munmap`] accepts holes and every kind
+//! of memory, as `munmap(2)` does.)
 //!
 //! # Ways to give memory up
 //!
@@ -34,24 +41,27 @@
 //! | [`lazy_free`](Mapping::lazy_free), [`free`](Mapping::free) with [`Lazy`] | old bytes or zeros, without notice, until written | mapped | a pass over the page tables; no page is freed | the kernel, when it needs memory | private anonymous |
 //! | [`free`](Mapping::free) with [`Eager`] | zeros | mapped | frees every page | the caller, before the call returns | private anonymous |
 //! | [`free`](Mapping::free) with [`Adaptive`] | as `Lazy` | mapped | as `Lazy`, or as `Eager` under [`pressure`] | the kernel, when it needs memory or pressure is severe; or the caller | private anonymous |
-//! | [`discard`](Mapping::discard) | zeros; a private file mapping reads as the file again | mapped | microseconds from 4 MiB on; files and shorter ranges are freed at once | worker threads, at once after the call | private anonymous, private file |
+//! | [`discard`](Mapping::discard) | zeros; a private file mapping reads as the file again | mapped | microseconds where the range has 4 MiB and more of one mapping; the rest, and files, are freed at once | worker threads, at once after the call | private anonymous, private file |
 //! | [`punch`](Mapping::punch) | zeros, in every process and in the file | mapped | frees every page or block | the caller, before the call returns | shared, shared file |
-//! | [`munmap`](Mapping::munmap), dropping the [`Mapping`] | none | unmapped | microseconds for anonymous memory of 4 MiB and more; otherwise frees every page | worker threads, at once after the call | all |
+//! | [`munmap`](Mapping::munmap), dropping the [`Mapping`] | none | unmapped | microseconds for anonymous memory, 4 MiB and more of one mapping; otherwise frees every page | worker threads, at once after the call | all |
 //! | [`munmap_sync`](Mapping::munmap_sync) | none | unmapped | frees every page | the caller, before the call returns | all |
-//! | [`mark_volatile`](VolatileBuffer::mark_volatile) | kept until purged; then an access is SIGBUS, and [`mark_nonvolatile`](VolatileBuffer::mark_nonvolatile) tells which pages are zeros | mapped | nanoseconds; unmarking takes a pass over the pages once they have been offered to the kernel (after 100 ms) | the kernel, when it needs memory, or tenure under severe pressure | private anonymous |
-//! | [`purge`](VolatileBuffer::purge) | purged now, as if the kernel had taken them | mapped, still volatile | frees every page | the caller, before the call returns | volatile ranges |
+//! | [`mark_volatile`](VolatileBuffer::mark_volatile) | kept until purged; then an access is SIGBUS, and [`mark_nonvolatile`](VolatileBuffer::mark_nonvolatile) tells which pages are zeros | mapped | 25–36 ns (a [`PageRange`], whose mark is under a lock: 0.12–0.2 µs); unmarking takes a pass over the pages once they have been offered to the kernel | the kernel, when it needs memory, or tenure under severe pressure | private anonymous |
+//! | [`purge`](VolatileBuffer::purge) | purged now, as if the kernel had purged them | mapped, still volatile | frees every page | the caller, before the call returns | volatile ranges |
 //!
-//! [`drain`] waits until the worker threads have freed all pending memory.
+//! The nanoseconds are those of `tenure bench volatile` on a virtual machine with 2 CPUs
+//! (`docs/RESULTS.md`). [`drain`] waits until the worker threads have freed all pending
+//! memory.
 //!
 //! [`Lazy`]: lazy_free::FreePolicy::Lazy
 //! [`Eager`]: lazy_free::FreePolicy::Eager
 //! [`Adaptive`]: lazy_free::FreePolicy::Adaptive
 //!
-//! # Containers and observation
+//! # Types built on the verbs, and observation
 //!
 //! Three types use the verbs for a common purpose: [`VolatileCache`] keeps as many values
 //! as memory allows, [`SecretBuffer`] keeps keys and passwords, and [`LockedFile`] keeps the
-//! used pages of a large file resident, within a budget.
+//! used pages of a large file resident, within a budget. [`VolatileArena`] makes many
+//! small [`VolatileBuffer`]s.
 //!
 //! [`Headroom`] tells how much more memory the process may take, [`pressure`] how short
 //! memory is, [`Residency`] what of a range or a process is in memory and how much of that
@@ -66,7 +76,8 @@
 //! are needed, and most end when they are idle: `tenure-free` frees released memory,
 //! `tenure-offer` offers volatile memory to the kernel, `tenure-pressure` watches
 //! pressure, `tenure-populate` faults pages in, and `tenure-evictor` keeps a
-//! [`LockedFile`] within its budget.
+//! [`LockedFile`] within its budget. [`teardown::enable`] starts a process,
+//! `tenure-teardown`, and the heap of the crate tenure-heap a thread, `tenure-decay`.
 //!
 //! After `fork` the child's volatile ranges are protected anew; the child has no locks,
 //! no pending frees, and no subscriptions to pressure. A child made by a bare `clone`

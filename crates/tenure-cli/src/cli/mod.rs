@@ -14,7 +14,7 @@ pub use self::stat::StatArguments;
 /// Control over the life of memory on stock Linux
 ///
 /// tenure moves memory in ahead of use (populate), keeps it (lock), lets the
-/// kernel take it (lazy free, volatile) and gives it up without making the
+/// kernel reclaim it (lazy free, volatile) and releases it without making the
 /// caller wait (munmap, discard).
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, after_help = EXIT_STATUS)]

@@ -12,6 +12,8 @@ const VERSION_SCRIPT: &str = "crates/tenure-c/tenure.map";
 const PAGES: &str = "man";
 const EXAMPLES: &str = "crates/tenure-c/examples/pages";
 const OVERVIEW: &str = "man/tenure.7";
+/// Where the threads that it names are started.
+const SOURCES: [&str; 2] = ["crates/tenure/src", "crates/tenure-heap/src"];
 
 type Names = BTreeSet<String>;
 
@@ -34,9 +36,11 @@ pub fn mistakes(root: &Path) -> Result<Vec<String>> {
         mistakes
             .extend(foreign.map(|name| format!("{place} has {name}, which is not in {HEADER}")));
     }
-    let source = root.join("crates/tenure/src");
     for thread in threads(&overview) {
-        if !is_in_source(&source, &format!("c\"{thread}\""))? {
+        let name = format!("c\"{thread}\"");
+        let is_started = |source| is_in_source(&root.join(source), &name);
+        let sources: Vec<bool> = SOURCES.into_iter().map(is_started).collect::<Result<_>>()?;
+        if !sources.contains(&true) {
             mistakes.push(format!(
                 "{OVERVIEW} names the thread {thread}, which is not in the source"
             ));
@@ -156,6 +160,7 @@ mod tests {
             (&format!("{EXAMPLES}/{example}.c"), ""),
             (OVERVIEW, overview),
             ("crates/tenure/src/verbs/x.rs", "start(c\"tenure-x\")"),
+            ("crates/tenure-heap/src/z.rs", "name(c\"tenure-z\")"),
         ] {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -167,7 +172,8 @@ mod tests {
     #[test]
     fn mistakes_same_functions_everywhere_is_empty() {
         let script = "V {\nglobal:\n    tenure_f;\nlocal:\n    *;\n};\n";
-        let overview = "\\fBtenure_f\\fR(3), \\fBmlock\\fR(2) \\fItenure\\-x\\fR";
+        let overview =
+            "\\fBtenure_f\\fR(3), \\fBmlock\\fR(2) \\fItenure\\-x\\fR \\fItenure\\-z\\fR";
         let found = interface(
             "int tenure_f(void);\n",
             script,

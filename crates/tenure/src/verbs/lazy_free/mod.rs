@@ -1,5 +1,5 @@
-//! Lazy free: contents are no longer needed; the kernel takes the pages when it needs
-//! them.
+//! Lazy free: contents are no longer needed; the kernel reclaims the pages when it needs
+//! memory.
 //!
 //! `madvise(MADV_FREE)` (Linux 4.5) gives contents up without freeing pages. Until the
 //! kernel needs memory the pages stay where they are, and writing to one makes it
@@ -27,14 +27,14 @@
 //! The call walks the pages and frees none, which is cheaper than `MADV_DONTNEED`. The
 //! kernel marks pages in batches of 31 per CPU. tenure makes a second, tiny call that
 //! flushes the batch, so that the pages are counted (`LazyFree` in smaps) and
-//! reclaimable when the call returns. RSS counts them until the kernel takes them;
+//! reclaimable when the call returns. RSS counts them until the kernel reclaims them;
 //! [`Residency`](crate::Residency) tells them apart.
 //!
 //! # How `FreePolicy::Adaptive` works
 //!
 //! tenure records the ranges that it has freed lazily. When
 //! [pressure](crate::pressure) becomes severe, it has the kernel reclaim them with
-//! `MADV_PAGEOUT`, which takes the pages that are still lazily free and destroys no
+//! `MADV_PAGEOUT`, which reclaims the pages that are still lazily free and destroys no
 //! others: the program may have written some since, without a report. A range whose
 //! mappings were checked once is not checked again before it is unmapped through tenure,
 //! because that would cost more than freeing; each call only finds out, with one system
@@ -85,7 +85,7 @@ impl LazilyFreed {
     }
 
     /// Makes the memory usable again: `madvise(MADV_POPULATE_WRITE)`. Afterwards the
-    /// kernel takes no page any more, and each page holds its old contents or zeros.
+    /// kernel reclaims no page any more, and each page holds its old contents or zeros.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl Mapping {
     /// usable again, which is cheaper than fresh memory as long as the kernel has not
     /// taken the pages.
     ///
-    /// The process's RSS counts the pages until the kernel takes them.
+    /// The process's RSS counts the pages until the kernel reclaims them.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ impl PageRange {
             return Ok(());
         }
         check_private_anonymous(VERB, self)?;
-        // A page that the kernel takes must read as zeros instead of SIGBUS.
+        // A page that the kernel reclaims must read as zeros instead of SIGBUS.
         volatile::forget(self);
         // SAFETY: the caller gives the contents up.
         let marked = unsafe { advise_destructive(self, DestructiveAdvice::Free) };

@@ -75,8 +75,8 @@ impl PageRange {
     /// memory reads as zeros, and a private mapping of a file reads as the file again.
     /// An empty range succeeds.
     ///
-    /// Anonymous memory of 4 MiB and more is moved away with
-    /// `mremap(MREMAP_DONTUNMAP)` (Linux 5.7), and worker threads free its pages.
+    /// Anonymous memory is moved away with `mremap(MREMAP_DONTUNMAP)` (Linux 5.7) where
+    /// the range has 4 MiB and more of one mapping, and worker threads free its pages.
     /// Shorter parts, files, and memory that the kernel does not move take
     /// `MADV_DONTNEED` in chunks. Volatility of the range ends.
     ///

@@ -2,8 +2,8 @@
 //!
 //! `munmap(2)` and `madvise(MADV_DONTNEED)` free every page before they return. tenure
 //! moves the pages away with `mremap(2)` instead, which only moves page tables, and
-//! worker threads free them. For 4 GiB the caller waits 66 µs instead of 284 ms (a
-//! virtual machine with 2 CPUs, Linux 6.18).
+//! worker threads free them. For 4 GiB the caller waits 54 µs instead of 277 ms (a
+//! virtual machine with 2 CPUs, Linux 6.18; `docs/RESULTS.md`).
 //!
 //! | call | addresses afterwards | contents afterwards |
 //! | --- | --- | --- |
@@ -36,10 +36,11 @@
 //! free their own memory; [`populate`](crate::populate) waits for pending memory before
 //! it refuses.
 //!
-//! Only anonymous memory of 4 MiB and more is moved. Files must be unmapped when
-//! `munmap` returns (seals, file locks, unmounting and drivers depend on it), and locked
-//! memory must be uncharged. The caller frees these, and everything that the kernel does
-//! not move, in chunks of 32 MiB.
+//! Only anonymous memory is moved, where the range has 4 MiB and more of one mapping
+//! (VMA): many smaller mappings are not moved, however large the range is. Files must be
+//! unmapped when `munmap` returns (seals, file locks, unmounting and drivers depend on it),
+//! and locked memory must be uncharged. The caller frees these, and everything that the
+//! kernel does not move, in chunks of 32 MiB, which take about 2 ms in base pages.
 //!
 //! # What it costs
 //!
@@ -50,7 +51,7 @@
 //! # When not to use it
 //!
 //! - For memory that is soon needed again: [`lazy_free`] keeps the pages until the kernel
-//!   needs them.
+//!   reclaims them.
 //! - For contents that you want back if possible: [`volatile`].
 //! - For the exit of the whole process: [`teardown`](crate::teardown).
 
@@ -154,8 +155,8 @@ impl PageRange {
     /// Unmaps the range with the meaning of `munmap(2)`, holes included, but without
     /// waiting for its pages to be freed. An empty range succeeds.
     ///
-    /// Anonymous memory of 4 MiB and more, private or shared, is moved away with
-    /// `mremap(2)`, and worker threads free it; [`drain`] waits for that. The caller
+    /// Anonymous memory, private or shared, is moved away with `mremap(2)` where the range
+    /// has 4 MiB and more of one mapping, and worker threads free it; [`drain`] waits for that. The caller
     /// unmaps everything else, in chunks so that other threads' `mmap` does not wait
     /// long: locked memory, so that it is uncharged when the call returns; files and
     /// memfds, which stay open while they are mapped (seals, file locks, unmounting and

@@ -15,8 +15,8 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::{Errno, copy};
 use crate::observation::stats;
 
-/// Memory that can be marked volatile and unmarked at the cost of one atomic store,
-/// without a system call, as long as the kernel has not been offered it (see
+/// Memory that can be marked volatile and unmarked at the cost of one compare-and-swap,
+/// without a lock or a system call, as long as the kernel has not been offered it (see
 /// [`set_offer_delay`](crate::volatile::set_offer_delay)).
 ///
 /// No callback runs when contents are purged: the owner learns it when it unmarks the
@@ -203,7 +203,7 @@ impl VolatileBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::SystemAt`] when the kernel cannot take a page back (ENOMEM); the
+    /// [`Error::SystemAt`] when there is no memory to repopulate a page (ENOMEM); the
     /// buffer stays volatile, and the next call that succeeds reports the pages that
     /// this one found purged.
     pub fn mark_nonvolatile(&mut self) -> Result<Outcome> {

@@ -1,12 +1,18 @@
 //! volatile: the contents are wanted, but the kernel may purge them. Using a purged page
-//! is SIGBUS, and unmarking reports which pages were purged.
+//! is SIGBUS (SIGSEGV where userfaultfd is unavailable), and unmarking reports which pages
+//! were purged.
+//!
+//! Two forms have the same meaning. A [`VolatileBuffer`] owns its memory and is volatile as
+//! a whole or not at all: marking it is one compare-and-swap. Any
+//! [`PageRange`](crate::PageRange) can be marked as well, which takes a lock of the
+//! process. Below, the word of a buffer and its range together are an *object*.
 //!
 //! # How it works
 //!
-//! The word of an object (a [`VolatileBuffer`]), or an entry in the registry of plain
-//! ranges, says volatile or not; marking and unmarking change that and nothing else. The
-//! engine below them records what the kernel has been offered. Between the two stands the
-//! offer thread: it offers what has been volatile for longer than the
+//! The word of an object, or the mark of a range in the registry, says volatile or not;
+//! marking and unmarking change that and nothing else. The engine below them records what
+//! the kernel has been offered. Between the two stands the offer thread: it offers what
+//! has been volatile for longer than the
 //! [offer delay](set_offer_delay), and purges when memory is short.
 //!
 //! A range travels down through these layers, each of which uses only those below it:

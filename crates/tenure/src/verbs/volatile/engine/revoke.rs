@@ -9,7 +9,7 @@ use crate::verbs::volatile::error::{at, explain_pages};
 use crate::verbs::volatile::outcome::Outcome;
 
 impl Engine {
-    /// Takes the range back from the kernel and returns which pages are purged:
+    /// Revokes the offer of the range and returns which pages are purged:
     /// `ioctl(PAGEMAP_SCAN)`, `madvise(MADV_POPULATE_WRITE)` and
     /// `ioctl(UFFDIO_UNREGISTER)`. On an error the range is still offered, and the pages
     /// that were found purged stay recorded.
