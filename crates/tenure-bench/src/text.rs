@@ -47,6 +47,11 @@ pub fn count_text(count: f64) -> String {
     text
 }
 
+/// A number of threads.
+pub fn threads_text(threads: usize) -> String {
+    format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
+}
+
 /// A difference as a part of the whole, with its sign.
 pub fn percent_text(part: f64) -> String {
     let percent = (part * 1000.0).round() / 10.0;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::headroom::{Headroom, Sizes};
 use crate::machine::clock::Clock;
-use crate::record::{Better, Unit};
+use crate::record::Unit;
 
 pub struct Settings {
     /// The seed of random contents and offsets.
@@ -21,7 +21,6 @@ pub struct Experiment {
     pub notes: Vec<String>,
     /// The figure whose ratio to the baseline is reported.
     pub compared: &'static str,
-    pub better: Better,
     pub cases: Vec<Case>,
 }
 
@@ -34,7 +33,7 @@ pub struct Case {
     pub ways: Vec<Way>,
     pub pace: Pace,
     /// The figure that is compared, where that is not what the experiment compares.
-    pub compared: Option<(&'static str, Better)>,
+    pub compared: Option<&'static str>,
 }
 
 /// How long a round of a case takes, and so how many of them there are.
@@ -63,8 +62,8 @@ impl Case {
         self
     }
 
-    pub fn comparing(mut self, figure: &'static str, better: Better) -> Self {
-        self.compared = Some((figure, better));
+    pub fn comparing(mut self, figure: &'static str) -> Self {
+        self.compared = Some(figure);
         self
     }
 
@@ -89,7 +88,7 @@ type TakeSample = Box<dyn FnMut(&mut Recorder<'_>) -> Result<()>>;
 
 /// One way of doing the work of a case.
 pub struct Way {
-    pub name: &'static str,
+    pub name: String,
     pub is_tenure: bool,
     /// Whether the other ways of the case are compared with this one.
     pub is_baseline: bool,
@@ -105,13 +104,13 @@ impl Way {
     /// fails. `check` fails when the answer is wrong; it may record figures that
     /// are not times.
     pub fn new<S, A>(
-        name: &'static str,
+        name: impl Into<String>,
         mut set_up: impl FnMut() -> Result<S> + 'static,
         mut work: impl FnMut(S, &mut Recorder<'_>) -> Result<A> + 'static,
         mut check: impl FnMut(A, &mut Recorder<'_>) -> Result<()> + 'static,
     ) -> Self {
         Self {
-            name,
+            name: name.into(),
             is_tenure: false,
             is_baseline: false,
             is_choice: false,

@@ -9,7 +9,7 @@ pub use self::headroom::{Fitted, Headroom, Sizes, fit_to_lock};
 #[cfg(test)]
 pub use self::runner::once;
 pub use self::runner::{Repeats, measure, sample_count};
-pub use crate::record::{Better, Unit};
+pub use crate::record::Unit;
 
 /// The names that every experiment uses.
 pub mod prelude {
@@ -19,5 +19,5 @@ pub mod prelude {
     pub use super::*;
     pub use crate::machine::memory::{Memory, Owner, Pages, RawMapping};
     pub use crate::machine::{files, kernel, probe, touch};
-    pub use crate::text::{bytes_text, count_text, seconds_text};
+    pub use crate::text::{bytes_text, count_text, seconds_text, threads_text};
 }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::experiment::{Case, Experiment, Figure, Pace};
 use crate::machine::clock::Clock;
-use crate::record::{self, Better, Choice, Series};
+use crate::record::{self, Choice, Series};
 
 /// How often an experiment is repeated.
 #[derive(Clone, Copy, Debug)]
@@ -85,8 +85,8 @@ pub fn measure(
         if case.pace == Pace::Long {
             end += clock.now() - before;
         }
-        let of_all = (experiment.compared, experiment.better);
-        results.push(summarise(case, &rounds, case.compared.unwrap_or(of_all))?);
+        let compared = case.compared.unwrap_or(experiment.compared);
+        results.push(summarise(case, &rounds, compared)?);
     }
     Ok(results)
 }
@@ -141,16 +141,12 @@ fn take_round(case: &mut Case, clock: &dyn Clock, after_sample: &mut dyn FnMut()
     Ok(round)
 }
 
-fn summarise(
-    case: &Case,
-    rounds: &[Round],
-    (name, better): (&'static str, Better),
-) -> Result<record::Case> {
+fn summarise(case: &Case, rounds: &[Round], name: &str) -> Result<record::Case> {
     let mut ways = Vec::new();
     for (index, way) in case.ways.iter().enumerate() {
         let samples: Vec<&[Figure]> = rounds.iter().map(|round| &round[index][..]).collect();
         ways.push(record::Way {
-            name: way.name.to_owned(),
+            name: way.name.clone(),
             is_tenure: way.is_tenure,
             is_baseline: way.is_baseline,
             is_choice: way.is_choice,
@@ -159,18 +155,20 @@ fn summarise(
             tenure_times_as_good: None,
         });
     }
-    let compared = |way: &record::Way| way.figure(name).map(|figure| figure.series.clone());
-    let ratio =
-        |own: Option<Series>, older: &Option<Series>| own?.times_as_good(older.as_ref()?, better);
+    let compared = |way: &record::Way| way.figure(name).cloned();
+    let ratio = |own: &Option<record::Figure>, older: &Option<record::Figure>| {
+        let (own, older) = (own.as_ref()?, older.as_ref()?);
+        own.series.times_as_good(&older.series, own.unit.better())
+    };
     let baseline = ways.iter().find(|way| way.is_baseline).and_then(compared);
     let tenure = ways.iter().find(|way| way.is_tenure).and_then(compared);
     for way in &mut ways {
         let own = compared(way);
         if !way.is_tenure {
-            way.tenure_times_as_good = ratio(tenure.clone(), &own);
+            way.tenure_times_as_good = ratio(&tenure, &own);
         }
         if !way.is_baseline {
-            way.times_as_good = ratio(own, &baseline);
+            way.times_as_good = ratio(&own, &baseline);
         }
     }
     Ok(record::Case {

@@ -90,6 +90,12 @@ fn way_names<'a>(cases: impl Iterator<Item = &'a &'a Case>) -> Vec<&'a str> {
 }
 
 impl<'a> Column<'a> {
+    /// Returns the record's name as it stands behind a heading.
+    pub fn suffix(&self) -> String {
+        let label = self.label.as_ref();
+        label.map_or(String::new(), |label| format!(", {label}"))
+    }
+
     fn case(&self, name: &str) -> Option<&'a Case> {
         self.cases.iter().copied().find(|case| case.name == name)
     }
@@ -181,12 +187,9 @@ fn ratio_name(columns: &[Column<'_>]) -> String {
 /// ways of doing the same to a few things. A star marks the best of the ways that
 /// tenure chooses from, and the last row says how near tenure's way came to it.
 pub fn grid(cases: &[&Case]) -> Table {
-    let row = |name: String, cell: &dyn Fn(&Case) -> Option<Cell>| Row {
-        cells: [Cell::Text(name)]
-            .into_iter()
-            .chain(cases.iter().map(|case| Cell::or_missing(cell(case))))
-            .collect(),
-        ..Row::default()
+    let row = |name: String, cell: &dyn Fn(&Case) -> Option<Cell>| {
+        let cells = cases.iter().map(|case| Cell::or_missing(cell(case)));
+        Row::of([Cell::Text(name)].into_iter().chain(cells).collect())
     };
     let ways = way_names(cases.iter()).into_iter();
     let mut rows: Vec<Row> = ways

@@ -96,9 +96,10 @@ pub fn table(experiments: &[Experiment]) -> Table {
 /// Makes the table for a page: for each record, with the worst case of each experiment.
 pub fn page<'a>(columns: impl Iterator<Item = &'a Column<'a>>) -> Table {
     let named = columns.map(|column| {
-        let label = column.label.as_ref();
-        let label = label.map_or(String::new(), |label| format!(", {label}"));
-        (column.experiment.name.clone() + &label, column.experiment)
+        (
+            column.experiment.name.clone() + &column.suffix(),
+            column.experiment,
+        )
     });
     table_of(named.collect(), usize::MAX)
 }

@@ -15,6 +15,16 @@ pub struct Row {
     pub cells: Vec<Cell>,
 }
 
+impl Row {
+    /// Makes a row that belongs to no way and no case.
+    pub fn of(cells: Vec<Cell>) -> Self {
+        Self {
+            cells,
+            ..Self::default()
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub enum Cell {
     Text(String),

@@ -11,9 +11,6 @@ pub use self::series::{Better, Series, Unit};
 /// The version of this program.
 pub const OWN: &str = env!("CARGO_PKG_VERSION");
 
-/// How much worse than the best of its choices tenure's way may be.
-const TOLERANCE: f64 = 0.05;
-
 /// All that one file has to say.
 #[derive(Debug, Serialize)]
 pub struct Record {
@@ -111,9 +108,6 @@ pub struct Choice {
     /// How much worse than that tenure's way is, as a part of it: 0.12 is 12 %
     /// worse, and less than 0 is better. The median of the rounds.
     pub tenure_worse_by: f64,
-    /// Whether that is at most 5 %.
-    #[serde(default)]
-    pub is_within_5_percent: bool,
 }
 
 impl Record {
@@ -225,11 +219,9 @@ impl Choice {
         let (best, ratio) = choices
             .filter_map(|way| Some((&way.name, way.tenure_times_as_good.as_ref()?.median)))
             .min_by(|a, b| a.1.total_cmp(&b.1))?;
-        let tenure_worse_by = 1.0 / ratio - 1.0;
         Some(Self {
             best: best.clone(),
-            tenure_worse_by,
-            is_within_5_percent: tenure_worse_by <= TOLERANCE,
+            tenure_worse_by: 1.0 / ratio - 1.0,
         })
     }
 }

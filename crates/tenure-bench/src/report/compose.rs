@@ -100,9 +100,7 @@ fn section<'a>(
     }
     blocks.extend(reference::blocks(name, columns));
     for column in columns.iter().filter(|column| !column.cases.is_empty()) {
-        let label = column.label.as_ref();
-        let label = label.map_or(String::new(), |label| format!(", {label}"));
-        let heading = format!("How it was measured{label}");
+        let heading = format!("How it was measured{}", column.suffix());
         blocks.push(Block::heading(4, heading));
         blocks.push(Block::List("note", notes(column.experiment)));
     }

@@ -63,10 +63,7 @@ pub fn table(records: &[Record]) -> Table {
             let values = values.into_iter();
             let values = values.map(|value| Cell::or_missing(value.map(Cell::Text)));
             let cells = [Cell::text(name)].into_iter().chain(values).collect();
-            rows.push(Row {
-                cells,
-                ..Row::default()
-            });
+            rows.push(Row::of(cells));
         }
     };
     for (key, name) in KNOWN {

@@ -102,8 +102,7 @@ pub fn blocks(name: &str, columns: &[Column<'_>]) -> Vec<Block<'static>> {
     };
     let mut header = ["", "reference", "ratio"].map(str::to_owned).to_vec();
     for column in columns {
-        let label = column.label.as_ref();
-        let label = label.map_or(String::new(), |label| format!(", {label}"));
+        let label = column.suffix();
         let names = ["here", "ratio", "tenure", "ratio", "measured with"];
         header.extend(names.map(|name| format!("{name}{label}")));
     }
@@ -126,10 +125,7 @@ pub fn blocks(name: &str, columns: &[Column<'_>]) -> Vec<Block<'static>> {
                 cells.extend(pairs.into_iter().flat_map(pair_cells));
                 cells.push(found.map_or(Cell::Missing, |(case, _)| Cell::Text(case.place())));
             }
-            rows.push(Row {
-                cells,
-                ..Row::default()
-            });
+            rows.push(Row::of(cells));
         }
     }
     let mut note = format!(

@@ -42,7 +42,7 @@ pub fn cases(scale: &Scale, allocators: &[Allocator]) -> Vec<Case> {
         let name = format!("{} after", seconds_text(after.as_secs_f64()));
         let ways = allocators.iter().enumerate().map(way);
         let case = Case::new(name, ways.collect()).in_table(&table);
-        case.comparing(HELD, Better::Less).long()
+        case.comparing(HELD).long()
     };
     scale.moments.iter().enumerate().map(case).collect()
 }

@@ -75,8 +75,10 @@ fn random_sizes(scale: &Scale, chunks: usize) -> Search {
 }
 
 fn with_threads(search: Search, threads: usize) -> (String, Job) {
-    let name = format!("{threads} thread{}", if threads == 1 { "" } else { "s" });
-    (name, Job::Search(Search { threads, ..search }))
+    (
+        threads_text(threads),
+        Job::Search(Search { threads, ..search }),
+    )
 }
 
 /// Makes the cases with large arrays.
@@ -123,14 +125,10 @@ fn cases_of(
     figures: &'static [Figure],
     all: &[Allocator],
 ) -> Vec<Case> {
-    let better = match figures[0].1 {
-        Unit::Seconds => Better::Less,
-        _ => Better::More,
-    };
     let case = |(name, job): (String, Job)| {
         let way = |one| way(one, &job, limit_bytes, figures);
         let case = Case::new(name, all.iter().map(way).collect()).in_table(table);
-        case.comparing(figures[0].0, better).long()
+        case.comparing(figures[0].0).long()
     };
     jobs.into_iter().map(case).collect()
 }

@@ -44,7 +44,6 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
         title: "large blocks, with one malloc and another".to_owned(),
         notes,
         compared: cases::TIME,
-        better: Better::Less,
         cases,
     })
 }

@@ -57,7 +57,6 @@ fn at_scale(scale: Scale, seed: u64, group: Result<Rc<Group>>) -> Experiment {
         cases: scale.cells.iter().map(case).collect(),
         notes,
         compared: RECORDS,
-        better: Better::More,
     }
 }
 

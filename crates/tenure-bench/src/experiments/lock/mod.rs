@@ -52,7 +52,7 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
     // Makes a case of those ways that can finish.
     let case = |which: &str, reads: &Rc<Reads>, cache: Cache, is_shown: fn(&Way) -> bool| {
         let mut ways = ways::all(reads, cache);
-        ways.retain(|way| is_shown(way) && mappings.lets_finish(way.name));
+        ways.retain(|way| is_shown(way) && mappings.lets_finish(&way.name));
         let ways = ways.into_iter().map(|way| way.holding(mappings.limit()));
         let (cache, reads) = (cache.as_str(), count_text(reads.count as f64));
         let title = format!("{which}{reads} reads, page cache {cache}");
@@ -66,7 +66,7 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
     let all = case("All ways, ", &every, caches[0], |_| true).long();
     // Many rounds tell the ways that compete apart.
     caches.retain(|&cache| sizes != Sizes::Quick || cache == Cache::Faulted);
-    let is_competing = |way: &Way| ways::COMPETING.contains(&way.name);
+    let is_competing = |way: &Way| ways::COMPETING.contains(&&*way.name);
     let competing = |cache| case("", &fast, cache, is_competing);
     let mut cases: Vec<Case> = caches.into_iter().map(competing).collect();
     cases.push(all);
@@ -75,7 +75,6 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
         title: format!("random reads in a mapped file of {size}, locking what is read"),
         notes,
         compared: ways::TOTAL,
-        better: Better::Less,
         cases,
     })
 }

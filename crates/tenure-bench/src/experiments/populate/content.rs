@@ -62,16 +62,6 @@ impl Content {
         })
     }
 
-    /// Returns the file.
-    pub fn as_file(&self) -> &File {
-        &self.file
-    }
-
-    /// Returns the first byte of a page.
-    pub fn first_byte(&self, page: usize) -> u8 {
-        self.first_bytes[page]
-    }
-
     /// Makes the holes of a file holes again, wherever they have been filled.
     pub fn punch_holes(&self) -> Result<()> {
         let len = self.first_bytes.len() * page_size();

@@ -50,7 +50,7 @@ impl Kind {
     /// the file has then.
     pub fn reset(&self) -> Result<Option<u64>> {
         match self {
-            Self::ColdFile(content) => files::drop_from_cache(content.as_file())?,
+            Self::ColdFile(content) => files::drop_from_cache(&content.file)?,
             Self::FileWithHoles(content) => content.punch_holes()?,
             _ => {}
         }
@@ -85,7 +85,9 @@ impl Kind {
             Self::FileWithHoles(_) => (None, read_write, shared),
             Self::WarmFile(_) | Self::ColdFile(_) => (None, read, shared),
         };
-        let file = memfd.as_ref().or(self.content().map(Content::as_file));
+        let file = memfd
+            .as_ref()
+            .or(self.content().map(|content| &content.file));
         let file = file.context("a kind without a file")?.as_fd();
         // SAFETY: the file has at least `len` bytes, and is only written to through one
         // mapping, the only one.
@@ -96,7 +98,7 @@ impl Kind {
     pub fn map_with_tenure(&self, len: usize) -> Result<Mapping, tenure::Error> {
         // SAFETY: the file has at least `len` bytes, and is only written to through one
         // mapping, the only one.
-        let file = |content| unsafe { Mapping::file(Content::as_file(content)) }.len(len);
+        let of = |file| unsafe { Mapping::file(file) }.len(len);
         let mapping = match self {
             Self::PrivateBase => Mapping::anonymous(len).huge_pages(HugePages::Never),
             Self::PrivateHuge => Mapping::anonymous(len).huge_pages(HugePages::Always),
@@ -106,9 +108,9 @@ impl Kind {
                 let memfd = Mapping::memfd(len, huge.unwrap_or(MemfdPages::Base));
                 if *is_shared { memfd } else { memfd.private() }
             }
-            Self::FullMemfd(content) => file(content).private().read_write(),
-            Self::FileWithHoles(content) => file(content).read_write(),
-            Self::WarmFile(content) | Self::ColdFile(content) => file(content),
+            Self::FullMemfd(content) => of(&content.file).private().read_write(),
+            Self::FileWithHoles(content) => of(&content.file).read_write(),
+            Self::WarmFile(content) | Self::ColdFile(content) => of(&content.file),
         };
         mapping.map()
     }

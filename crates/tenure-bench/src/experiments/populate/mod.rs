@@ -28,7 +28,6 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
         title: "fault a fresh mapping in".to_owned(),
         notes,
         compared: work::TIME,
-        better: Better::Less,
         cases,
     })
 }

@@ -8,7 +8,7 @@ use tenure::Access;
 use super::content::Content;
 use super::huge_pool;
 use super::kind::Kind;
-use super::work::{Named, PROBE_LEN, READ_AND_WRITE, Work};
+use super::work::{PROBE_LEN, READ_AND_WRITE, Work};
 use crate::machine::restore::Setting;
 use crate::measure::prelude::*;
 
@@ -21,13 +21,7 @@ const OTHERS: usize = 128 << 20;
 /// From this size on few rounds must do.
 const LONG: usize = 1 << 30;
 const THREADS_LEN: usize = 256 << 20;
-const THREADS: [(&str, usize); 5] = [
-    ("1 thread", 1),
-    ("2 threads", 2),
-    ("4 threads", 4),
-    ("8 threads", 8),
-    ("16 threads", 16),
-];
+const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
 
 /// The cases, and what a reader must know about them.
 #[derive(Default)]
@@ -56,7 +50,7 @@ impl Selection {
         ] {
             if has_huge_pages || !matches!(kind, Kind::PrivateHuge) {
                 let work = Work::whole(kind, len, access);
-                let case = case(name, &work, Vec::new(), is_informative);
+                let case = case(name, &work, [], is_informative);
                 self.cases.push(case.in_table(&table(len, access)));
             }
         }
@@ -145,7 +139,7 @@ impl Selection {
         let memfd = Rc::new(Content::memfd(len, rng)?);
         let file = Rc::new(Content::file(len, rng)?);
         // SAFETY: the file has no name and nobody writes to it any more.
-        let has_disk = unsafe { files::can_be_cold(file.as_file(), len) }?;
+        let has_disk = unsafe { files::can_be_cold(&file.file, len) }?;
         if !has_disk {
             let note = "No cold file and none with holes: TMPDIR keeps files in memory (a tmpfs?).";
             self.notes.push(note.to_owned());
@@ -184,11 +178,12 @@ impl Selection {
             ("shared anonymous", Kind::SharedAnonymous),
         ] {
             let work = Work::whole(kind, len, Access::Write);
-            let mut choices = THREADS.to_vec();
-            choices.retain(|&(_, threads)| threads <= cpus.max(2));
-            let choices = choices.into_iter();
-            let choices = choices.map(|(name, threads)| (name, work.with_threads(threads)));
-            let case = case(name, &work, choices.collect(), is_informative);
+            let choices = THREADS
+                .into_iter()
+                .filter(|&threads| threads <= cpus.max(2));
+            let choices = choices
+                .map(|threads| work.way((threads_text(threads), work.with_threads(threads))));
+            let case = case(name, &work, choices, is_informative);
             self.cases.push(case.in_table(&table));
         }
     }
@@ -204,12 +199,13 @@ impl Selection {
         );
         let is_shown = |name: &str| ["touch, Write", "POPULATE_WRITE"].contains(&name);
         let name = "private anonymous, beside another thread";
-        let case = case(name, &work, Vec::new(), is_shown);
+        let case = case(name, &work, [], is_shown);
         self.cases.push(case.in_table(&table));
     }
 
     fn add(&mut self, table: &str, name: &str, work: &Work) -> Result<()> {
-        let case = case(name, work, work.strategies()?, |_| true).in_table(table);
+        let choices = work.strategies()?.into_iter().map(|way| work.way(way));
+        let case = case(name, work, choices, |_| true).in_table(table);
         let is_long = work.len >= LONG;
         self.cases.push(if is_long { case.long() } else { case });
         Ok(())
@@ -226,11 +222,16 @@ fn is_informative(name: &str) -> bool {
 
 /// Makes a case of the older ways that are shown, the first of which is the baseline, of
 /// those that tenure chooses from, and of tenure's own.
-fn case(name: &str, work: &Work, choices: Vec<Named>, is_shown: fn(&str) -> bool) -> Case {
+fn case(
+    name: &str,
+    work: &Work,
+    choices: impl IntoIterator<Item = Way>,
+    is_shown: fn(&str) -> bool,
+) -> Case {
     let mut older = work.older_ways();
     older.retain(|(name, _)| is_shown(name));
     let older = older.into_iter().map(|way| work.way(way));
-    let choices = choices.into_iter().map(|way| work.way(way).choice());
+    let choices = choices.into_iter().map(Way::choice);
     let mut ways: Vec<Way> = older.chain(choices).collect();
     ways[0].is_baseline = true;
     ways.push(work.way(work.auto()).tenure());

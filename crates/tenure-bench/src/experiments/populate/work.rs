@@ -160,13 +160,13 @@ impl Work {
         match self.kind.content() {
             None => touch::write_each_page(bytes, |_| 0),
             Some(content) => {
-                touch::write_each_page(bytes, |page| content.first_byte(first_page + page));
+                touch::write_each_page(bytes, |page| content.first_bytes[first_page + page]);
             }
         }
     }
 
     /// Makes a way of which all is timed, also mmap: MAP_POPULATE does both at once.
-    pub fn way(&self, (name, how): Named) -> Way {
+    pub fn way(&self, (name, how): (impl Into<String>, How)) -> Way {
         let [before, during, after] = [(); 3].map(|()| self.clone());
         Way::new(
             name,

@@ -25,7 +25,6 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
         title: "give up private anonymous memory".to_owned(),
         notes,
         compared: ways::CALLER,
-        better: Better::Less,
         cases,
     })
 }

@@ -16,14 +16,7 @@ const DONT_NEED_FIRST: &str = "MADV_DONTNEED, munmap";
 const CHUNKED: &str = "in chunks of 64 MiB";
 pub const TENURE: &str = "tenure";
 /// The numbers of threads that free in parallel.
-pub const PARALLEL: [(usize, &str); 6] = [
-    (1, "in chunks, 1 thread"),
-    (2, "in chunks, 2 threads"),
-    (4, "in chunks, 4 threads"),
-    (8, "in chunks, 8 threads"),
-    (16, "in chunks, 16 threads"),
-    (32, "in chunks, 32 threads"),
-];
+pub const PARALLEL: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
 /// The length of a chunk, where a way frees chunk by chunk.
 pub const CHUNK: usize = 64 << 20;
@@ -86,12 +79,13 @@ impl Work {
         let mut ways = vec![self.munmap(), self.dont_need_first()];
         if self.block_len > CHUNK {
             ways.push(self.way(CHUNKED, Owner::Raw, GiveUp::InChunks));
-            let parallel = PARALLEL.into_iter();
-            let parallel = parallel.filter(|&(threads, _)| threads <= max_threads);
-            ways.extend(
-                parallel
-                    .map(|(threads, name)| self.way(name, Owner::Raw, GiveUp::Parallel(threads))),
-            );
+            let parallel = PARALLEL
+                .into_iter()
+                .filter(|&threads| threads <= max_threads);
+            ways.extend(parallel.map(|threads| {
+                let name = format!("in chunks, {}", threads_text(threads));
+                self.way(name, Owner::Raw, GiveUp::Parallel(threads))
+            }));
         }
         ways.push(self.tenure());
         ways
@@ -107,7 +101,7 @@ impl Work {
 
     /// Makes a way that fills blocks, gives one after the other up and waits until
     /// all are freed.
-    fn way(self, name: &'static str, owner: Owner, give_up: GiveUp) -> Way {
+    fn way(self, name: impl Into<String>, owner: Owner, give_up: GiveUp) -> Way {
         Way::new(
             name,
             move || {

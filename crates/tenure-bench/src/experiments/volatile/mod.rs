@@ -25,7 +25,6 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
         title: "memory that the kernel may purge between two uses".to_owned(),
         notes,
         compared: TIME,
-        better: Better::Less,
         cases,
     })
 }

@@ -32,16 +32,12 @@ pub fn cases(settings: &Settings, notes: &mut Vec<String>) -> Result<Vec<Case>> 
         bytes_text(chunk_len as f64)
     );
     let case = |&threads: &usize| {
-        let name = match threads {
-            1 => "1 thread".to_owned(),
-            _ => format!("{threads} threads"),
-        };
         let work = Work {
             threads,
             chunk_len,
             passes,
         };
-        let case = Case::new(name, work.ways()).in_table(&title);
+        let case = Case::new(threads_text(threads), work.ways()).in_table(&title);
         if is_full { case.long() } else { case }
     };
     Ok(threads.iter().map(case).collect())

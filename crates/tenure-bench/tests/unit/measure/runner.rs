@@ -49,7 +49,6 @@ fn experiment(ways: Vec<Way>) -> Experiment {
         title: String::new(),
         notes: Vec::new(),
         compared: "time",
-        better: Better::Less,
         cases: vec![Case::new("case", ways)],
     }
 }
@@ -149,9 +148,7 @@ fn case_may_compare_another_figure() {
     let (clock, log) = (Arc::new(MockClock::default()), Log::default());
     let mut experiment = old_and_new(&clock, &log);
     let case = experiment.cases.pop().unwrap();
-    experiment
-        .cases
-        .push(case.comparing("things", Better::More));
+    experiment.cases.push(case.comparing("things"));
     let measured = measure(&mut experiment, FIVE, &*clock, &mut || ()).unwrap();
     assert_eq!(measured[0].compared.as_deref(), Some("things"));
     assert_eq!(tenure(&measured).median, 1.0);
