@@ -584,8 +584,9 @@ int tenure_populate_with(void *addr,
 
 /**
  * Unmaps a range: as munmap() does, but the caller does not wait for large memory to be
- * freed. Pages of anonymous memory of 4 MiB and more are moved to another
- * address with mremap(), and tenure's worker threads free them.
+ * freed. Pages of anonymous memory, where the range has 4 MiB and more of one
+ * mapping, are moved to another address with mremap(), and tenure's worker threads free
+ * them.
  *
  * addr must be the start of a page and len, in bytes, a whole number of pages; 0
  * succeeds and does nothing. The range may have holes. Locks and volatility of the range
@@ -622,9 +623,10 @@ int tenure_munmap(void *addr,
 /**
  * Discards the contents of a range: as madvise(MADV_DONTNEED) does, but the caller does
  * not wait for large memory to be freed. The range stays mapped and reads as zeros, or,
- * for a private mapping of a file, as the file does. Pages of anonymous memory of
- * 4 MiB and more are moved to another address with
- * mremap(MREMAP_DONTUNMAP), and tenure's worker threads free them.
+ * for a private mapping of a file, as the file does. Pages of private
+ * anonymous memory, where the range has 4 MiB and more of one mapping, are
+ * moved to another address with mremap(MREMAP_DONTUNMAP), and tenure's worker threads
+ * free them.
  *
  * addr must be the start of a page and len, in bytes, a whole number of pages; 0
  * succeeds and does nothing. Volatility of the range ends.

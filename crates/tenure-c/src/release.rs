@@ -6,8 +6,9 @@ use std::time::Duration;
 use crate::answer::{INVALID, answer_zero, whole_pages};
 
 /// Unmaps a range: as `munmap()` does, but the caller does not wait for large memory to be
-/// freed. Pages of anonymous memory of {RELEASE_THRESHOLD} and more are moved to another
-/// address with `mremap()`, and tenure's worker threads free them.
+/// freed. Pages of anonymous memory, where the range has {RELEASE_THRESHOLD} and more of one
+/// mapping, are moved to another address with `mremap()`, and tenure's worker threads free
+/// them.
 ///
 /// `addr` must be the start of a page and `len`, in bytes, a whole number of pages; 0
 /// succeeds and does nothing. The range may have holes. Locks and volatility of the range
@@ -57,9 +58,10 @@ pub unsafe extern "C" fn tenure_munmap(addr: *mut c_void, len: usize) -> c_int {
 
 /// Discards the contents of a range: as `madvise(MADV_DONTNEED)` does, but the caller does
 /// not wait for large memory to be freed. The range stays mapped and reads as zeros, or,
-/// for a private mapping of a file, as the file does. Pages of anonymous memory of
-/// {RELEASE_THRESHOLD} and more are moved to another address with
-/// `mremap(MREMAP_DONTUNMAP)`, and tenure's worker threads free them.
+/// for a private mapping of a file, as the file does. Pages of private
+/// anonymous memory, where the range has {RELEASE_THRESHOLD} and more of one mapping, are
+/// moved to another address with `mremap(MREMAP_DONTUNMAP)`, and tenure's worker threads
+/// free them.
 ///
 /// `addr` must be the start of a page and `len`, in bytes, a whole number of pages; 0
 /// succeeds and does nothing. Volatility of the range ends.
