@@ -131,7 +131,9 @@ pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
         // Leaked, not freed: the child of a threaded program must not call the
         // allocator here.
         // SAFETY: `prepare` has run in the parent's thread that this thread is a copy of.
-        unsafe { FREED.let_go(|freed| std::mem::forget(std::mem::replace(freed, FreedRanges::new()))) };
+        unsafe {
+            FREED.let_go(|freed| std::mem::forget(std::mem::replace(freed, FreedRanges::new())))
+        };
     }
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     at_fork_once(&IS_REGISTERED, prepare, parent, child)

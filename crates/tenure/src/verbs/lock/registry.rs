@@ -11,8 +11,8 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
 use crate::ground::sys::features::Features;
 use crate::ground::sys::fork::{ForkMutex, at_fork_once};
-use crate::ground::sys::{Errno, smaps};
 use crate::ground::sys::vma::Vma;
+use crate::ground::sys::{Errno, smaps};
 
 static REGISTRY: ForkMutex<Registry> = ForkMutex::new(Registry::new());
 
@@ -163,7 +163,10 @@ pub(crate) fn register_fork_handlers() -> std::result::Result<(), Errno> {
         // Leaked, not freed: the child of a threaded program must not call the
         // allocator here.
         // SAFETY: `prepare` has run in the parent's thread that this thread is a copy of.
-        unsafe { REGISTRY.let_go(|registry| std::mem::forget(std::mem::replace(registry, Registry::new()))) };
+        unsafe {
+            REGISTRY
+                .let_go(|registry| std::mem::forget(std::mem::replace(registry, Registry::new())))
+        };
     }
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     at_fork_once(&IS_REGISTERED, prepare, parent, child)

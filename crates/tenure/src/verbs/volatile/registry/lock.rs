@@ -1,7 +1,7 @@
 //! The ENGINE lock, and the fork handlers without which nothing may become volatile.
 
-use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use super::park_state::ParkState;
 use super::state::Registry;
