@@ -50,6 +50,12 @@ enum Task {
     },
     /// Run the tests, side by side, and add up their results
     Test(test::Arguments),
+    /// What `test` runs a command with
+    #[command(hide = true)]
+    Supervise(test::supervisor::Arguments),
+    /// What `test` starts to remove the folder of a run after its end
+    #[command(hide = true)]
+    Guard { folder: PathBuf },
 }
 
 fn main() -> ExitCode {
@@ -60,6 +66,8 @@ fn main() -> ExitCode {
         Task::Layers => root().and_then(|root| layers::run(&root)),
         Task::Terms => root().and_then(|root| terms::run(&root)),
         Task::Test(arguments) => root().and_then(|root| test::run(&root, &arguments)),
+        Task::Supervise(arguments) => test::supervisor::run(&arguments),
+        Task::Guard { folder } => test::run_folder::guard(&folder),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -1,23 +1,32 @@
-//! Removes what killed tests have left behind: folders and memory cgroups, which name the
-//! process that made them. Settings of the machine are restored by a process of the test's
-//! own, which outlives it.
+//! Removes what killed runs have left behind: folders, which nobody locks any more, and
+//! memory cgroups, which name the process that made them. Settings of the machine are
+//! restored by a process of the test's own, which outlives it.
 
 use std::{
-    env, fs,
+    env,
+    fs::{self, File},
     path::{Path, PathBuf},
+    process::Command,
 };
 
-use super::privileges::PREFIX;
+use rustix::fs::{FlockOperation, flock};
+
+use super::run_folder::PREFIX;
 
 /// Where memory cgroups are, in their two versions.
 const CGROUPS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
-/// Removes what processes that have ended left.
+/// Removes what runs that have ended left.
 pub fn remove_leftovers() {
-    for folder in named_below(&env::temp_dir(), 1) {
-        // Nobody else's, or it cannot be removed; then it stays.
-        let _ = fs::remove_dir_all(folder);
-    }
+    let folders = named_below(&env::temp_dir(), 1).into_iter();
+    folders
+        .filter(|it| is_unlocked(it))
+        .for_each(|it| remove(&it));
+    remove_cgroups();
+}
+
+/// Removes the cgroups of tests that have ended.
+pub fn remove_cgroups() {
     for root in CGROUPS {
         // Inner groups first.
         let mut groups = named_below(Path::new(root), 4);
@@ -26,6 +35,23 @@ pub fn remove_leftovers() {
             let _ = fs::remove_dir(group);
         }
     }
+}
+
+/// Removes a folder, also what a test has closed in it.
+pub fn remove(folder: &Path) {
+    if fs::remove_dir_all(folder).is_err() {
+        let mut chmod = Command::new("chmod");
+        let _ = chmod.args(["-R", "u+rwX"]).arg(folder).output();
+        // It is another user's, or its removal fails; then it stays.
+        let _ = fs::remove_dir_all(folder);
+    }
+}
+
+/// Whether neither a runner nor a supervisor of its tests holds a run's folder: their
+/// process numbers mean nothing in another container that shares the folder.
+fn is_unlocked(folder: &Path) -> bool {
+    let lock = |it| flock(it, FlockOperation::NonBlockingLockExclusive).is_ok();
+    File::open(folder).is_ok_and(lock)
 }
 
 /// The folders below `root` that are called by a process which has ended.
@@ -53,11 +79,13 @@ fn named_below(root: &Path, depth: usize) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
+    /// Beyond the largest number of a process.
+    const ENDED: u32 = 4_194_305;
+
     #[test]
     fn folder_of_an_ended_process_is_found_and_of_a_live_one_is_not() {
         let root = tempfile::tempdir().unwrap();
-        // Beyond the largest number of a process.
-        let ended = root.path().join(format!("{PREFIX}4194305-a"));
+        let ended = root.path().join(format!("{PREFIX}{ENDED}-a"));
         let live = root
             .path()
             .join(format!("{PREFIX}{}-a", std::process::id()));
@@ -65,5 +93,15 @@ mod tests {
             fs::create_dir(folder).unwrap();
         }
         assert_eq!(named_below(root.path(), 1), [ended]);
+    }
+
+    #[test]
+    fn folder_of_an_ended_process_with_a_live_supervisor_is_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let supervisor = File::open(folder.path()).unwrap();
+        flock(&supervisor, FlockOperation::LockShared).unwrap();
+        assert!(!is_unlocked(folder.path()));
+        drop(supervisor);
+        assert!(is_unlocked(folder.path()));
     }
 }

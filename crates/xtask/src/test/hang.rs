@@ -1,35 +1,15 @@
-//! Shows a process that hangs, with all its children, and kills them.
+//! Shows processes that hang or are left behind, and kills them.
 
 use std::{
     fmt::Write as _,
     fs,
-    os::fd::AsRawFd,
-    path::{Path, PathBuf},
-    process::{self, Command, Stdio},
+    process::{Command, Stdio},
 };
 
-use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// gdb's time limit for one process.
 const GDB_SECONDS: u64 = 60;
-
-/// The name of an open file, which is the same in all processes that have it open.
-pub fn name_of(file: &impl AsRawFd) -> Result<PathBuf> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    fs::read_link(path).context("looking for the name of a file")
-}
-
-/// The other processes that have a file open.
-pub fn holders(file: &Path) -> Vec<u32> {
-    let others = numbers_in("/proc").filter(|&pid| pid != process::id());
-    let holds = |pid: &u32| {
-        let folder = format!("/proc/{pid}/fd");
-        numbers_in(&folder)
-            .any(|fd| fs::read_link(format!("{folder}/{fd}")).is_ok_and(|it| it == file))
-    };
-    others.filter(holds).collect()
-}
 
 /// The entries of a folder that are numbers; none of one that is gone.
 fn numbers_in(folder: &str) -> impl Iterator<Item = u32> + use<> {
@@ -37,21 +17,26 @@ fn numbers_in(folder: &str) -> impl Iterator<Item = u32> + use<> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Describes a process and all that come from it, then kills them, parents first: none
-/// can start others meanwhile or go on without its child.
-pub fn show_and_kill(pid: u32) -> String {
-    let family = with_children(pid);
-    let shown = family.iter().map(|&pid| show(pid)).collect();
-    for pid in family {
+/// Describes a process and all that come from it.
+pub fn show_with_children(pid: Pid) -> String {
+    with_children(pid).into_iter().map(show).collect()
+}
+
+/// Describes all that come from a process and kills them, parents first: none can start
+/// others meanwhile or go on without its child.
+pub fn show_and_kill_children(of: Pid) -> String {
+    let children = with_children(of).split_off(1);
+    let shown = children.iter().map(|&pid| show(pid)).collect();
+    for pid in children {
         // It may have ended by itself, or with its parent.
-        let _ = Pid::from_raw(pid as i32).map(|pid| kill_process(pid, Signal::KILL));
+        let _ = Pid::from_raw(pid.cast_signed()).map(|pid| kill_process(pid, Signal::KILL));
     }
     shown
 }
 
 /// A process and all that come from it, parents first.
-fn with_children(pid: u32) -> Vec<u32> {
-    let mut family = vec![pid];
+fn with_children(pid: Pid) -> Vec<u32> {
+    let mut family = vec![pid.as_raw_pid().cast_unsigned()];
     let mut next = 0;
     while let Some(pid) = family.get(next) {
         let of_threads = tasks(*pid).filter_map(|task| {
@@ -115,25 +100,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_that_holds_a_file_is_found_shown_and_killed_with_its_children() {
-        let file = tempfile::tempfile().unwrap();
+    fn children_of_a_process_are_shown_and_killed() {
         let mut parent = Command::new("sh")
-            .args(["-c", "sleep 1000 & wait"])
-            .stdout(file.try_clone().unwrap())
+            .args(["-c", "sleep 1000; exit $?"])
             .spawn()
             .unwrap();
-        let name = name_of(&file).unwrap();
-        let wait_until = |is_so: &dyn Fn() -> bool| {
-            let begun = Instant::now();
-            while !is_so() {
-                assert!(begun.elapsed() < Duration::from_secs(60));
-                thread::sleep(Duration::from_millis(1));
-            }
-        };
-        wait_until(&|| holders(&name).len() == 2);
-        let shown = show_and_kill(parent.id());
+        let pid = Pid::from_child(&parent);
+        let begun = Instant::now();
+        while with_children(pid).len() < 2 || !show_with_children(pid).contains("sleep 1000") {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            thread::sleep(Duration::from_millis(1));
+        }
+        let shown = show_and_kill_children(pid);
         assert!(shown.contains("sleep 1000"), "{shown}");
+        // It tells how its child has ended.
         assert!(!parent.wait().unwrap().success());
-        wait_until(&|| holders(&name).is_empty());
     }
 }

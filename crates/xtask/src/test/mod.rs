@@ -8,20 +8,24 @@
 
 mod clean;
 mod hang;
+mod outcomes;
 mod privileges;
 mod process;
 mod program;
 pub mod report;
+pub mod run_folder;
 mod schedule;
+pub mod supervisor;
 
-use std::{path::Path, time::Instant};
+use std::{collections::BTreeSet, path::Path, time::Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use self::{
     privileges::User,
     program::{Program, Test},
     report::Report,
+    run_folder::RunFolder,
 };
 
 /// What `cargo xtask test` is asked for.
@@ -58,17 +62,20 @@ pub struct Arguments {
 
 /// Builds and runs the tests below `root`. Returns whether all is well.
 pub fn run(root: &Path, arguments: &Arguments) -> Result<bool> {
-    let user = User::for_tests(arguments.unprivileged, root)?;
     clean::remove_leftovers();
+    let folder = RunFolder::make()?;
+    let user = User::for_tests(arguments.unprivileged, root, folder.path())?;
     let programs = program::build(root, &arguments.package, &user)?;
     let begun = Instant::now();
     let mut report = Report::new(arguments.verbose);
     let durations = schedule::Durations::read(&programs);
+    let mut unmatched: BTreeSet<_> = arguments.names.iter().collect();
     let is_chosen = |program: &Program, test: &Test| {
         let name = test.full_name(program);
-        let is_named = |named: &String| name.contains(named.as_str());
+        let is_named = |named: &&String| name.contains(named.as_str());
         let is_skipped = |skip: &String| test.name.starts_with(skip.as_str());
-        (arguments.names.is_empty() || arguments.names.iter().any(is_named))
+        unmatched.retain(|named| !is_named(named));
+        (arguments.names.is_empty() || arguments.names.iter().any(|named| is_named(&named)))
             && !arguments.skip.iter().any(is_skipped)
             && (arguments.all
                 || !arguments.names.is_empty()
@@ -76,16 +83,18 @@ pub fn run(root: &Path, arguments: &Arguments) -> Result<bool> {
     };
     let setting = process::Setting {
         user: &user,
+        folder: &folder,
         without: arguments.without.as_deref(),
     };
     let jobs = program::jobs(&programs, &setting, is_chosen)?;
+    ensure!(unmatched.is_empty(), "no test is named so: {unmatched:?}");
     schedule::run(jobs, arguments.jobs, &setting, &durations, &mut report)?;
     let runs_docs =
         arguments.names.is_empty() && !arguments.thorough && arguments.without.is_none();
     if runs_docs && !user.is_other() {
-        program::run_doc_tests(root, &arguments.package, &mut report)?;
+        program::run_doc_tests(root, &arguments.package, &setting, &mut report)?;
     }
-    clean::remove_leftovers();
+    drop(folder);
     durations.write(&report);
     report.finish(begun.elapsed());
     Ok(report.is_well())

@@ -10,25 +10,21 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use tempfile::TempDir;
 
 /// The user and group that own nothing (nobody).
 const NOBODY: u32 = 65534;
 
-/// The beginning of the names of the tests' folders.
-pub const PREFIX: &str = "tenure-test-";
-
 /// The user that the tests run as.
 pub struct User {
-    /// Where nobody's folders lie, if the tests run as nobody.
-    home: Option<TempDir>,
+    /// Whether the tests run as nobody.
+    is_other: bool,
     /// Where cargo builds, if the usual place is closed to nobody.
     target: Option<PathBuf>,
 }
 
 impl User {
     /// The caller, or user 65534 if the tests are to have no privileges.
-    pub fn for_tests(is_unprivileged: bool, root: &Path) -> Result<Self> {
+    pub fn for_tests(is_unprivileged: bool, root: &Path, home: &Path) -> Result<Self> {
         let caller = fs::metadata("/proc/self")
             .context("reading /proc/self")?
             .uid();
@@ -37,23 +33,22 @@ impl User {
                 eprintln!("xtask: the tests run as user {caller}, who has no privileges anyway");
             }
             return Ok(Self {
-                home: None,
+                is_other: false,
                 target: None,
             });
         }
-        let home = TempDir::with_prefix(PREFIX).context("making a folder for the tests")?;
-        if let Some(closed) = closed_to_others(home.path().parent().unwrap_or(home.path()))? {
+        if let Some(closed) = closed_to_others(home.parent().unwrap_or(home))? {
             bail!(
                 "user {NOBODY} cannot reach {}: {} is closed to others; name an open folder in TMPDIR",
-                home.path().display(),
+                home.display(),
                 closed.display()
             );
         }
-        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).context("chmod")?;
+        fs::set_permissions(home, fs::Permissions::from_mode(0o755)).context("chmod")?;
         // This program lies in cargo's target directory, as do the tests.
         let this = env::current_exe().context("looking for the target directory")?;
         let target = closed_to_others(this.parent().unwrap_or(root))?.map(|closed| {
-            let elsewhere = home.path().join("target");
+            let elsewhere = home.join("target");
             eprintln!(
                 "xtask: {} is closed to user {NOBODY}: building in {} instead",
                 closed.display(),
@@ -62,14 +57,14 @@ impl User {
             elsewhere
         });
         Ok(Self {
-            home: Some(home),
+            is_other: true,
             target,
         })
     }
 
     /// Whether the tests run as another user than this program.
     pub fn is_other(&self) -> bool {
-        self.home.is_some()
+        self.is_other
     }
 
     /// The variables with which cargo builds for this user.
@@ -80,32 +75,25 @@ impl User {
             .collect()
     }
 
-    /// A command that runs `program` as this user.
+    /// A command that runs `program` as this user, and which the kernel kills when the
+    /// thread that has started it ends.
     pub fn command(&self, program: &Path) -> Command {
-        if self.home.is_none() {
-            return Command::new(program);
-        }
         let mut command = Command::new("setpriv");
-        command.args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")]);
-        command
-            .args(["--clear-groups", "--no-new-privs", "--"])
-            .arg(program);
+        command.args(["--pdeathsig", "KILL"]);
+        if self.is_other {
+            command.args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")]);
+            command.args(["--clear-groups", "--no-new-privs"]);
+        }
+        command.arg("--").arg(program);
         command
     }
 
-    /// Makes a folder for the files of one test.
-    pub fn temporary_folder(&self) -> Result<TempDir> {
-        let prefix = format!("{PREFIX}{}-", std::process::id());
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(&prefix);
-        let Some(home) = &self.home else {
-            return builder.tempdir().context("making a folder for a test");
-        };
-        let folder = builder
-            .tempdir_in(home.path())
-            .context("making a folder for a test")?;
-        chown(folder.path(), Some(NOBODY), Some(NOBODY)).context("chown")?;
-        Ok(folder)
+    /// Gives a folder to this user.
+    pub fn give(&self, folder: &Path) -> Result<()> {
+        match self.is_other {
+            true => chown(folder, Some(NOBODY), Some(NOBODY)).context("chown"),
+            false => Ok(()),
+        }
     }
 }
 

@@ -3,9 +3,11 @@
 use std::{
     collections::BTreeMap,
     env,
+    ffi::OsString,
     io::BufReader,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -16,6 +18,12 @@ use super::{
     process::Setting,
     report::{self, Outcome, Report},
 };
+
+/// Several times what a program takes to list its tests.
+const LIST_LIMIT: Duration = Duration::from_secs(60);
+
+/// Several times what rustdoc takes to build and run the examples.
+const DOC_LIMIT: Duration = Duration::from_secs(3600);
 
 /// A program that cargo has built from tests.
 #[derive(Clone, Debug)]
@@ -85,10 +93,8 @@ impl Job {
     }
 }
 
-fn cargo(root: &Path) -> Command {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root);
-    cargo
+fn cargo_program() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 fn packages(cargo: &mut Command, packages: &[String]) {
@@ -100,8 +106,8 @@ fn packages(cargo: &mut Command, packages: &[String]) {
 
 /// Builds the test programs of the packages, or of all.
 pub fn build(root: &Path, chosen: &[String], user: &User) -> Result<Vec<Program>> {
-    let mut cargo = cargo(root);
-    cargo.args([
+    let mut cargo = Command::new(cargo_program());
+    cargo.current_dir(root).args([
         "test",
         "--no-run",
         "--message-format=json-render-diagnostics",
@@ -147,27 +153,44 @@ fn program(message: &Value) -> Option<Program> {
     })
 }
 
+/// Asks a program for its tests.
+fn tests(program: &Program, setting: &Setting<'_>) -> Result<Vec<Test>> {
+    let ask = |arguments: &[&str]| {
+        let mut command = setting.command(program);
+        command.args(arguments);
+        setting.run(command, LIST_LIMIT)
+    };
+    let listed = ask(&["--list", "--format", "terse"])?;
+    let file = program.file.display();
+    ensure!(
+        listed.status.success() && listed.problem.is_none(),
+        "{file} lists no tests: {}\n{}",
+        listed.problem.unwrap_or_else(|| listed.status.to_string()),
+        listed.output
+    );
+    let tests: Vec<Test> = listed.output.lines().filter_map(Test::read).collect();
+    if tests.is_empty() {
+        let run = ask(&["--exact", "no test is called so"])?;
+        let has_none = |line: &str| line.starts_with("running 0 tests");
+        ensure!(
+            run.output.lines().any(has_none) && run.output.contains("; 0 filtered out"),
+            "{file} lists no tests, and does not say that it has none:\n{}{}",
+            listed.output,
+            run.output
+        );
+    }
+    Ok(tests)
+}
+
 /// Asks each program for its tests and makes jobs of those that are chosen.
 pub fn jobs(
     programs: &[Program],
     setting: &Setting<'_>,
-    is_chosen: impl Fn(&Program, &Test) -> bool,
+    mut is_chosen: impl FnMut(&Program, &Test) -> bool,
 ) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for program in programs {
-        let output = setting
-            .command(program)
-            .args(["--list", "--format", "terse"])
-            .output()
-            .with_context(|| format!("starting {}", program.file.display()))?;
-        ensure!(
-            output.status.success(),
-            "{} lists no tests: {}",
-            program.file.display(),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let tests: Vec<Test> = text.lines().filter_map(Test::read).collect();
+        let tests = tests(program, setting)?;
         let others = |group: &[Test]| {
             let others = tests.iter().filter(|test| !group.contains(test));
             others.map(|test| test.name.clone()).collect()
@@ -198,28 +221,32 @@ pub fn jobs(
 }
 
 /// Runs the examples in the documentation, which rustdoc builds and runs.
-pub fn run_doc_tests(root: &Path, chosen: &[String], report: &mut Report) -> Result<()> {
-    let mut cargo = cargo(root);
-    cargo.args(["test", "--doc", "--no-fail-fast"]);
-    packages(&mut cargo, chosen);
-    let begun = std::time::Instant::now();
-    let output = cargo
-        .stderr(Stdio::inherit())
-        .output()
-        .context("starting cargo")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let mut count = 0;
-    for (name, outcome) in report::outcomes(&text) {
-        count += 1;
-        report.add(format!("doc::{name}"), outcome, Default::default(), &text);
+pub fn run_doc_tests(
+    root: &Path,
+    chosen: &[String],
+    setting: &Setting<'_>,
+    report: &mut Report,
+) -> Result<()> {
+    let mut command = setting.user.command(Path::new(&cargo_program()));
+    command.current_dir(root);
+    command.args(["test", "--doc", "--no-fail-fast"]);
+    packages(&mut command, chosen);
+    let ended = setting.run(command, DOC_LIMIT)?;
+    let outcomes = report::outcomes(&ended.output);
+    let count = outcomes.len();
+    let has_told = outcomes.iter().any(|(_, outcome)| outcome.is_failed());
+    for (name, outcome) in outcomes {
+        let name = format!("doc::{name}");
+        report.add(name, outcome, Duration::ZERO, &ended.output);
     }
-    if !output.status.success() && report.is_well() {
-        let outcome = Outcome::Failed(format!("cargo test --doc: {}", output.status));
-        report.add("doc".to_owned(), outcome, begun.elapsed(), &text);
+    if ended.problem.is_some() || !ended.status.success() && !has_told {
+        let how = ended.problem.unwrap_or_else(|| ended.status.to_string());
+        let outcome = Outcome::Failed(format!("cargo test --doc: {how}"));
+        report.add("doc".to_owned(), outcome, ended.took, &ended.output);
     }
     report.note(format!(
         "{count} examples of the documentation in {:.0?}",
-        begun.elapsed()
+        ended.took
     ));
     Ok(())
 }

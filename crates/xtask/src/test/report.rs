@@ -4,6 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::schedule::milliseconds;
 
+/// The reason of a test that is skipped without one.
+pub const NO_REASON: &str = "no reason given";
+
 /// How many of the slowest jobs are named.
 const SLOWEST: usize = 10;
 
@@ -81,8 +84,9 @@ impl Report {
         self.notes.push(line);
     }
 
+    /// Whether tests have run and none has failed.
     pub fn is_well(&self) -> bool {
-        self.failed.is_empty()
+        self.failed.is_empty() && self.passed + self.skipped.len() > 0
     }
 
     /// How long each process took, in milliseconds.
@@ -115,6 +119,9 @@ impl Report {
             self.failed.iter().for_each(|line| println!("    {line}"));
         }
         let (failed, skipped) = (self.failed.len(), self.skipped.len());
+        if self.passed + failed + skipped == 0 {
+            println!("\nno test has run");
+        }
         println!(
             "\n{} passed, {failed} failed, {skipped} skipped",
             self.passed
@@ -149,13 +156,14 @@ fn outcome(line: &str) -> Option<(String, Outcome)> {
             let reason = reason.trim_start_matches(',').trim();
             let bare = reason.strip_prefix('(').and_then(|it| it.strip_suffix(')'));
             Outcome::Skipped(match bare.unwrap_or(reason) {
-                "" => "no reason given".to_owned(),
+                "" => NO_REASON.to_owned(),
                 reason => reason.to_owned(),
             })
         }
         ("ok", _) => Outcome::Passed,
         // A test's own output may come between its name and the outcome.
         (text, _) if text.ends_with("ok") => Outcome::Passed,
+        (text, _) if text.ends_with("FAILED") => Outcome::Failed(String::new()),
         _ => return None,
     };
     Some((name.trim().to_owned(), outcome))
@@ -186,6 +194,7 @@ mod tests {
     #[test]
     fn failure_makes_the_report_unwell() {
         let mut report = Report::new(false);
+        assert!(!report.is_well(), "without any test");
         report.add("a".to_owned(), Outcome::Passed, Duration::ZERO, "");
         report.add(
             "b".to_owned(),

@@ -93,8 +93,13 @@ fn run_side_by_side(
         for (job, result) in all {
             let result = result?;
             let share = result.took / u32::try_from(result.outcomes.len()).unwrap_or(1).max(1);
+            let mut output = result.output.as_str();
             for (name, outcome) in result.outcomes {
-                report.add(name, outcome, share, &result.output);
+                let is_failed = outcome.is_failed();
+                report.add(name, outcome, share, output);
+                if is_failed {
+                    output = "(its output is above)\n";
+                }
             }
             report.timed(job.key(), result.took);
         }
