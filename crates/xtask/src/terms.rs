@@ -1,6 +1,6 @@
 //! The terms: retired names are not used, and comments have subjects.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, io::ErrorKind, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use regex::Regex;
@@ -37,10 +37,12 @@ pub fn run(root: &Path) -> Result<bool> {
     let headless = headless()?;
     let (mut is_clean, mut headless_lines) = (true, Vec::new());
     for path in files(root)? {
-        // Pictures and records of other programs are no text of ours.
-        let Ok(text) = fs::read_to_string(root.join(&path)) else {
-            continue;
+        let bytes = match fs::read(root.join(&path)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            bytes => bytes.with_context(|| format!("reading {path}"))?,
         };
+        // A file may hold a byte that is no text, such as a fuzzer's input.
+        let text = String::from_utf8_lossy(&bytes);
         for (number, line) in text.lines().enumerate() {
             let place = format!("{path}:{}", number + 1);
             for name in violations(&retired, &path, line) {
@@ -64,16 +66,19 @@ pub fn run(root: &Path) -> Result<bool> {
 }
 
 fn parse(list: &str) -> Result<Vec<Retired>> {
-    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    let lines = list.lines().enumerate();
+    let lines = lines.filter(|(_, line)| !line.starts_with('#'));
     lines
-        .map(|line| {
+        .map(|(number, line)| {
+            let place = || format!("{LIST}:{}", number + 1);
+            ensure!(!line.trim().is_empty(), "{}: the line is empty", place());
             let mut fields = line.split('\t');
             let pattern = fields.next().unwrap_or_default();
             let instead = fields.next();
             Ok(Retired {
-                pattern: Regex::new(pattern).with_context(|| format!("in {LIST}: {pattern}"))?,
+                pattern: Regex::new(pattern).with_context(place)?,
                 instead: instead
-                    .with_context(|| format!("{LIST}: {line}"))?
+                    .with_context(|| format!("{}: nothing to write instead: {line}", place()))?
                     .to_owned(),
                 folder: fields.next().unwrap_or_default().to_owned(),
             })
@@ -126,6 +131,34 @@ mod tests {
     fn list_without_replacement_is_an_error() {
         assert!(parse("\\bsquad\\b\n").is_err());
         assert!(parse("(\tworkers\n").is_err());
+    }
+
+    #[test]
+    fn empty_line_of_the_list_is_named() {
+        let error = parse("# comment\n\\bsquad\\b\tworkers\n\n").err().unwrap();
+        let expected = format!("{LIST}:3: the line is empty");
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn file_that_is_not_utf_8_is_searched() {
+        let root = tempfile::tempdir().unwrap();
+        let git = |arguments: &[&str]| {
+            let mut git = Command::new("git");
+            let status = git.current_dir(root.path()).args(arguments).status();
+            assert!(status.unwrap().success());
+        };
+        for folder in ["tests/terms", "docs"] {
+            fs::create_dir_all(root.path().join(folder)).unwrap();
+        }
+        fs::write(root.path().join(LIST), "\\bsquad\\b\tworkers\n").unwrap();
+        let write = |bytes: &[u8]| fs::write(root.path().join("docs/x.bin"), bytes).unwrap();
+        write(b"\xff\nthe workers\n");
+        git(&["init", "--quiet"]);
+        git(&["add", "."]);
+        assert!(run(root.path()).unwrap());
+        write(b"\xff\nthe squad\n");
+        assert!(!run(root.path()).unwrap());
     }
 
     #[test]
