@@ -368,6 +368,27 @@ fn report_with_output_writes_the_file_and_prints_its_path() {
 }
 
 #[test]
+fn report_into_its_own_record_fails_and_leaves_the_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("a.json");
+    let links = ["hard", "symbolic"].map(|name| folder.path().join(name));
+    fs::write(&from, record()).unwrap();
+    fs::hard_link(&from, &links[0]).unwrap();
+    std::os::unix::fs::symlink(&from, &links[1]).unwrap();
+    for to in [&from, &links[0], &links[1]] {
+        let assert = cargo_bin_cmd!("tenure")
+            .arg("report")
+            .args([&from, Path::new("-o"), to])
+            .assert()
+            .code(1)
+            .stdout("");
+        let error = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+        assert!(error.contains("would overwrite the record"), "{error}");
+        assert_eq!(fs::read_to_string(&from).unwrap(), record());
+    }
+}
+
+#[test]
 fn report_of_an_unreadable_record_fails_in_one_line_with_status_1() {
     let error = |input: &str, arguments: &[&str]| {
         let assert = cargo_bin_cmd!("tenure")

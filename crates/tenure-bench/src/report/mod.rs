@@ -12,6 +12,7 @@ mod svg;
 
 use std::fs;
 use std::io::{self, IsTerminal as _, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -22,8 +23,17 @@ use crate::{arguments::ReportArguments, record::Record};
 ///
 /// # Errors
 ///
-/// Fails when a file cannot be read, is no record, or the page cannot be written.
+/// Fails when a file cannot be read, is no record, would be overwritten by the page, or
+/// the page cannot be written.
 pub fn run(arguments: &ReportArguments, out: &mut dyn Write) -> Result<()> {
+    if let Some(output) = &arguments.output
+        && arguments.files.iter().any(|file| is_same(file, output))
+    {
+        bail!(
+            "the page would overwrite the record {}: name another file",
+            output.display()
+        );
+    }
     let records = records(&arguments.files)?;
     let blocks = compose::blocks(&records);
     let page = if arguments.markdown {
@@ -39,6 +49,12 @@ pub fn run(arguments: &ReportArguments, out: &mut dyn Write) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether two paths lead to one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path| fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
+    identity(one).is_some_and(|it| Some(it) == identity(other))
 }
 
 fn records(files: &[PathBuf]) -> Result<Vec<Record>> {
