@@ -53,7 +53,8 @@ impl MappingHeadroom {
 
     pub fn at(file: &Path, used: u64, needs: Vec<(&'static str, u64)>) -> Result<Self> {
         let max = needs.iter().map(|need| need.1).max();
-        let limit = Rc::new(Setting::raise(file, SETTING, used + max.unwrap_or(0))?);
+        let limit = Setting::raise(file, SETTING, |_| Ok(used + max.unwrap_or(0)))?;
+        let limit = Rc::new(limit);
         Ok(Self { limit, used, needs })
     }
 

@@ -20,8 +20,11 @@ pub fn with_free(len: usize) -> Result<Setting> {
 pub fn at(folder: &Path, len: usize) -> Result<Setting> {
     let wanted = (len / HUGE_PAGE_BYTES) as u64;
     let file = folder.join("nr_hugepages");
-    let missing = wanted.saturating_sub(free(folder)?);
-    let setting = Setting::raise(&file, SETTING, read_number(&file)? + missing)?;
+    // Without a pool this says so.
+    free(folder)?;
+    let setting = Setting::raise(&file, SETTING, |count| {
+        Ok(count + wanted.saturating_sub(free(folder)?))
+    })?;
     let free = free(folder)?;
     let text = |pages: u64| bytes_text((pages * HUGE_PAGE_BYTES as u64) as f64);
     let (has, needs) = (text(free), text(wanted));
