@@ -196,26 +196,6 @@ fn failed_move_unmaps_no_neighbour() {
     in_child_ok("discard_at_data_limit_beside_neighbour");
 }
 
-/// A sysctl whose old value is restored when this is dropped.
-struct Sysctl {
-    path: &'static str,
-    before: String,
-}
-
-impl Sysctl {
-    fn set(path: &'static str, value: &str) -> Option<Self> {
-        let before = std::fs::read_to_string(path).ok()?;
-        std::fs::write(path, value).ok()?;
-        Some(Self { path, before })
-    }
-}
-
-impl Drop for Sysctl {
-    fn drop(&mut self) {
-        std::fs::write(self.path, self.before.trim()).expect("the sysctl can be set back");
-    }
-}
-
 fn meminfo_bytes(name: &str) -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let line = text
@@ -252,7 +232,8 @@ fn release_under_strict_overcommit_frees_in_place() -> Completion {
             "changes vm.overcommit_memory for the whole machine: make test-kernels runs it",
         );
     }
-    let mode = Sysctl::set("/proc/sys/vm/overcommit_memory", "2");
+    const MODE: &str = "/proc/sys/vm/overcommit_memory";
+    let mode = lock_setting(MODE).and_then(|lock| change_setting(MODE, lock, "2"));
     if mode.is_none() {
         return skip("needs root, to set vm.overcommit_memory for a moment");
     }

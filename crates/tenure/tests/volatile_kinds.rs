@@ -7,8 +7,6 @@
 
 mod common;
 
-use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -37,9 +35,11 @@ tests!(
     merged_pages_are_unmerged_and_purged,
     swapped_pages_are_purged_only_when_offered,
     rewritten_volatile_pages_survive_swap_out,
-    aborted_test_leaves_no_swap_file;
+    aborted_test_leaves_no_swap_file,
+    [exclusive] aborted_test_restores_the_pool_of_huge_pages;
     children:
     abort_with_swap_on,
+    abort_with_larger_pool_of_huge_pages,
 );
 
 const HUGE: usize = 2 << 20;
@@ -229,10 +229,15 @@ fn start_merging() -> Option<Undo> {
         ("sleep_millisecs", "20"),
         ("run", "1"),
     ];
+    let lock = lock_setting(&file("run"))?;
     let read = |(name, _)| Some((name, std::fs::read_to_string(file(name)).ok()?));
     let before: Vec<_> = values.into_iter().map(read).collect::<Option<_>>()?;
     let set_back = |(name, value): &(_, String)| std::fs::write(file(*name), value.trim()).is_ok();
-    let undo = Undo::later(move || before.iter().rev().all(set_back) || !is_root());
+    let undo = Undo::later(move || {
+        let is_undone = before.iter().rev().all(set_back) || !is_root();
+        drop(lock);
+        is_undone
+    });
     let set = |(name, value)| std::fs::write(file(name), value).ok();
     values.into_iter().try_for_each(set).map(|()| undo)
 }
@@ -272,50 +277,6 @@ fn merged_pages_are_unmerged_and_purged() -> Completion {
     let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
     assert!(matches!(&outcome, Outcome::Purged(runs) if runs[0].contains(half)));
     Completion::Completed
-}
-
-/// A swap file, in use until it is dropped or the process ends.
-struct Swap {
-    _off: Undo,
-    file: tempfile::NamedTempFile,
-}
-
-impl Swap {
-    const LEN: usize = 32 << 20;
-
-    fn on() -> Result<Self, String> {
-        // Swap files cannot lie on tmpfs, where temporary files may be.
-        let folder = env!("CARGO_TARGET_TMPDIR");
-        let file = tempfile::Builder::new().prefix("swap").tempfile_in(folder);
-        let mut file = file.or_else(|_| tempfile::NamedTempFile::new()).unwrap();
-        let mut bytes = vec![0; Self::LEN];
-        // The header that mkswap writes.
-        let last_page = u32::try_from(Self::LEN / page_size() - 1).unwrap();
-        bytes[1024..1028].copy_from_slice(&1_u32.to_ne_bytes());
-        bytes[1028..1032].copy_from_slice(&last_page.to_ne_bytes());
-        bytes[page_size() - 10..page_size()].copy_from_slice(b"SWAPSPACE2");
-        file.write_all(&bytes).unwrap();
-        file.as_file().sync_all().unwrap();
-        let path = std::ffi::CString::new(file.path().as_os_str().as_bytes()).unwrap();
-        let name = file.path().to_owned();
-        let off = {
-            let path = path.clone();
-            Undo::later(move || {
-                let is_off = unsafe { libc::swapoff(path.as_ptr()) } == 0;
-                std::fs::remove_file(&name).is_ok() && (is_off || !is_swap(&name))
-            })
-        };
-        match unsafe { libc::swapon(path.as_ptr(), 0) } {
-            0 => Ok(Self { _off: off, file }),
-            _ => Err(format!("swapon: {}", std::io::Error::last_os_error())),
-        }
-    }
-}
-
-fn is_swap(file: &Path) -> bool {
-    let all = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    all.lines()
-        .any(|line| line.split_whitespace().next() == file.to_str())
 }
 
 /// Which pages are in swap.
@@ -386,8 +347,8 @@ fn abort_with_swap_on() {
             return;
         }
     };
-    assert!(is_swap(swap.file.path()));
-    println!("on {}", swap.file.path().display());
+    assert!(is_swap(swap.path()));
+    println!("on {}", swap.path().display());
     std::process::abort();
 }
 
@@ -400,6 +361,33 @@ fn aborted_test_leaves_no_swap_file() -> Completion {
     };
     let name = Path::new(name.trim());
     wait_for("off", || !is_swap(name) && !name.exists());
+    Completion::Completed
+}
+
+fn abort_with_larger_pool_of_huge_pages() {
+    let free = HugePool::read(HugePool::FREE).unwrap();
+    if let Some(_pool) = HugePool::of(free + 1) {
+        println!("of {}", HugePool::read(HugePool::COUNT).unwrap());
+        std::process::abort();
+    }
+}
+
+fn aborted_test_restores_the_pool_of_huge_pages() -> Completion {
+    let count = || {
+        // The process that restores the pool holds the lock.
+        let _lock = lock_setting(HugePool::COUNT);
+        HugePool::read(HugePool::COUNT)
+    };
+    let Some(before) = count() else {
+        return skip("no huge pages of 2 MiB");
+    };
+    let output = in_child("abort_with_larger_pool_of_huge_pages");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let Some(larger) = text.strip_prefix("of ") else {
+        return skip("the pool of huge pages cannot be enlarged");
+    };
+    assert!(larger.trim().parse::<usize>().unwrap() > before);
+    assert_eq!(count(), Some(before));
     Completion::Completed
 }
 

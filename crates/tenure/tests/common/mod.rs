@@ -12,6 +12,7 @@ pub mod cgroup;
 pub mod neighbour;
 mod seccomp;
 mod smaps;
+mod swap;
 mod undo;
 pub mod volatile;
 
@@ -23,7 +24,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use tenure::{Mapping, PageRange, page_size};
 
 #[allow(unused_imports, reason = "each test file uses its own part of this")]
-pub use {seccomp::*, smaps::*, undo::*};
+pub use {seccomp::*, smaps::*, swap::*, undo::*};
 
 /// The result of a test that may find that it cannot run here.
 pub trait Verdict {
@@ -587,45 +588,37 @@ pub fn file(len: usize) -> std::fs::File {
     file
 }
 
-/// Free huge pages of 2 MiB in the hugetlb pool. Dropping it removes the pages that it has
-/// added.
+/// Free huge pages of 2 MiB in the hugetlb pool. Dropping it, or the end of this process,
+/// removes the pages that it has added. Until then no other test changes the pool.
 pub struct HugePool {
-    before: Option<String>,
+    /// Of a pool that is large enough.
+    _lock: Option<std::fs::File>,
+    _undo: Option<Undo>,
 }
 
 impl HugePool {
-    const COUNT: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-    const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+    pub const COUNT: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    pub const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 
     /// Makes sure that `wanted` of them are free, if possible.
     pub fn of(wanted: usize) -> Option<Self> {
-        let free = || {
-            Some(
-                std::fs::read_to_string(Self::FREE)
-                    .ok()?
-                    .trim()
-                    .parse::<usize>()
-                    .ok()?
-                    >= wanted,
-            )
-        };
-        if free()? {
-            return Some(Self { before: None });
+        let lock = lock_setting(Self::COUNT)?;
+        if Self::read(Self::FREE)? >= wanted {
+            return Some(Self {
+                _lock: Some(lock),
+                _undo: None,
+            });
         }
-        let before = std::fs::read_to_string(Self::COUNT).ok()?;
-        let count = before.trim().parse::<usize>().ok()? + wanted;
-        std::fs::write(Self::COUNT, count.to_string()).ok()?;
-        let pool = Self {
-            before: Some(before),
-        };
-        free()?.then_some(pool)
+        let count = Self::read(Self::COUNT)? + wanted;
+        let undo = change_setting(Self::COUNT, lock, &count.to_string())?;
+        (Self::read(Self::FREE)? >= wanted).then_some(Self {
+            _lock: None,
+            _undo: Some(undo),
+        })
     }
-}
 
-impl Drop for HugePool {
-    fn drop(&mut self) {
-        if let Some(before) = &self.before {
-            std::fs::write(Self::COUNT, before.trim()).expect("the pool can be made small again");
-        }
+    pub fn read(file: &str) -> Option<usize> {
+        let text = std::fs::read_to_string(file).ok()?;
+        text.trim().parse().ok()
     }
 }

@@ -1,5 +1,9 @@
 //! Undoes system-wide changes of a test, however the test ends.
 
+use std::fs::{self, File, OpenOptions};
+
+use rustix::fs::{FlockOperation, flock};
+
 /// Undoes a change when it is dropped or when this process ends in any way: a process of
 /// its own waits for that.
 pub struct Undo {
@@ -41,4 +45,25 @@ impl Drop for Undo {
             "the undo has failed"
         );
     }
+}
+
+/// Waits until no other test changes what a file tells of the machine, and keeps others from
+/// it for as long as the returned value lives.
+pub fn lock_setting(path: &str) -> Option<File> {
+    let lock = File::open(path).ok()?;
+    flock(&lock, FlockOperation::LockExclusive).ok()?;
+    Some(lock)
+}
+
+/// Changes a setting of the machine, for which the caller has the lock, where that is
+/// allowed. The setting is restored before the lock is released.
+pub fn change_setting(path: &'static str, lock: File, value: &str) -> Option<Undo> {
+    let before = fs::read_to_string(path).ok()?;
+    OpenOptions::new().write(true).open(path).ok()?;
+    let undo = Undo::later(move || {
+        let is_restored = fs::write(path, before.trim()).is_ok();
+        drop(lock);
+        is_restored
+    });
+    fs::write(path, value).ok().map(|()| undo)
 }
