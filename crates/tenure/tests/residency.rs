@@ -30,7 +30,7 @@ tests!(
     residency_of_huge_pages_does_not_split_them,
     locked_bytes_match_memlock_charge,
     [exclusive] hugetlb_pages_are_counted_separately,
-    swapped_pages_are_counted_and_are_no_holes,
+    [exclusive] swapped_pages_are_counted_and_are_no_holes,
     empty_and_unmapped_ranges_have_zero_residency,
     holes_list_absent_pages,
     holes_without_pagemap_scan_list_absent_pages,

@@ -33,9 +33,9 @@ tests!(
     [exclusive] marking_hugetlb_memory_is_rejected,
     marked_memory_is_unmergeable,
     merged_pages_are_unmerged_and_purged,
-    swapped_pages_are_purged_only_when_offered,
-    rewritten_volatile_pages_survive_swap_out,
-    aborted_test_leaves_no_swap_file,
+    [exclusive] swapped_pages_are_purged_only_when_offered,
+    [exclusive] rewritten_volatile_pages_survive_swap_out,
+    [exclusive] aborted_test_leaves_no_swap_file,
     [exclusive] aborted_test_restores_the_pool_of_huge_pages;
     children:
     abort_with_swap_on,

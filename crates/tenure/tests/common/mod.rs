@@ -400,6 +400,19 @@ pub fn present(range: PageRange) -> Vec<bool> {
     present
 }
 
+/// Whether a range that has been populated is present. The kernel unmaps pages of a file
+/// when it splits a large folio, so what is absent is populated again, twice at most: a
+/// page that populating leaves out stays absent.
+pub fn is_populated(range: PageRange, populate_again: impl Fn()) -> bool {
+    (0..2).any(|_| {
+        let is_present = count_present(range) == range.pages();
+        if !is_present {
+            populate_again();
+        }
+        is_present
+    }) || count_present(range) == range.pages()
+}
+
 /// Which pages are neither present nor in swap nor being migrated.
 pub fn absent(range: PageRange) -> Vec<bool> {
     let entries = pagemap(range).into_iter();
