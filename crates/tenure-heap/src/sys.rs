@@ -121,7 +121,9 @@ pub(crate) unsafe fn remap((at, bytes): Part) -> Result<(), Errno> {
 ///
 /// The conditions of [`discard`] hold for the target, and nobody may use the source.
 pub(crate) unsafe fn move_pages((at, bytes): Part, to: usize) -> Result<(), Errno> {
-    let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+    // rustix on libc has no name for the flag.
+    let dont_unmap = MremapFlags::from_bits_retain(libc::MREMAP_DONTUNMAP as u32);
+    let flags = MremapFlags::MAYMOVE | dont_unmap;
     // SAFETY: both parts are the heap's and unused during the call, as the caller
     // ensures.
     unsafe { mm::mremap_fixed(pointer(at), bytes, bytes, flags, pointer(to)) }.map(drop)
