@@ -10,7 +10,7 @@ C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTD
 	ARCHIVE=$(TARGET)/release/libtenure_c.a
 
 .PHONY: demo bench check format lint doc fresh test test-thorough test-rest test-older test-unprivileged \
-	test-kernels fuzz miri deny generate install uninstall clean
+	test-kernels fuzz miri tsan deny generate install uninstall clean
 
 # Six experiments on this machine's memory, within a minute; the last line is the path
 # of an HTML report that shows them.
@@ -86,6 +86,13 @@ MIRI_TESTS := background::freeing::worker_scaling background::chunk_sizer ground
 miri:
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=16 \
 		$(CARGO) +nightly miri test --package tenure --lib -- $(MIRI_TESTS)
+
+# The tests of the library and of the heap with ThreadSanitizer: half an hour, of which ten
+# minutes build. Needs a nightly toolchain of rustup's with rust-src (rustup +nightly
+# component add rust-src), or TENURE_RUST_SRC=FOLDER, the folder `library` of Rust's source
+# of the same version; without either it is a skip with its reason.
+tsan:
+	$(CARGO) xtask test --tsan --all --package tenure --package tenure-heap
 
 # Licences, origins and duplicates of what tenure is built with, with cargo-deny; and
 # known advisories, where there is a network to have them from.

@@ -16,16 +16,22 @@ pub mod report;
 pub mod run_folder;
 mod schedule;
 pub mod supervisor;
+mod tsan;
 
-use std::{collections::BTreeSet, path::Path, time::Instant};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 
 use self::{
     privileges::User,
     program::{Program, Test},
-    report::Report,
+    report::{Outcome, Report},
     run_folder::RunFolder,
+    tsan::Tsan,
 };
 
 /// What `cargo xtask test` is asked for.
@@ -43,6 +49,9 @@ pub struct Arguments {
     /// Run the tests as on a kernel without these features (TENURE_WITHOUT)
     #[arg(long, value_name = "FEATURE,...")]
     without: Option<String>,
+    /// Build the tests with ThreadSanitizer, which reports data races
+    #[arg(long)]
+    tsan: bool,
     /// Run the tests of this package only
     #[arg(long, short, value_name = "PACKAGE")]
     package: Vec<String>,
@@ -62,12 +71,22 @@ pub struct Arguments {
 
 /// Builds and runs the tests below `root`. Returns whether all is well.
 pub fn run(root: &Path, arguments: &Arguments) -> Result<bool> {
+    let mut report = Report::new(arguments.verbose);
+    let tsan = match arguments.tsan.then(|| Tsan::find(root)) {
+        Some(Err(reason)) => {
+            let skipped = Outcome::Skipped(reason);
+            report.add("tsan".to_owned(), skipped, Duration::ZERO, "");
+            report.finish(Duration::ZERO);
+            return Ok(true);
+        }
+        Some(Ok(tsan)) => Some(tsan),
+        None => None,
+    };
     clean::remove_leftovers();
     let folder = RunFolder::make()?;
     let user = User::for_tests(arguments.unprivileged, root, folder.path())?;
-    let programs = program::build(root, &arguments.package, &user)?;
+    let programs = program::build(root, &arguments.package, &user, tsan.as_ref())?;
     let begun = Instant::now();
-    let mut report = Report::new(arguments.verbose);
     let durations = schedule::Durations::read(&programs);
     let mut unmatched: BTreeSet<_> = arguments.names.iter().collect();
     let is_chosen = |program: &Program, test: &Test| {
@@ -85,12 +104,19 @@ pub fn run(root: &Path, arguments: &Arguments) -> Result<bool> {
         user: &user,
         folder: &folder,
         without: arguments.without.as_deref(),
+        tsan: tsan.as_ref(),
     };
-    let jobs = program::jobs(&programs, &setting, is_chosen)?;
+    let mut jobs = program::jobs(&programs, &setting, is_chosen)?;
     ensure!(unmatched.is_empty(), "no test is named so: {unmatched:?}");
+    if let Some(tsan) = &tsan {
+        tsan::prove_itself(tsan, root, &mut report)?;
+        tsan::leave_out(&mut jobs, &mut report);
+    }
     schedule::run(jobs, arguments.jobs, &setting, &durations, &mut report)?;
-    let runs_docs =
-        arguments.names.is_empty() && !arguments.thorough && arguments.without.is_none();
+    let runs_docs = arguments.names.is_empty()
+        && !arguments.thorough
+        && arguments.without.is_none()
+        && tsan.is_none();
     if runs_docs && !user.is_other() {
         program::run_doc_tests(root, &arguments.package, &setting, &mut report)?;
     }

@@ -18,6 +18,7 @@ use super::{
     report::Outcome,
     run_folder::{RunFolder, THIS_PROGRAM},
     supervisor::Record,
+    tsan::{self, Tsan},
 };
 
 /// Several times what the longest test takes on a loaded machine.
@@ -28,6 +29,7 @@ pub struct Setting<'a> {
     pub user: &'a User,
     pub folder: &'a RunFolder,
     pub without: Option<&'a str>,
+    pub tsan: Option<&'a Tsan>,
 }
 
 impl Setting<'_> {
@@ -47,7 +49,11 @@ impl Setting<'_> {
         if self.user.is_other() {
             command.env("HOME", folder.path());
         }
-        let ended = supervised(&command, self.folder.path(), limit);
+        command.envs(self.tsan.map(|tsan| tsan.run_variable(folder.path())));
+        let mut ended = supervised(&command, self.folder.path(), limit);
+        if let (Some(_), Ok(ended)) = (self.tsan, &mut ended) {
+            ended.output.push_str(&tsan::reports(folder.path()));
+        }
         // Also what the test has closed.
         clean::remove(&folder.keep());
         ended
@@ -79,8 +85,12 @@ pub fn run(job: &Job, setting: &Setting<'_>) -> Result<Done> {
         _ => command.args(job.others.iter().flat_map(|name| ["--skip", name])),
     };
     let ended = setting.run(command, LIMIT)?;
+    let mut outcomes = outcomes(job, &ended);
+    if setting.tsan.is_some() {
+        tsan::judge(&mut outcomes, &ended.output);
+    }
     Ok(Done {
-        outcomes: outcomes(job, &ended),
+        outcomes,
         took: ended.took,
         output: ended.output,
     })

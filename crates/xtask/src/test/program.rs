@@ -17,6 +17,7 @@ use super::{
     privileges::User,
     process::Setting,
     report::{self, Outcome, Report},
+    tsan::{self, Tsan},
 };
 
 /// Several times what a program takes to list its tests.
@@ -105,13 +106,22 @@ fn packages(cargo: &mut Command, packages: &[String]) {
 }
 
 /// Builds the test programs of the packages, or of all.
-pub fn build(root: &Path, chosen: &[String], user: &User) -> Result<Vec<Program>> {
-    let mut cargo = Command::new(cargo_program());
+pub fn build(
+    root: &Path,
+    chosen: &[String],
+    user: &User,
+    tsan: Option<&Tsan>,
+) -> Result<Vec<Program>> {
+    let mut cargo = match tsan {
+        Some(tsan) => tsan.cargo(),
+        None => Command::new(cargo_program()),
+    };
     cargo.current_dir(root).args([
         "test",
         "--no-run",
         "--message-format=json-render-diagnostics",
     ]);
+    cargo.args(tsan.into_iter().flat_map(|_| tsan::BUILD_ARGUMENTS));
     packages(&mut cargo, chosen);
     cargo.envs(user.build_variables());
     let mut child = cargo
