@@ -25,6 +25,7 @@ const NAMES: &[(&str, c_int)] = &[
     ("EFAULT", libc::EFAULT),
     ("EHWPOISON", libc::EHWPOISON),
     ("EINVAL", libc::EINVAL),
+    ("EMFILE", libc::EMFILE),
     ("ENODEV", libc::ENODEV),
     ("ENOMEM", libc::ENOMEM),
     ("ENOSYS", libc::ENOSYS),
