@@ -1,22 +1,18 @@
 //! `mmap(2)`, `munmap(2)`, `mremap(2)`, `mprotect(2)`, `memfd_create(2)` and
 //! `memfd_secret(2)`.
 
-use std::ffi::c_void;
+use std::ffi::{c_ulong, c_void};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use linux_raw_sys::general::MREMAP_DONTUNMAP;
+use linux_raw_sys::general::{MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
-use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 
 use super::reservation::Reservation;
 use super::{last_errno, pmd_bytes, pud_bytes};
 use crate::PageRange;
-
-/// By its number, because rustix has no name for it where it uses libc (under
-/// Miri).
-const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(MREMAP_DONTUNMAP);
 
 /// The backing of a new mapping.
 #[derive(Clone, Copy, Debug)]
@@ -250,7 +246,7 @@ pub(crate) unsafe fn unmap(range: PageRange) -> Result<(), Errno> {
 /// Nothing may use either range any more.
 pub(crate) unsafe fn move_away(from: PageRange, to: usize) -> Result<(), Errno> {
     // SAFETY: nothing uses either range any more (the caller's contract).
-    unsafe { remap(from, to, MremapFlags::MAYMOVE) }
+    unsafe { remap(from, to, MREMAP_MAYMOVE) }
 }
 
 /// Moves the pages of `from` to the address `to`, a part of a [`Reservation`],
@@ -263,7 +259,7 @@ pub(crate) unsafe fn move_away(from: PageRange, to: usize) -> Result<(), Errno> 
 pub(crate) unsafe fn move_pages_away(from: PageRange, to: usize) -> Result<(), Errno> {
     // SAFETY: nothing relies on the contents of `from` or uses the target (the
     // caller's contract).
-    unsafe { remap(from, to, MremapFlags::MAYMOVE | DONTUNMAP) }
+    unsafe { remap(from, to, MREMAP_MAYMOVE | MREMAP_DONTUNMAP) }
 }
 
 /// Moves the pages of `from` to the address `to`: `mremap(MREMAP_FIXED)`.
@@ -272,10 +268,23 @@ pub(crate) unsafe fn move_pages_away(from: PageRange, to: usize) -> Result<(), E
 ///
 /// Nothing may rely on the contents of `from`, nor use what is mapped at the
 /// target; without MREMAP_DONTUNMAP nothing may use `from`.
-unsafe fn remap(from: PageRange, to: usize, flags: MremapFlags) -> Result<(), Errno> {
-    let target = ptr::with_exposed_provenance_mut(to);
+unsafe fn remap(from: PageRange, to: usize, flags: u32) -> Result<(), Errno> {
+    // By its number: rustix 1.1 passes MAP_FIXED for MREMAP_FIXED where a crate of the
+    // program has it built on libc, and the libc's function may be the preload library's.
     // SAFETY: as the caller's contract says of both ranges.
-    unsafe { mm::mremap_fixed(from.as_ptr().cast(), from.len(), from.len(), flags, target) }?;
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_mremap,
+            from.as_ptr(),
+            from.len(),
+            from.len(),
+            c_ulong::from(flags | MREMAP_FIXED),
+            to,
+        )
+    };
+    if answer == -1 {
+        return Err(last_errno());
+    }
     Ok(())
 }
 
