@@ -42,8 +42,10 @@ impl Fake {
             // It is there from an earlier run.
             let _ = symlink(format!("{SOURCES}/program"), self.path().join(name));
         }
-        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
-        command.arg("test").args(arguments);
+        // A shell has what it starts in the background ignore SIGINT.
+        let mut command = Command::new("env");
+        command.args(["--default-signal", env!("CARGO_BIN_EXE_xtask"), "test"]);
+        command.args(arguments);
         command.env("CARGO", format!("{SOURCES}/cargo"));
         command.env("FAKE", self.path());
         command.env("FAKE_PROGRAMS", programs.join(" "));
