@@ -69,7 +69,13 @@ impl Fake {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command.env("RESTORE_DELAY", restore_delay);
         // A group of its own, as in a shell.
-        command.process_group(0).spawn().unwrap()
+        let runner = command.process_group(0).spawn().unwrap();
+        // Until env has set the default, SIGINT may be ignored.
+        wait_until("env starts the runner", || {
+            let line = fs::read(format!("/proc/{}/cmdline", runner.id())).unwrap_or_default();
+            line.starts_with(env!("CARGO_BIN_EXE_xtask").as_bytes())
+        });
+        runner
     }
 
     fn start_and_wait_until_changed(&self, restore_delay: &str) -> Child {
