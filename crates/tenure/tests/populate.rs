@@ -9,12 +9,14 @@ mod common;
 
 use std::fs::File;
 
+use common::volatile::minor_faults;
 use common::*;
 use rustix::mm::MprotectFlags;
-use tenure::{Access, Error, Mapping, MemfdPages, MemoryKind, PageRange, page_size};
+use tenure::{Access, Error, HugePages, Mapping, MemfdPages, MemoryKind, PageRange, page_size};
 
 tests!(
     populate_write_makes_every_page_present,
+    first_write_after_populate_write_takes_no_page_fault,
     populate_keeps_contents,
     populate_read_of_anonymous_memory_maps_zero_page,
     populate_of_every_memory_kind_makes_pages_present,
@@ -34,6 +36,28 @@ fn populate_write_makes_every_page_present() {
     memory.populate(.., Access::Write).unwrap();
     assert_eq!(count_present(memory.range()), 300);
     assert!(is_zero(memory.range()));
+}
+
+/// The zero page and the pages of the page cache are present, too, but not writable.
+fn first_write_after_populate_write_takes_no_page_fault() {
+    let len = 256 * page_size();
+    for memory in [
+        Mapping::anonymous(len).huge_pages(HugePages::Never),
+        Mapping::shared_anonymous(len),
+        Mapping::shared_anonymous(len).private(),
+        Mapping::memfd(len, MemfdPages::Base),
+        Mapping::memfd(len, MemfdPages::Base).private(),
+    ] {
+        let memory = memory.map().unwrap();
+        memory.populate(.., Access::Write).unwrap();
+        let before = minor_faults();
+        for at in (0..len).step_by(page_size()) {
+            unsafe { memory.range().as_ptr().add(at).write_volatile(1) };
+        }
+        // Each page would fault. A few may: the kernel migrates pages at any time.
+        let faults = minor_faults() - before;
+        assert!(faults < 32, "{faults} faults in {memory:?}");
+    }
 }
 
 fn populate_keeps_contents() {
