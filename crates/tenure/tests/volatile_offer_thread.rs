@@ -8,6 +8,8 @@
 mod common;
 
 use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use common::cgroup::{Group, enter_group};
@@ -16,6 +18,7 @@ use common::*;
 use libtest_mimic::Completion;
 use tenure::{
     Features, Headroom, Mapping, Outcome, PageRange, VolatileBuffer, page_size,
+    pressure::{self, Level},
     volatile::{Priority, VolatileOptions},
 };
 
@@ -42,12 +45,14 @@ tests!(
     closed_userfaultfd_is_replaced_by_offer_thread,
     offer_thread_restarts_after_idle_exit,
     partially_purged_object_under_pressure_is_purged_whole,
+    some_pressure_purges_only_the_rest_of_partially_purged_objects,
     pressure_purges_lowest_priority_then_oldest;
     children:
     close_userfaultfd_of_buffer,
     mark_and_idle_twice,
     run_short_of_memory,
     purge_partly_then_run_short_of_memory,
+    purge_partly_under_some_pressure,
 );
 
 /// Waits for something that the offer thread does eventually.
@@ -395,6 +400,49 @@ fn purge_partly_then_run_short_of_memory() {
 fn partially_purged_object_under_pressure_is_purged_whole() -> Completion {
     match Group::with_limit(LIMIT) {
         Ok(group) => group.run("purge_partly_then_run_short_of_memory"),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+/// Severe pressure purges whole objects by their age, a partially purged one among them.
+/// Some pressure does not.
+fn purge_partly_under_some_pressure() {
+    enter_group();
+    let was_severe = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&was_severe);
+    let _subscription = pressure::subscribe(move |level| {
+        seen.fetch_or(level == Level::Severe, Relaxed);
+    });
+    tenure::volatile::set_offer_delay(Duration::ZERO);
+    let mut damaged = buffer(64);
+    let mut whole = buffer(64);
+    for buffer in [&mut damaged, &mut whole] {
+        buffer.mark_volatile();
+    }
+    page_out_all(pages(damaged.range(), 7, 1));
+    // Less than a tenth of the limit is some pressure, less than a thirty-second severe.
+    let rest_bytes = Headroom::now().unwrap().bytes - LIMIT / 14;
+    let rest = anonymous(rest_bytes / page_size());
+    fill(rest.range());
+    wait_for("the rest of the object is purged", || {
+        is_efault(pages(damaged.range(), 63, 1))
+    });
+    let purged_bytes = tenure::stats().purged_under_pressure_bytes;
+    // On a machine without memory or with long stalls the pressure is severe all the same.
+    if !was_severe.load(Relaxed) {
+        assert_eq!(purged_bytes, (63 * page_size()) as u64);
+    }
+    drop(rest);
+    let outcome = damaged.mark_nonvolatile().unwrap();
+    assert_eq!(outcome, Outcome::Purged(vec![damaged.range()]));
+    let outcome = whole.mark_nonvolatile().unwrap();
+    assert!(matches_outcome(whole.range(), &outcome));
+}
+
+fn some_pressure_purges_only_the_rest_of_partially_purged_objects() -> Completion {
+    match Group::with_limit(LIMIT) {
+        Ok(group) => group.run("purge_partly_under_some_pressure"),
         Err(reason) => return skip(&reason),
     }
     Completion::Completed
