@@ -182,9 +182,12 @@ fn munmap_of_files_and_shared_memory_unmaps() {
 fn munmap_of_locked_range_uncharges_immediately() {
     let memory = anonymous(4 * MIB / page_size());
     let before = status_kib("VmLck");
+    let deferred = tenure::stats().deferred_free;
     memory.lock(.., LockMode::Now).unwrap();
     memory.munmap().unwrap();
     assert_eq!(status_kib("VmLck"), before);
+    // A worker that is quick would uncharge it as well.
+    assert_eq!(tenure::stats().deferred_free, deferred);
 }
 
 fn discarded_memory_reads_as_zeros() {
