@@ -585,6 +585,9 @@ fn count_buffer_marks() {
         buffer.mark_volatile();
         let _ = buffer.mark_nonvolatile().unwrap();
     }
+    // It is nonvolatile already: none of its bytes were volatile.
+    let _ = buffer.mark_nonvolatile().unwrap();
+    assert_eq!(stats().mark_nonvolatile.bytes, 12 * page);
     buffer.mark_volatile();
     buffer.mark_volatile();
     let mut expected = Stats::default();
