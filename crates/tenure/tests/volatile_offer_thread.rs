@@ -46,11 +46,13 @@ tests!(
     offer_thread_restarts_after_idle_exit,
     partially_purged_object_under_pressure_is_purged_whole,
     some_pressure_purges_only_the_rest_of_partially_purged_objects,
-    pressure_purges_lowest_priority_then_oldest;
+    pressure_purges_lowest_priority_then_oldest,
+    pressure_purges_plain_ranges_by_priority_and_last_mark;
     children:
     close_userfaultfd_of_buffer,
     mark_and_idle_twice,
     run_short_of_memory,
+    run_short_of_memory_with_plain_ranges,
     purge_partly_then_run_short_of_memory,
     purge_partly_under_some_pressure,
 );
@@ -306,18 +308,21 @@ fn allocate_until(is_so: impl Fn() -> bool) -> Vec<Mapping> {
     allocated
 }
 
+/// In the order of marking.
+const PRIORITIES: [Priority; 4] = [
+    Priority::High,
+    Priority::Lowest,
+    Priority::Normal,
+    Priority::Low,
+];
+
 /// Runs in the cgroup of a test and without userfaultfd, so that the kernel purges nothing
 /// by itself.
 fn run_short_of_memory() {
     enter_group();
     let mut order = Vec::new();
     let mut buffers: Vec<(Priority, VolatileBuffer)> = Vec::new();
-    for priority in [
-        Priority::High,
-        Priority::Lowest,
-        Priority::Normal,
-        Priority::Low,
-    ] {
+    for priority in PRIORITIES {
         for _ in 0..3 {
             buffers.push((priority, buffer(16 * MIB / page_size())));
         }
@@ -333,9 +338,39 @@ fn run_short_of_memory() {
     order[3..6].rotate_left(1);
     // The purge order: lowest, low and normal priority, each from the first marked on.
     let order = [&order[3..6], &order[9..12], &order[6..9], &order[..3]].concat();
-    let is_purged = |range: PageRange| is_efault(range);
-    let allocated = allocate_until(|| is_purged(order[4]));
-    let purged: Vec<bool> = order.iter().map(|&range| is_purged(range)).collect();
+    assert_purged_in(&order);
+    for (_, buffer) in &mut buffers {
+        let outcome = buffer.mark_nonvolatile().unwrap();
+        assert!(matches_outcome(buffer.range(), &outcome));
+    }
+}
+
+/// As [`run_short_of_memory`], with ranges that have no word of their own.
+fn run_short_of_memory_with_plain_ranges() {
+    enter_group();
+    let memory: Vec<Mapping> = (0..12).map(|_| anonymous(16 * MIB / page_size())).collect();
+    let mark = |index: usize, priority| {
+        let options = VolatileOptions::new().priority(priority);
+        unsafe { memory[index].range().mark_volatile_with(options) }.unwrap();
+    };
+    for (index, memory) in memory.iter().enumerate() {
+        fill(memory.range());
+        mark(index, PRIORITIES[index / 3]);
+    }
+    // Marking it again makes it the youngest of the lowest priority.
+    mark(0, Priority::Lowest);
+    let order = [3, 4, 5, 0, 9, 10, 11, 6, 7, 8, 1, 2].map(|index: usize| memory[index].range());
+    assert_purged_in(&order);
+    for range in order {
+        let outcome = unsafe { range.mark_nonvolatile() }.unwrap();
+        assert!(matches_outcome(range, &outcome));
+    }
+}
+
+/// Takes memory until tenure purges, and asserts that it purges in this order.
+fn assert_purged_in(order: &[PageRange]) {
+    let allocated = allocate_until(|| is_efault(order[4]));
+    let purged: Vec<bool> = order.iter().map(|&range| is_efault(range)).collect();
     let first_left = purged.iter().position(|purged| !purged).expect("not all");
     assert!(
         purged[first_left..].iter().all(|purged| !purged),
@@ -348,10 +383,6 @@ fn run_short_of_memory() {
         stats.purged_by_kernel_bytes + stats.purged_on_request_bytes,
         0
     );
-    for (_, buffer) in &mut buffers {
-        let outcome = buffer.mark_nonvolatile().unwrap();
-        assert!(matches_outcome(buffer.range(), &outcome));
-    }
 }
 
 fn is_efault(range: PageRange) -> bool {
@@ -363,6 +394,14 @@ fn is_efault(range: PageRange) -> bool {
 fn pressure_purges_lowest_priority_then_oldest() -> Completion {
     match Group::with_limit(LIMIT) {
         Ok(group) => group.run_without("userfaultfd", "run_short_of_memory"),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+fn pressure_purges_plain_ranges_by_priority_and_last_mark() -> Completion {
+    match Group::with_limit(LIMIT) {
+        Ok(group) => group.run_without("userfaultfd", "run_short_of_memory_with_plain_ranges"),
         Err(reason) => return skip(&reason),
     }
     Completion::Completed
