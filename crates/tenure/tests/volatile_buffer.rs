@@ -21,6 +21,7 @@ tests!(
     mark_within_offer_delay_is_not_offered,
     transitions_within_offer_delay_make_no_syscall,
     read_volatile_into_keeps_buffer_volatile,
+    read_past_length_within_last_page_is_out_of_bounds,
     read_of_purged_buffer_is_purged_error,
     purge_all_purges_every_volatile_object,
     new_buffer_is_zeroed_and_page_rounded,
@@ -149,6 +150,21 @@ fn read_volatile_into_keeps_buffer_volatile() {
             assert!(matches!(past, Err(Error::OutOfBounds { .. })));
             let far = buffer.read_volatile_into(usize::MAX, &mut [0; 2]);
             assert!(matches!(far, Err(Error::OutOfBounds { .. })));
+        }
+    }
+}
+
+fn read_past_length_within_last_page_is_out_of_bounds() {
+    let len = page_size() + 1;
+    let arena = VolatileArena::new(1 << 20).unwrap();
+    for mut buffer in [VolatileBuffer::new(len), arena.buffer(len)].map(Result::unwrap) {
+        for volatile in [false, true] {
+            if volatile {
+                buffer.mark_volatile();
+            }
+            buffer.read_volatile_into(len - 1, &mut [0; 1]).unwrap();
+            let past = buffer.read_volatile_into(len - 1, &mut [0; 2]);
+            assert!(matches!(past, Err(Error::OutOfBounds { .. })));
         }
     }
 }
