@@ -39,12 +39,14 @@ tests!(
     cache_larger_than_cgroup_stays_below_limit,
     cache_larger_than_cgroup_without_userfaultfd_stays_below_limit,
     eviction_takes_lower_priorities_first,
+    eviction_spares_values_in_use,
     cache_shrinks_when_program_needs_memory,
     cache_contract_holds_without_userfaultfd;
     children:
     run_out_of_address_space,
     use_more_than_the_limit,
     fill_with_three_priorities,
+    fill_beside_values_in_use,
     take_memory_from_the_cache,
     check_contract_without_userfaultfd,
 );
@@ -719,6 +721,38 @@ fn eviction_takes_lower_priorities_first() -> Completion {
     match Group::with_limit(LIMIT) {
         // Without userfaultfd the kernel purges nothing by itself.
         Ok(group) => group.run_without("userfaultfd", "fill_with_three_priorities"),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+fn fill_beside_values_in_use() {
+    enter_group();
+    tenure::volatile::set_offer_delay(LONG);
+    const LEN: usize = 64 << 10;
+    let cache = VolatileCache::new();
+    let insert = |key| cache.insert(key, &value(key, LEN)).unwrap();
+    (0..1000).for_each(insert);
+    assert!((0..1000).step_by(2).all(|key| cache.get(&key).is_some()));
+    let count = |first| {
+        let keys = (first..1000).step_by(2);
+        keys.filter(|key| cache.contains_key(key)).count()
+    };
+    let mut next = 1000;
+    while count(0) + count(1) > 600 {
+        assert!(next < 10_000, "no value is evicted");
+        insert(next);
+        next += 1;
+    }
+    // The cache evicts the oldest of a few random values.
+    let (used, unused) = (count(0), count(1));
+    assert!(2 * unused < used, "{used} used ones, {unused} others");
+}
+
+fn eviction_spares_values_in_use() -> Completion {
+    match Group::with_limit(LIMIT) {
+        // Without userfaultfd the kernel purges nothing by itself.
+        Ok(group) => group.run_without("userfaultfd", "fill_beside_values_in_use"),
         Err(reason) => return skip(&reason),
     }
     Completion::Completed
