@@ -18,7 +18,7 @@ use common::*;
 use libtest_mimic::Completion;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tenure::{Mapping, PageRange, Pinned, VolatileCache, page_size, volatile::Priority};
+use tenure::{Headroom, Mapping, PageRange, Pinned, VolatileCache, page_size, volatile::Priority};
 
 tests!(
     inserted_value_is_found,
@@ -40,6 +40,7 @@ tests!(
     cache_larger_than_cgroup_without_userfaultfd_stays_below_limit,
     eviction_takes_lower_priorities_first,
     eviction_spares_values_in_use,
+    pressure_purges_values_of_lower_priority_first,
     cache_shrinks_when_program_needs_memory,
     cache_contract_holds_without_userfaultfd;
     children:
@@ -47,6 +48,7 @@ tests!(
     use_more_than_the_limit,
     fill_with_three_priorities,
     fill_beside_values_in_use,
+    run_short_of_memory,
     take_memory_from_the_cache,
     check_contract_without_userfaultfd,
 );
@@ -753,6 +755,46 @@ fn eviction_spares_values_in_use() -> Completion {
     match Group::with_limit(LIMIT) {
         // Without userfaultfd the kernel purges nothing by itself.
         Ok(group) => group.run_without("userfaultfd", "fill_beside_values_in_use"),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+fn run_short_of_memory() {
+    enter_group();
+    tenure::volatile::set_offer_delay(LONG);
+    const LEN: usize = 64 << 10;
+    let cache = VolatileCache::new();
+    let insert = |key, priority| {
+        let bytes = value(key, LEN);
+        let filled = cache.insert_with(key, LEN, priority, |value| value.copy_from_slice(&bytes));
+        filled.unwrap();
+    };
+    // Older than the others, and half of them used since.
+    (0..200).for_each(|key| insert(key, Priority::High));
+    assert!((0..100).all(|key| cache.get(&key).is_some()));
+    // More than tenure purges at once.
+    let others = 1000..1000 + 2 * (64 * MIB / LEN) as u64;
+    others.clone().for_each(|key| insert(key, Priority::Normal));
+    let count = |keys: std::ops::Range<u64>| keys.filter(|key| cache.contains_key(key)).count();
+    assert_eq!((count(0..200), count(others.clone())), (200, 2048));
+    let mut taken = Vec::new();
+    while count(others.clone()) + count(0..200) == 2248 {
+        assert!(taken.len() < 200, "more memory than the limit allows");
+        let mut memory = Mapping::anonymous(MIB).map().unwrap();
+        memory.as_mut_slice().unwrap().fill(1);
+        taken.push(memory);
+        // Slowly: past the limit the kernel kills.
+        let is_near = Headroom::now().unwrap().bytes < LIMIT / 4;
+        std::thread::sleep(Duration::from_millis(if is_near { 300 } else { 20 }));
+    }
+    assert_eq!(count(0..200), 200);
+}
+
+fn pressure_purges_values_of_lower_priority_first() -> Completion {
+    match Group::with_limit(2 * LIMIT) {
+        // Without userfaultfd the kernel purges nothing by itself.
+        Ok(group) => group.run_without("userfaultfd", "run_short_of_memory"),
         Err(reason) => return skip(&reason),
     }
     Completion::Completed
