@@ -22,6 +22,7 @@ tests!(
     unlock_all_of_one_mode_keeps_the_other,
     unlock_all_of_one_mode_within_small_limit_keeps_the_other,
     unlock_all_of_one_mode_keeps_future_locks_of_the_other,
+    unlock_all_forgets_modes_of_earlier_locks,
     new_future_mode_keeps_mode_of_earlier_mappings,
     populate_under_future_on_fault_locks_is_complete,
     release_under_lock_all_leaves_no_locks,
@@ -35,6 +36,7 @@ tests!(
     unlock_all_of_one_mode,
     unlock_all_of_one_mode_within_limit,
     keep_future_locks_of_other_mode,
+    lock_again_after_unlock_all,
     change_future_mode,
     populate_under_lock_all,
     release_under_lock_all,
@@ -156,6 +158,20 @@ fn unlock_all_of_one_mode_keeps_future_locks_of_the_other() -> Completion {
 }
 
 /// Checks that the mode of later mappings is known, also where smaps does not show it.
+fn lock_again_after_unlock_all() {
+    let memory = anonymous(8);
+    memory.lock(.., LockMode::OnFault).unwrap();
+    unlock_all(LockFlags::ALL).unwrap();
+    // The earlier lock says nothing about one that other code makes.
+    raw_lock(memory.range());
+    memory.unlock(.., LockFlags::ON_FAULT).unwrap();
+    assert_eq!(mode(memory.range()), NOW);
+}
+
+fn unlock_all_forgets_modes_of_earlier_locks() {
+    in_child_ok("lock_again_after_unlock_all");
+}
+
 fn change_future_mode() {
     lock_all(LockScope::Future, LockMode::OnFault).unwrap();
     let first = anonymous(2);
