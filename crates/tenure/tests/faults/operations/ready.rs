@@ -85,7 +85,11 @@ fn cache(case: &Case) {
     case.armed(|| cache.remove(&0));
     assert!(cache.get(&0).is_none());
     case.armed(|| cache.clear());
-    again(cache.insert(1, &value(1)));
-    assert!(cache.get(&1).is_some_and(|found| found[..] == value(1)));
+    // Memory pressure on the machine may purge a value at once.
+    let is_kept = (0..50).any(|_| {
+        again(cache.insert(1, &value(1)));
+        cache.get(&1).is_some_and(|found| found[..] == value(1))
+    });
+    assert!(is_kept);
     case.armed(|| drop(cache));
 }
