@@ -41,7 +41,9 @@ impl PutBack {
         what: &'static str,
         held: Stdio,
     ) -> Result<Self> {
-        let script = format!(r#"trap "" HUP INT TERM; cat >/dev/null; {script}"#);
+        // It waits by itself: where no process can be started, it would otherwise end at
+        // once, and the number stay raised.
+        let script = format!(r#"trap "" HUP INT TERM; read -r end; {script}"#);
         let shell = Command::new("sh")
             .args(["-c", &script, "sh"])
             .args([file.as_os_str(), text.as_ref()])

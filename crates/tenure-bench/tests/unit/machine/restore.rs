@@ -11,6 +11,22 @@ fn dropped_put_back_restores_the_number() {
 }
 
 #[test]
+fn shell_that_waits_to_restore_needs_no_other_process() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let lock = file.reopen().unwrap();
+    let put_back = PutBack::at_the_end(file.path(), 3, "the number", lock).unwrap();
+    let pid = put_back.shell.id();
+    let read = |name| fs::read_to_string(format!("/proc/{pid}/task/{pid}/{name}")).unwrap();
+    // It reads (system call 0) from the pipe, or waits for one that does.
+    let begun = std::time::Instant::now();
+    while !read("stat").contains(") S ") {
+        assert!(begun.elapsed().as_secs() < 60);
+        std::thread::yield_now();
+    }
+    assert_eq!(read("children"), "");
+}
+
+#[test]
 fn dropped_put_back_removes_the_group() {
     let folder = tempfile::tempdir().unwrap();
     let group = folder.path().join("group");
