@@ -386,6 +386,11 @@ fn report_into_its_own_record_fails_and_leaves_the_record() {
         assert!(error.contains("would overwrite the record"), "{error}");
         assert_eq!(fs::read_to_string(&from).unwrap(), record());
     }
+    let mut from_stdin = std::process::Command::new(env!("CARGO_BIN_EXE_tenure"));
+    from_stdin.args([Path::new("report"), Path::new("-o"), &from]);
+    from_stdin.stdin(fs::File::open(&from).unwrap());
+    assert_eq!(from_stdin.status().unwrap().code(), Some(1));
+    assert_eq!(fs::read_to_string(&from).unwrap(), record());
 }
 
 #[test]

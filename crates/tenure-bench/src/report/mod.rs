@@ -26,15 +26,18 @@ use crate::{arguments::ReportArguments, record::Record};
 /// Fails when a file cannot be read, is no record, would be overwritten by the page, or
 /// the page cannot be written.
 pub fn run(arguments: &ReportArguments, out: &mut dyn Write) -> Result<()> {
+    let files = &arguments.files;
+    let stdin = files.is_empty().then(|| PathBuf::from("/dev/stdin"));
+    let mut inputs = files.iter().chain(&stdin);
     if let Some(output) = &arguments.output
-        && arguments.files.iter().any(|file| is_same(file, output))
+        && inputs.any(|input| is_same(input, output))
     {
         bail!(
             "the page would overwrite the record {}: name another file",
             output.display()
         );
     }
-    let records = records(&arguments.files)?;
+    let records = records(files)?;
     let blocks = compose::blocks(&records);
     let page = if arguments.markdown {
         markdown::render(&blocks)
@@ -51,9 +54,10 @@ pub fn run(arguments: &ReportArguments, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Whether two paths lead to one file.
+/// Whether two paths lead to one regular file.
 fn is_same(one: &Path, other: &Path) -> bool {
-    let identity = |path| fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
+    let file = |path| fs::metadata(path).ok().filter(fs::Metadata::is_file);
+    let identity = |path| file(path).map(|it| (it.dev(), it.ino()));
     identity(one).is_some_and(|it| Some(it) == identity(other))
 }
 
