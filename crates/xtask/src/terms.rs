@@ -112,7 +112,9 @@ fn files(root: &Path) -> Result<Vec<String>> {
     ensure!(output.status.success(), "git ls-files failed");
     let names = String::from_utf8(output.stdout)?;
     let names = names.split('\0').filter(|name| !name.is_empty());
-    Ok(names.map(str::to_owned).collect())
+    let names: Vec<_> = names.map(str::to_owned).collect();
+    ensure!(!names.is_empty(), "git knows no file to search");
+    Ok(names)
 }
 
 #[cfg(test)]
@@ -156,6 +158,7 @@ mod tests {
         let write = |bytes: &[u8]| fs::write(root.path().join("docs/x.bin"), bytes).unwrap();
         write(b"\xff\nthe workers\n");
         git(&["init", "--quiet"]);
+        assert!(run(root.path()).is_err(), "git knows no file yet");
         git(&["add", "."]);
         assert!(run(root.path()).unwrap());
         write(b"\xff\nthe squad\n");
