@@ -226,6 +226,39 @@ fn process_left_behind_without_output_fails_its_test_and_is_killed() {
 }
 
 #[test]
+fn process_left_behind_that_goes_on_in_a_child_is_killed() {
+    let fake = Fake::new();
+    let (is_well, text) = fake.run(&["goes_on_in_a_child"], &[]);
+    let how = "goes_on_in_a_child::a left a process behind";
+    assert!(!is_well && text.contains(how), "{text}");
+    // One that has just started is not seen at each look.
+    for _ in 0..100 {
+        assert_eq!(fake.processes(), []);
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn hung_command_is_killed_where_it_cannot_be_shown() {
+    let fake = Fake::new();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full");
+    let mut supervisor = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    supervisor
+        .arg("supervise")
+        .arg(fake.path())
+        .args(["0", "--"]);
+    supervisor.args(["sh", "-c", "sleep 1000; exit 0"]);
+    supervisor.env("FAKE", fake.path());
+    supervisor.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut supervisor = supervisor.stderr(full.unwrap()).spawn().unwrap();
+    let _alive = supervisor.stdin.take();
+    let output = supervisor.wait_with_output().unwrap();
+    let record = String::from_utf8_lossy(&output.stdout);
+    assert!(record.contains(r#""status":9,"#), "{record}");
+    assert_eq!(fake.processes(), []);
+}
+
+#[test]
 fn process_that_restores_a_setting_after_its_test_may_end() {
     let fake = Fake::new();
     let (is_well, text) = fake.run(&["restores_late"], &[]);

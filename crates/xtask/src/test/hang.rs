@@ -3,13 +3,19 @@
 use std::{
     fmt::Write as _,
     fs,
+    io::Read as _,
     process::{Command, Stdio},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// gdb's time limit for one process.
-const GDB_SECONDS: u64 = 60;
+/// gdb's time limit for one process. A gdb that waits for a process in the middle of a
+/// vfork takes no SIGTERM: it is killed a moment later.
+const GDB_LIMIT: [&str; 3] = ["--kill-after", "5", "60"];
+
+/// How often those that a process has left are looked for again, to kill them: a process
+/// may have started another since the last look.
+const LOOKS: usize = 1000;
 
 /// The entries of a folder that are numbers; none of one that is gone.
 fn numbers_in(folder: &str) -> impl Iterator<Item = u32> + use<> {
@@ -25,11 +31,18 @@ pub fn show_with_children(pid: Pid) -> String {
 /// Describes all that come from a process and kills them, parents first: none can start
 /// others meanwhile or go on without its child.
 pub fn show_and_kill_children(of: Pid) -> String {
-    let children = with_children(of).split_off(1);
-    let shown = children.iter().map(|&pid| show(pid)).collect();
-    for pid in children {
-        // It may have ended by itself, or with its parent.
-        let _ = Pid::from_raw(pid.cast_signed()).map(|pid| kill_process(pid, Signal::KILL));
+    let children = || with_children(of).split_off(1);
+    let shown = children().into_iter().map(show).collect();
+    // To show them takes long: others may have taken their place.
+    for _ in 0..LOOKS {
+        let children = children();
+        if children.is_empty() {
+            break;
+        }
+        for pid in children {
+            // It may have ended by itself, or with its parent.
+            let _ = Pid::from_raw(pid.cast_signed()).map(|pid| kill_process(pid, Signal::KILL));
+        }
     }
     shown
 }
@@ -75,19 +88,30 @@ fn show(pid: u32) -> String {
             let _ = writeln!(text, "    {line}");
         }
     }
-    let stacks = Command::new("timeout")
-        .arg(GDB_SECONDS.to_string())
-        .args(["gdb", "-p", &pid.to_string(), "-batch"])
-        .args(["-ex", "thread apply all bt 30"])
-        .stderr(Stdio::null())
-        .output();
-    match stacks {
-        Ok(output) if output.status.success() => {
-            text.push_str(&String::from_utf8_lossy(&output.stdout));
-        }
-        _ => text.push_str("  (without gdb there are no stacks)\n"),
+    match stacks(pid) {
+        Some(stacks) => text.push_str(&stacks),
+        None => text.push_str("  (without gdb there are no stacks)\n"),
     }
     text
+}
+
+/// Asks gdb for the stacks of all threads.
+fn stacks(pid: u32) -> Option<String> {
+    let mut gdb = Command::new("timeout")
+        .args(GDB_LIMIT)
+        .args(["gdb", "-p", &pid.to_string(), "-batch"])
+        .args(["-ex", "thread apply all bt 30"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let mut output = Vec::new();
+    let read = gdb.stdout.take()?.read_to_end(&mut output);
+    // A supervisor waits for all its children, and may have taken gdb's status.
+    let _ = gdb.wait();
+    let output = String::from_utf8_lossy(&output).into_owned();
+    (read.is_ok() && output.contains("\n#0 ")).then_some(output)
 }
 
 #[cfg(test)]

@@ -107,15 +107,18 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
             Ok(Ended::Runner) => is_ending = kill(command),
             Err(_) if !is_ending => {
                 record.is_hung = true;
-                eprint!("{}", hang::show_with_children(command));
+                show(&hang::show_with_children(command));
                 is_ending = kill(command);
             }
             // They withstand SIGKILL.
             Err(_) if record.has_left => break,
             Err(_) => {
                 record.has_left = true;
-                eprintln!("left behind by process {}:", command.as_raw_pid());
-                eprint!("{}", hang::show_and_kill_children(getpid()));
+                let shown = hang::show_and_kill_children(getpid());
+                show(&format!(
+                    "left behind by process {}:\n{shown}",
+                    command.as_raw_pid()
+                ));
             }
         }
         deadline = Instant::now() + GRACE;
@@ -124,6 +127,12 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     let _ = writeln!(io::stdout(), "{}", serde_json::to_string(&record)?);
     // The threads still wait.
     process::exit(0);
+}
+
+/// Adds to the command's output.
+fn show(text: &str) {
+    // The command may have filled the disk; its processes are killed all the same.
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// Kills the group of the command. What restores a setting has left it.
