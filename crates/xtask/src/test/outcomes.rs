@@ -16,8 +16,14 @@ struct Summary {
 }
 
 impl Summary {
-    /// Reads "test result: ok. 1 passed; 0 failed; 2 ignored; ...".
+    /// Reads "test result: ok. 1 passed; 0 failed; 2 ignored; ...". There must be
+    /// one for each line "running 1 test": otherwise this one may be of a harness that a test
+    /// ran in a child, and the test's own harness has not come to its end.
     fn read(output: &str) -> Option<Self> {
+        let begun = output.lines().filter(|line| begins_run(line)).count();
+        if begun > output.matches("test result: ").count() {
+            return None;
+        }
         let (_, counts) = output.rsplit_once("test result: ")?.1.split_once(". ")?;
         let mut counts = counts.split("; ");
         let mut count = |word: &str| {
@@ -40,6 +46,13 @@ impl Summary {
         let agrees = status.success() == (self.failed == 0);
         (!agrees).then(|| format!("{status}, with {} failed tests", self.failed))
     }
+}
+
+/// Returns whether a harness prints this line before its tests.
+fn begins_run(line: &str) -> bool {
+    let count = line.strip_prefix("running ");
+    let count = count.and_then(|rest| rest.strip_suffix('s').unwrap_or(rest).strip_suffix(" test"));
+    count.is_some_and(|count| count.parse::<usize>().is_ok())
 }
 
 /// Returns the outcome of each test of a job. No test passes unless the harness has counted

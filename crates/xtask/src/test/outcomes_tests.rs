@@ -99,6 +99,18 @@ fn forked_childs_failure_is_not_the_tests_outcome() {
 }
 
 #[test]
+fn childs_harness_does_not_answer_for_a_test_that_ends_early() {
+    let child = "running 1 test\ntest child ... ok\n".to_owned() + &result("ok", 1, 0, 0);
+    let output = "running 1 test\n".to_owned() + &child;
+    assert_eq!(
+        outcomes_of(EXITED_0, &output),
+        [failed("ended early: exit status: 0")]
+    );
+    let output = output + "test a ... ok\n" + &result("ok", 1, 0, 0);
+    assert_eq!(outcomes_of(EXITED_0, &output), [Outcome::Passed]);
+}
+
+#[test]
 fn status_101_with_all_ok_fails_all() {
     let output = "test a ... ok\ntest b ... ok\n".to_owned() + &result("ok", 2, 0, 0);
     let how = failed("exit status: 101, with 0 failed tests");
