@@ -5,12 +5,27 @@ mod common;
 use common::*;
 
 tests! {
-    prepare_leaves_no_descriptor_or_thread;
-    children: prepare_twice
+    prepare_leaves_no_descriptor_or_thread,
+    fork_before_first_call_creates_no_counters;
+    children: prepare_twice, fork_unused
 }
 
 fn prepare_leaves_no_descriptor_or_thread() {
     in_child_ok("prepare_twice");
+}
+
+fn fork_before_first_call_creates_no_counters() {
+    in_child_ok("fork_unused");
+}
+
+fn fork_unused() {
+    let has_counters = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.contains("tenure-stats")
+    };
+    assert_eq!(fork(|| i32::from(has_counters())), 0);
+    tenure::prepare();
+    assert!(has_counters());
 }
 
 fn prepare_twice() {

@@ -52,6 +52,11 @@ impl Engine {
         }
     }
 
+    /// Returns whether a userfaultfd is open or anything is recorded.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.uffd.is_some() || !self.offered.is_empty() || !self.arenas.is_empty()
+    }
+
     /// Returns whether the kernel has been offered the whole range.
     pub(crate) fn is_offered(&self, range: PageRange) -> bool {
         self.offered.contains_all(range)

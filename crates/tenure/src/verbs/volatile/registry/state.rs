@@ -68,7 +68,11 @@ impl Registry {
         for object in self.objects.all() {
             let _parents = object.local_counts.take_delta();
         }
-        self.set_gauges();
-        self.engine.reregister_in_child();
+        // The process may never have called tenure: a fork must not create the counters or
+        // probe the kernel.
+        if self.has_volatile() || self.engine.is_in_use() {
+            self.set_gauges();
+            self.engine.reregister_in_child();
+        }
     }
 }
