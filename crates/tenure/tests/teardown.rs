@@ -563,6 +563,12 @@ fn bare_clone() {
 }
 
 fn bare_clone_child_does_not_delay_helper() {
+    // A round in which the child does not live shows nothing.
+    assert!((0..3).any(|_| helper_ends_beside_bare_clone_child()));
+}
+
+/// Checks that the helper ends with its process. Returns whether the child has lived on.
+fn helper_ends_beside_bare_clone_child() -> bool {
     let mut victim = Victim::new("bare_clone");
     let mut line = String::new();
     victim.output.read_line(&mut line).unwrap();
@@ -571,10 +577,13 @@ fn bare_clone_child_does_not_delay_helper() {
     victim.process.wait().unwrap();
     let has_gone = ends(victim.helper);
     // The child has the helper's descriptor, and lives.
-    let lives = holds_within_a_minute(|| state(child) == Some('S'));
-    send(child, libc::SIGKILL);
-    assert!(lives);
-    assert!(has_gone);
+    let lives = holds_within_a_minute(|| matches!(state(child), Some('S') | None));
+    let is_killed = unsafe { libc::kill(child, libc::SIGKILL) } == 0;
+    assert!(lives && has_gone);
+    if !is_killed {
+        println!("the child {child} has ended by itself");
+    }
+    is_killed
 }
 
 fn victim_enabled_by_thread() {
