@@ -5,6 +5,7 @@ mod content;
 mod huge_pool;
 mod kind;
 mod selection;
+mod way;
 mod work;
 
 use self::selection::Selection;

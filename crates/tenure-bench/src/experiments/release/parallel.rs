@@ -5,8 +5,10 @@ use std::thread::{self, JoinHandle};
 
 use rustix::mm::{self, Advice};
 
-use super::ways::CHUNK;
 use crate::measure::prelude::*;
+
+/// The length of a chunk, where a way frees chunk by chunk.
+pub const CHUNK: usize = 64 << 20;
 
 /// Threads that are there before the clock starts. They end without their sender.
 pub struct Workers {

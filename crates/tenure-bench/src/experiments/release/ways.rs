@@ -4,7 +4,7 @@ use rustix::mm::Advice;
 use tenure::Mapping;
 
 use super::before::{Before, check_zero};
-use super::parallel::Workers;
+use super::parallel::{CHUNK, Workers};
 use crate::measure::prelude::*;
 
 pub const CALLER: &str = "caller waits";
@@ -18,8 +18,6 @@ pub const TENURE: &str = "tenure";
 /// The numbers of threads that free in parallel.
 pub const PARALLEL: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
-/// The length of a chunk, where a way frees chunk by chunk.
-pub const CHUNK: usize = 64 << 20;
 /// The length that the other thread maps and unmaps.
 pub const PROBE_LEN: usize = 64 << 10;
 /// The memory freed before a sample: more than tenure frees in the call itself.
