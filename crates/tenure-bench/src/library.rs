@@ -40,7 +40,7 @@ fn find_beside(command: &Path) -> Result<PathBuf> {
     })
 }
 
-/// What LD_PRELOAD cannot have in a path.
+/// The characters that LD_PRELOAD cannot have in a path.
 fn is_special(byte: &u8) -> bool {
     matches!(byte, b':' | b'$') || byte.is_ascii_whitespace()
 }

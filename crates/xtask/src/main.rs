@@ -50,10 +50,10 @@ enum Task {
     },
     /// Run the tests, side by side, and add up their results
     Test(test::Arguments),
-    /// What `test` runs a command with
+    /// Runs a command for `test`
     #[command(hide = true)]
     Supervise(test::supervisor::Arguments),
-    /// What `test` starts to remove the folder of a run after its end
+    /// Removes the folder of a run of `test` after its end
     #[command(hide = true)]
     Guard { folder: PathBuf },
 }

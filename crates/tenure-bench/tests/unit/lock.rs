@@ -88,7 +88,7 @@ fn scattered_pages_need_mappings_of_their_own() {
     assert!(reads(100).mappings(16) < 150);
 }
 
-/// What SIGSEGV does now.
+/// The present action of SIGSEGV.
 fn action() -> usize {
     // SAFETY: zeroes are a valid sigaction, and the call only asks.
     unsafe {

@@ -34,7 +34,7 @@ use self::{
     tsan::Tsan,
 };
 
-/// What `cargo xtask test` is asked for.
+/// The arguments of `cargo xtask test`.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Run the tests as user and group 65534, without privileges

@@ -1,4 +1,4 @@
-//! What processes print and how they end, and what becomes of their tests.
+//! Outcomes of tests, from the output and the end of their processes.
 
 use std::{os::unix::process::ExitStatusExt as _, time::Duration};
 

@@ -65,7 +65,7 @@ pub struct Ended {
     pub status: ExitStatus,
     pub took: Duration,
     pub output: String,
-    /// What went wrong, besides what status and output tell.
+    /// A problem that neither the status nor the output shows.
     pub problem: Option<String>,
 }
 

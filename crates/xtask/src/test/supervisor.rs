@@ -31,8 +31,8 @@ use super::{hang, run_folder};
 /// setting of the machine when a test has ended, however it did.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What the runner asks of a supervisor. Its standard input is the pipe; the command
-/// writes to its standard error.
+/// The runner's request to a supervisor. The supervisor's standard input is the pipe; the
+/// command writes to its standard error.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// The run's folder, which is locked as long as the supervisor lives
@@ -44,7 +44,7 @@ pub struct Arguments {
     command: Vec<OsString>,
 }
 
-/// What a supervisor writes to its standard output.
+/// The line that a supervisor writes to its standard output.
 #[derive(Serialize, Deserialize)]
 pub struct Record {
     /// As `waitpid` reports it; none if the command could not be killed.
@@ -54,7 +54,7 @@ pub struct Record {
     pub has_left: bool,
 }
 
-/// Who has ended.
+/// The process or processes that have ended.
 enum Ended {
     /// With the status.
     Command(i32),
@@ -135,7 +135,7 @@ fn show(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Kills the group of the command. What restores a setting has left it.
+/// Kills the group of the command. A process that restores a setting has left the group.
 fn kill(command: Pid) -> bool {
     // It may have ended meanwhile.
     let _ = kill_process_group(command, Signal::KILL);

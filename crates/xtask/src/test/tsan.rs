@@ -130,7 +130,7 @@ pub fn prove_itself(tsan: &Tsan, root: &Path, report: &mut Report) -> Result<()>
     Ok(())
 }
 
-/// What a report of a data race begins with.
+/// The beginning of a report of a data race.
 const RACE: &str = "WARNING: ThreadSanitizer";
 
 /// The beginning of the names of the files with reports.

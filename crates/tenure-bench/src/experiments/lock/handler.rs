@@ -13,7 +13,7 @@ use crate::measure::prelude::*;
 
 /// Held while the handler is installed: there is one for the process.
 static INSTALLED: Mutex<()> = Mutex::new(());
-/// What SIGSEGV did before.
+/// The previous action of SIGSEGV.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 // A handler can be given nothing but statics.

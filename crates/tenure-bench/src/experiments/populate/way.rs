@@ -1,4 +1,4 @@
-//! What is timed and checked of a way of populating.
+//! A way of populating: its preparation, timing and check.
 
 use super::check::check;
 use super::work::{How, PROBE_LEN, TIME, Work};
