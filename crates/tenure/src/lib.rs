@@ -74,13 +74,15 @@
 //!
 //! tenure installs no signal handlers, and its threads block all signals. Threads start when they
 //! are needed, and most end when they are idle: `tenure-free` frees released memory,
-//! `tenure-offer` offers volatile memory to the kernel, `tenure-pressure` watches
-//! pressure, `tenure-populate` faults pages in, and `tenure-evictor` keeps a
-//! [`LockedFile`] within its budget. [`teardown::enable`] starts a process,
+//! `tenure-offer` offers volatile memory to the kernel, `tenure-files` keeps the files that
+//! volatile memory needs open, `tenure-pressure` watches pressure, `tenure-populate` faults
+//! pages in, and `tenure-evictor` keeps a [`LockedFile`] within its budget. [`teardown::enable`] starts a process,
 //! `tenure-teardown`, and the heap of the crate tenure-heap a thread, `tenure-decay`.
 //!
 //! After `fork` the child's volatile ranges are protected anew; the child has no locks,
-//! no pending frees, and no subscriptions to pressure. A child made by a bare `clone`
+//! no pending frees, and no subscriptions to pressure. Fork handlers
+//! (`pthread_atfork(3)`) may call every verb; one in the child that was registered before
+//! tenure was loaded makes volatile memory nonvolatile before it reads it. A child made by a bare `clone`
 //! system call runs no fork handlers, so its volatile ranges are not protected. Tear-down
 //! is not inherited: a child enables it for itself.
 //!

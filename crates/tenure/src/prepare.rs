@@ -3,9 +3,8 @@
 use crate::background::freeing;
 use crate::ground::sys::advise::flush_lazyfree_batch;
 use crate::ground::sys::features::Features;
-use crate::ground::sys::{counters, fork, split};
+use crate::ground::sys::split;
 use crate::observation::{pressure, stats};
-use crate::ready::secret;
 use crate::verbs::{lazy_free, lock, teardown, volatile};
 
 /// Initializes now what the verbs would initialize at their first use: the page of
@@ -39,9 +38,6 @@ static AT_LOAD: extern "C" fn() = register_fork_handlers;
 /// Makes system calls at most: the allocator may not be ready when this runs.
 extern "C" fn register_fork_handlers() {
     // If a registration fails (ENOMEM), the first call that needs it tries it again.
-    // The counters come first: their handler zeroes gauges that later handlers set.
-    let _ = counters::register_fork_handlers();
-    let _ = fork::generation();
     let _ = split::register_fork_handlers();
     let _ = pressure::register_fork_handlers();
     let _ = freeing::register_fork_handlers();
@@ -49,5 +45,4 @@ extern "C" fn register_fork_handlers() {
     let _ = lock::register_fork_handlers();
     let _ = volatile::register_fork_handlers();
     let _ = teardown::register_fork_handlers();
-    let _ = secret::register_fork_handlers();
 }

@@ -303,6 +303,7 @@ fn mark_unofferable_memory() {
 }
 
 fn lose_protection() {
+    without_files_thread();
     // Memory that is not offered needs no protection.
     tenure::volatile::set_offer_delay(Duration::ZERO);
     let memory = anonymous(64);

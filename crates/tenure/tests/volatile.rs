@@ -15,7 +15,7 @@ use common::volatile::{PurgeWatch, can_offer, matches_outcome, minor_faults, rea
 use common::*;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
 use tenure::{
-    Error, Features, HugePages, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange,
+    Error, HugePages, LockMode, Mapping, MemfdPages, MemoryKind, Outcome, PageRange,
     VolatileBuffer, page_size, volatile::VolatileOptions,
 };
 
@@ -324,13 +324,7 @@ fn untouched_pages_stay_unallocated() {
         assert!(watch.explains(1), "{outcome:?}");
         return;
     }
-    // Where PAGEMAP_SCAN cannot identify zero pages, unmarking repopulates every offered
-    // page.
-    let expected = match can_offer() && Features::get().pagemap_scan.is_err() {
-        true => range.len(),
-        false => page_size(),
-    };
-    assert_eq!(smaps_bytes(range, "Rss"), expected as u64);
+    assert_eq!(smaps_bytes(range, "Rss"), page_size() as u64);
 }
 
 fn marking_twice_keeps_purges_reported() {
@@ -722,6 +716,7 @@ fn marking_without_descriptors_is_emfile() {
 }
 
 fn replace_and_close_userfaultfd() {
+    without_files_thread();
     let watch = PurgeWatch::now();
     tenure::volatile::set_offer_delay(Duration::ZERO);
     let memory = filled(64);

@@ -423,10 +423,16 @@ fn forked_arena_is_protected_and_separate() {
 }
 
 fn close_userfaultfd_of_arena() {
+    without_files_thread();
     tenure::volatile::set_offer_delay(NONE);
     let arena = VolatileArena::new(64 * page_size()).unwrap();
     let mut pair = [0, 1].map(|_| arena.buffer(4 * page_size()).unwrap());
     assert_eq!(pair[0].range().end(), pair[1].range().start());
+    // The userfaultfd is opened by the first offer.
+    fill(pair[0].range());
+    pair[0].mark_volatile();
+    let outcome = pair[0].mark_nonvolatile().unwrap();
+    assert!(matches_outcome(pair[0].range(), &outcome));
     close_userfaultfd();
     // Nothing has been offered, so nothing is purged.
     for buffer in &mut pair {

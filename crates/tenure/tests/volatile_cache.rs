@@ -30,6 +30,7 @@ tests!(
     rebuild_that_fails_or_reenters_keeps_cache_consistent,
     removed_value_is_freed_when_unpinned,
     keys_of_purged_values_are_dropped,
+    cleared_cache_frees_all_but_pinned_values,
     cache_of_100k_values_needs_few_mappings,
     empty_and_large_values_are_found_whole,
     random_steps_match_hash_map_model,
@@ -316,6 +317,37 @@ impl Eq for Same {}
 
 impl std::hash::Hash for Same {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
+fn cleared_cache_frees_all_but_pinned_values() {
+    const LEN: usize = 64 << 10;
+    tenure::volatile::set_offer_delay(Duration::ZERO);
+    for is_dropped in [false, true] {
+        let before = tenure::stats();
+        let cache = VolatileCache::new();
+        for key in 0..200 {
+            let bytes = value(key, LEN);
+            let filled = cache.insert_with(key, LEN, Priority::Normal, |value| {
+                value.copy_from_slice(&bytes);
+            });
+            filled.unwrap();
+        }
+        let pinned = cache.get(&7);
+        let arena_rss_kib = || status_kib("RssAnon");
+        let full_kib = arena_rss_kib();
+        if is_dropped {
+            drop(cache);
+        } else {
+            cache.clear();
+            assert!(cache.is_empty() && cache.get(&8).is_none());
+        }
+        assert!(full_kib - arena_rss_kib() >= 190 * 64, "{full_kib}");
+        // The kernel may have purged it before.
+        assert!(pinned.is_none_or(|pinned| pinned[..] == value(7, LEN)[..]));
+        let now = tenure::stats();
+        assert_eq!(now.volatile_bytes, before.volatile_bytes);
+        assert_eq!(now.offered_bytes, before.offered_bytes);
+    }
 }
 
 fn keys_of_purged_values_are_dropped() -> Completion {

@@ -42,6 +42,7 @@ tests!(
     buffer_unlocked_again_is_offered,
     replaced_mapping_is_not_offered,
     forked_child_starts_its_own_offer_thread,
+    child_forked_within_offer_delay_offers_after_its_next_call,
     closed_userfaultfd_is_replaced_by_offer_thread,
     offer_thread_restarts_after_idle_exit,
     partially_purged_object_under_pressure_is_purged_whole,
@@ -206,6 +207,7 @@ fn replaced_mapping_is_not_offered() {
     let marker = anonymous(4);
     let before_bytes = tenure::stats().offer_failed_bytes;
     fill(memory.range());
+    fill(marker.range());
     tenure::volatile::set_offer_delay(LONG);
     unsafe { memory.range().mark_volatile() }.unwrap();
     let file = file(8 * page_size());
@@ -253,7 +255,40 @@ fn forked_child_starts_its_own_offer_thread() {
     assert!(matches_outcome(inherited.range(), &outcome));
 }
 
+fn child_forked_within_offer_delay_offers_after_its_next_call() {
+    tenure::volatile::set_offer_delay(LONG);
+    let mut marked = buffer(8);
+    let memory = anonymous(8);
+    fill(memory.range());
+    marked.mark_volatile();
+    unsafe { memory.range().mark_volatile() }.unwrap();
+    for call in [0, 1, 2] {
+        let status = fork(|| {
+            tenure::volatile::set_offer_delay(DELAY);
+            assert_eq!(offer_threads(), 0);
+            // None of these calls marks anything.
+            match call {
+                0 => assert!(marked.is_intact().unwrap()),
+                1 => marked.read_volatile_into(0, &mut [0]).unwrap(),
+                _ => {
+                    let page = pages(memory.range(), 0, 1);
+                    let _ = unsafe { page.mark_nonvolatile() }.unwrap();
+                }
+            }
+            wait_until_offered(marked.range());
+            wait_until_offered(pages(memory.range(), 1, 7));
+            let outcome = marked.mark_nonvolatile().unwrap();
+            i32::from(!matches_outcome(marked.range(), &outcome))
+        });
+        assert_eq!(status, 0);
+    }
+    tenure::volatile::set_offer_delay(DELAY);
+    let outcome = unsafe { memory.range().mark_nonvolatile() }.unwrap();
+    assert!(matches_outcome(memory.range(), &outcome));
+}
+
 fn close_userfaultfd_of_buffer() {
+    without_files_thread();
     tenure::volatile::set_offer_delay(DELAY);
     let mut buffer = buffer(8);
     buffer.mark_volatile();
@@ -410,6 +445,16 @@ fn pressure_purges_plain_ranges_by_priority_and_last_mark() -> Completion {
 fn purge_partly_then_run_short_of_memory() {
     enter_group();
     tenure::volatile::set_offer_delay(Duration::ZERO);
+    assert!(
+        (0..5).any(|_| is_rest_purged_by_tenure()),
+        "the kernel purged the object each time, not tenure"
+    );
+}
+
+/// Returns whether tenure has purged the rest of a partially purged object. (The kernel
+/// may be quicker.)
+fn is_rest_purged_by_tenure() -> bool {
+    let before_bytes = tenure::stats().purged_under_pressure_bytes;
     let mut damaged = buffer(64);
     let mut whole = buffer(64);
     let plain = anonymous(64);
@@ -422,18 +467,18 @@ fn purge_partly_then_run_short_of_memory() {
     page_out_all(pages(plain.range(), 7, 1));
     let last = || is_efault(pages(damaged.range(), 63, 1));
     let allocated = allocate_until(last);
-    let purged_bytes = tenure::stats().purged_under_pressure_bytes;
-    assert!(
-        purged_bytes >= (63 * page_size()) as u64,
-        "the kernel purged the object, not tenure"
-    );
+    let purged_bytes = tenure::stats().purged_under_pressure_bytes - before_bytes;
     drop(allocated);
     let outcome = damaged.mark_nonvolatile().unwrap();
-    assert_eq!(outcome, Outcome::Purged(vec![damaged.range()]));
+    let is_by_tenure = purged_bytes >= (63 * page_size()) as u64;
+    if is_by_tenure {
+        assert_eq!(outcome, Outcome::Purged(vec![damaged.range()]));
+    }
     let outcome = whole.mark_nonvolatile().unwrap();
     assert!(matches_outcome(whole.range(), &outcome));
     let outcome = unsafe { plain.range().mark_nonvolatile() }.unwrap();
     assert!(matches_outcome(plain.range(), &outcome));
+    is_by_tenure
 }
 
 fn partially_purged_object_under_pressure_is_purged_whole() -> Completion {

@@ -352,6 +352,18 @@ impl Error {
         };
         errno.raw_os_error()
     }
+
+    /// Names the verb that the caller requested, where another one failed for it.
+    pub(crate) fn of_verb(mut self, requested: &'static str) -> Self {
+        if let Self::NoBacking { verb, .. }
+        | Self::HwPoison { verb, .. }
+        | Self::NoMemory { verb, .. }
+        | Self::Cancelled { verb, .. } = &mut self
+        {
+            *verb = requested;
+        }
+        self
+    }
 }
 
 impl From<Error> for std::io::Error {

@@ -80,18 +80,21 @@
 //! # Ok::<(), tenure::Error>(())
 //! ```
 
-use std::sync::atomic::AtomicBool;
 use std::thread::available_parallelism;
 
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::Errno;
-use crate::ground::sys::fork::{ForkMutex, at_fork_once};
+use crate::ground::sys::fork::{self, ForkMutex};
 use crate::ground::sys::helper::Helper;
 
 /// More tasks hardly free faster, because they contend for the kernel's locks.
 const MAX_TASKS: usize = 4;
 
-static HELPER: ForkMutex<Option<Helper>> = ForkMutex::new(None);
+static HELPER: ForkMutex<Option<Helper>> = ForkMutex::new(None, |helper| {
+    if let Some(of_parent) = helper.take() {
+        of_parent.forget();
+    }
+});
 
 /// Starts a helper that frees this process's memory after the process has ended
 /// (`clone(CLONE_VM)`), and waits until it is ready. The [module](self) describes
@@ -149,27 +152,9 @@ pub fn is_enabled() -> bool {
     HELPER.lock().as_ref().is_some_and(Helper::is_ready)
 }
 
-/// Registers fork handlers that make children start without a helper: a child does
-/// not share the helper's memory, and must close its copy of the descriptor whose
-/// closing the helper waits for.
+/// Has forks start children without a helper: a child does not share the helper's
+/// memory, and must close its copy of the descriptor whose closing the helper waits for.
 pub(crate) fn register_fork_handlers() -> std::result::Result<(), Errno> {
-    unsafe extern "C" fn prepare() {
-        HELPER.hold();
-    }
-    unsafe extern "C" fn parent() {
-        // SAFETY: `prepare` has run in this thread.
-        unsafe { HELPER.let_go(|_| ()) };
-    }
-    unsafe extern "C" fn child() {
-        // SAFETY: `prepare` has run in the parent's thread that this thread is a copy of.
-        unsafe {
-            HELPER.let_go(|helper| {
-                if let Some(of_parent) = helper.take() {
-                    of_parent.forget();
-                }
-            });
-        }
-    }
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    at_fork_once(&IS_REGISTERED, prepare, parent, child)
+    static ENTRY: fork::Entry = fork::Entry::new(&HELPER);
+    fork::register(&ENTRY)
 }

@@ -15,6 +15,7 @@ mod smaps;
 mod swap;
 mod undo;
 pub mod volatile;
+mod watchdog;
 
 use std::process::{Command, ExitCode, Output};
 
@@ -24,7 +25,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use tenure::{Mapping, PageRange, page_size};
 
 #[allow(unused_imports, reason = "each test file uses its own part of this")]
-pub use {seccomp::*, smaps::*, swap::*, undo::*};
+pub use {seccomp::*, smaps::*, swap::*, undo::*, watchdog::*};
 
 /// The result of a test that may find that it cannot run here.
 pub trait Verdict {
@@ -160,6 +161,12 @@ pub fn in_child(name: &str) -> Output {
 /// Runs a function of this test file in a new process, which must succeed.
 pub fn in_child_ok(name: &str) {
     assert_ended_well(name, &child(name).output().unwrap());
+}
+
+/// Runs a function of this test file in a new process that may hang: it must succeed within
+/// the limit.
+pub fn in_child_within(limit: std::time::Duration, name: &str) {
+    ends_well_within(limit, name, &mut child(name));
 }
 
 /// Runs a function of this test file in a new process without the named kernel features;

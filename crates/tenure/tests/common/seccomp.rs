@@ -24,6 +24,12 @@ pub fn refuse(call: i64, errno: i32) {
     install_filter(&mut program);
 }
 
+/// Keeps tenure from starting the thread that holds the userfaultfd, `/proc/self/pagemap`
+/// and `/proc/self/maps` open for this process.
+pub fn without_files_thread() {
+    refuse(libc::SYS_close_range, libc::ENOSYS);
+}
+
 /// Makes seccomp kill this process at any system call of this thread, and of threads that
 /// it starts, except `calls`.
 pub fn allow_only(calls: &[i64]) {

@@ -122,6 +122,7 @@ pub const ALL: &[Missing] = &[
         name: "without_mlock2",
         answer: mlock2,
         refusals: &[
+            ("lock_in_chunks", "System"),
             ("lock_on_fault", "System"),
             ("lock_over_other_mode", "System"),
             ("locked_file", "System"),

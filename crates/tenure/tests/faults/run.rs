@@ -107,6 +107,8 @@ fn problem(ended: &Ended, operation: &Operation, fault: &Fault, usual: &State) -
     let left_bytes = match (operation.name, fault.call.as_str()) {
         ("teardown", "munmap") => 256 << 10,
         ("volatile_cache", "munmap") => 64 << 20,
+        // The table of an arena's buffers.
+        ("volatile_buffer_in_arena", "munmap") => 64 << 10,
         _ => 0,
     };
     *usual

@@ -110,14 +110,14 @@ pub fn parse(text: &str) -> State {
 
 /// Returns what there is more of than in a process in which nothing failed.
 ///
-/// It does not count threads that stay for ten seconds and start when they are first
-/// needed, with their stacks and the pressure watcher's descriptor; nor addresses without
-/// access, because a part of them that cannot be unmapped stays reserved, which takes no
-/// memory.
+/// It does not count threads that stay and start when they are first needed, with their
+/// stacks and the pressure watcher's descriptor; nor addresses without access, because a
+/// part of them that cannot be unmapped stays reserved, which takes no memory.
 pub fn excess(state: &State, clean: &State) -> Vec<String> {
     let of = |state: &State, kind: &str| state.get(kind).copied().unwrap_or(0);
     let more = |kind: &str| of(state, kind).saturating_sub(of(clean, kind));
-    let lingering = ["free", "offer", "pressure"].map(|name| format!("threads tenure-{name}"));
+    let lingering =
+        ["files", "free", "offer", "pressure"].map(|name| format!("threads tenure-{name}"));
     let stacks: u64 = lingering.iter().map(|name| more(name)).sum();
     let allowed = |kind: &str| match kind {
         kind if lingering.iter().any(|name| name == kind) => 2,

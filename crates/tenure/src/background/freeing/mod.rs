@@ -9,19 +9,20 @@
 //!
 //! Workers take chunks of about 1 ms from the oldest job. While much is left,
 //! one more worker is tried, and kept if freeing is a tenth faster
-//! ([`worker_scaling`]). While a thread waits for the memory, or the headroom
-//! is less than the pending bytes, there are as many workers as allowed, and
-//! they run without SCHED_BATCH.
+//! ([`worker_scaling`]). While a thread waits for the memory, or memory is
+//! short, there are as many workers as allowed, and they run without
+//! SCHED_BATCH.
 //!
-//! While more than a quarter of the machine's memory, or of a cgroup's limit,
-//! is pending ([`limits`]), callers free their memory themselves; populate
-//! waits for pending memory before it fails. Only anonymous memory moves:
+//! Pending bytes are at most half of the headroom ([`headroom`]); callers
+//! free what exceeds that themselves. Populate, and a mapping that the kernel
+//! refuses, wait for pending memory before they fail. Only anonymous memory moves:
 //! memory with a file (seals, file locks, unmounting, drivers) must be unmapped
 //! when munmap returns, and locked memory must be uncharged. The caller frees
 //! memory that cannot move, in chunks.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod headroom;
 mod limits;
 mod queue;
 mod worker;
@@ -29,21 +30,25 @@ mod worker_scaling;
 
 pub use limits::ReleaseLimits;
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use self::limits::max_pending_bytes;
+use self::headroom::{Known, split_parts};
+use self::limits::max_active;
 pub(crate) use self::queue::register_fork_handlers;
 use self::queue::{FREED, QUEUE, WORK_ARRIVED};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, advise};
 use crate::ground::sys::reservation::Reservation;
-use crate::ground::sys::{Errno, map, pmd_bytes, pud_bytes};
+use crate::ground::sys::{Errno, map, pending, pmd_bytes, pud_bytes};
 use crate::observation::stats;
 
 /// How often a waiter without a deadline checks whether all is freed.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a call that the kernel refused memory or addresses waits for
+/// pending memory, before it is tried again.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The state of a range after its pages have moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,36 +59,39 @@ pub(crate) enum AfterMove {
     Empty,
 }
 
-/// Moves the pages of `parts` of the range away, in a time that hardly depends
-/// on their number, and defers freeing them: `mremap(2)`. Returns the parts
-/// whose pages are still in place, because the kernel did not move them or too
-/// much is pending already.
+/// Moves the pages of `parts`, in order, away, in a time that hardly depends on
+/// their number, and defers freeing them: `mremap(2)`. Returns the parts
+/// whose pages are still in place, because the kernel did not move them or more
+/// would not fit beside what is pending.
 ///
 /// The page tables move to a reserved place. Where source and target have the
 /// same offset within what a page of page tables maps, the kernel moves whole
 /// such pages instead of one entry after the other. All addresses are reserved
-/// before anything moves: a later reservation might land where a part of the
-/// range has just been.
+/// before anything moves: a later reservation might land where a part has just
+/// been.
 ///
 /// # Safety
 ///
-/// Each part must lie in the range, in one mapping of anonymous memory that is
-/// not locked; of private memory for [`AfterMove::Empty`]. Nothing may rely on the
-/// contents of the parts, nor, with [`AfterMove::Unmapped`], use them.
-pub(crate) unsafe fn defer_free(
-    range: PageRange,
-    parts: Vec<PageRange>,
-    after: AfterMove,
-) -> Vec<PageRange> {
+/// Each part must lie in one mapping of anonymous memory that is not locked; of
+/// private memory for [`AfterMove::Empty`]. Nothing may rely on the contents of
+/// the parts, nor, with [`AfterMove::Unmapped`], use them.
+pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<PageRange> {
     if parts.is_empty() || register_fork_handlers().is_err() {
         return parts;
     }
     let mut queue = QUEUE.lock();
-    if queue.pending_bytes >= max_pending_bytes() || !queue.try_reserve(parts.len() + 1) {
-        return parts;
-    }
-    let Ok((mut reservation, pages)) = reserve_like(range) else {
-        return parts;
+    let fitting_bytes = queue.fitting_bytes(parts.iter().map(|part| part.len()).sum());
+    let (parts, mut unmoved) = split_parts(parts, fitting_bytes);
+    let ([first, ..], [.., last]) = (&*parts, &*parts) else {
+        return unmoved;
+    };
+    let range = PageRange::between(first.start(), last.end());
+    let reservation = queue
+        .try_reserve(parts.len() + 1)
+        .then(|| reserve_like(range).ok());
+    let Some((mut reservation, pages)) = reservation.flatten() else {
+        unmoved.extend(parts);
+        return unmoved;
     };
     let target = |part: PageRange| {
         let start = pages.start() + (part.start() - range.start());
@@ -105,10 +113,11 @@ pub(crate) unsafe fn defer_free(
         }
         answer.is_ok()
     });
+    unmoved.extend(left);
     if moved.is_empty() {
         // SAFETY: reserved above and used by nobody.
         unsafe { reservation.unmap() };
-        return left;
+        return unmoved;
     }
     for own in reservation.parts() {
         // Neither call can fail on these mappings; if one did, a child would
@@ -122,16 +131,47 @@ pub(crate) unsafe fn defer_free(
         queue.push(own, pages.unwrap_or(own), moved_bytes);
     }
     stats::DEFERRED_FREE.done(moved.iter().map(|part| part.len()).sum());
-    let start_worker = queue.workers == 0;
-    if start_worker {
-        queue.workers = 1;
-    }
+    pending::set_free(drain_for_retry);
+    let is_first = queue.workers == 0;
+    let wanted = if queue.is_memory_short {
+        // A worker that waits for a CPU would start the next one too late.
+        let workers = max_active(usize::MAX);
+        queue.worker_scaling.set_urgent(Some(workers));
+        workers
+    } else {
+        1
+    };
+    let others = wanted.saturating_sub(queue.workers.max(1));
+    queue.workers += others + usize::from(is_first);
     drop(queue);
     WORK_ARRIVED.notify_all();
-    if start_worker {
+    worker::start_others(others);
+    if is_first {
         worker::start_first();
     }
-    left
+    unmoved
+}
+
+/// Waits for pending memory because the kernel has refused memory or addresses.
+/// Returns whether another attempt may succeed.
+pub(crate) fn drain_for_retry() -> bool {
+    let was_pending = pending_bytes() > 0;
+    if was_pending {
+        // Even a part of the memory may suffice.
+        let _ = drain(Some(RETRY_TIMEOUT));
+    }
+    was_pending
+}
+
+/// Waits for pending memory if more is pending than the headroom has left: the
+/// caller is about to take much.
+pub(crate) fn drain_if_short() {
+    let mut queue = QUEUE.lock();
+    let pending_bytes = queue.pending_bytes;
+    if pending_bytes > 0 && queue.headroom.is_exceeded_by(pending_bytes) {
+        drop(queue);
+        let _ = drain(Some(RETRY_TIMEOUT));
+    }
 }
 
 /// Waits until nothing is pending, for at most `timeout`.
@@ -152,18 +192,16 @@ pub(crate) fn drain(timeout: Option<Duration>) -> Result<()> {
                 pending_bytes: queue.pending_bytes,
             });
         }
-        queue = FREED
-            .wait_timeout(queue, left)
-            .unwrap_or_else(PoisonError::into_inner)
-            .0;
+        (queue, _) = queue.wait(|queue| FREED.wait_timeout(queue, left));
     };
     queue.waiters -= 1;
     answer
 }
 
-/// Reads the limits that `defer_free` needs, unless that has been done.
+/// Reads the limits that `defer_free` needs.
 pub(crate) fn prepare() {
-    max_pending_bytes();
+    let known = Known::find();
+    QUEUE.lock().headroom.known = known;
 }
 
 /// Returns the pending bytes: moved away and not freed yet.

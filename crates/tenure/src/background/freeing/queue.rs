@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Condvar;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use super::headroom::HeadroomCache;
+use super::limits::max_active;
 use super::worker_scaling::WorkerScaling;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
-use crate::ground::sys::fork::{ForkMutex, at_fork_once};
+use crate::ground::sys::fork::{self, ForkMutex};
 use crate::observation::stats;
 
 /// A deferred free: memory whose addresses no other code knows.
@@ -43,16 +44,17 @@ pub(super) struct Queue {
     pub(super) workers: usize,
     /// The number of threads that wait until nothing is pending.
     pub(super) waiters: usize,
-    /// Whether memory is short, or the headroom is less than the pending bytes.
+    /// Whether the headroom is little beside the pending bytes.
     pub(super) is_memory_short: bool,
     pub(super) worker_scaling: WorkerScaling,
+    pub(super) headroom: HeadroomCache,
     /// Addresses that the kernel failed to unmap; their pages are free.
     pub(super) unmap_failed: Vec<PageRange>,
 }
 
 /// Locked while memory moves from its owner to the queue, so that a fork finds
 /// it in one place or the other.
-pub(super) static QUEUE: ForkMutex<Queue> = ForkMutex::new(Queue::EMPTY);
+pub(super) static QUEUE: ForkMutex<Queue> = ForkMutex::new(Queue::EMPTY, Queue::start_in_child);
 pub(super) static WORK_ARRIVED: Condvar = Condvar::new();
 pub(super) static FREED: Condvar = Condvar::new();
 
@@ -64,8 +66,21 @@ impl Queue {
         waiters: 0,
         is_memory_short: false,
         worker_scaling: WorkerScaling::ONE,
+        headroom: HeadroomCache::EMPTY,
         unmap_failed: Vec::new(),
     };
+
+    /// Empties the queue. A `Job` owns nothing that the allocator would have to free.
+    fn start_in_child(&mut self) {
+        self.jobs.clear();
+        self.unmap_failed.clear();
+        // The child's counters start at zero.
+        self.pending_bytes = 0;
+        self.workers = 0;
+        self.waiters = 0;
+        self.is_memory_short = false;
+        self.worker_scaling = WorkerScaling::ONE;
+    }
 
     /// Reserves capacity, so that the next `count` calls of `push` need no
     /// memory. Returns whether that succeeded.
@@ -134,6 +149,27 @@ impl Queue {
         self.has_more() && self.workers < self.worker_scaling.wanted()
     }
 
+    /// Returns how many of `bytes` may be deferred now, and records whether
+    /// memory is short then.
+    pub(super) fn fitting_bytes(&mut self, bytes: usize) -> usize {
+        let job_count = self.jobs.len() + self.unmap_failed.len();
+        let fit = self.headroom.fit(bytes, self.pending_bytes, job_count);
+        self.is_memory_short = fit.is_short && self.pending_bytes + fit.bytes > 0;
+        fit.bytes
+    }
+
+    /// Returns the number of workers to have if freeing is urgent. While a
+    /// thread waits there is one for each of the `cpus` at most, because more
+    /// do not free faster. While memory is short there may be more: beside busy
+    /// threads they get a larger share of the CPUs.
+    pub(super) fn urgent_workers(&self, cpus: usize) -> Option<usize> {
+        if self.is_memory_short {
+            Some(max_active(usize::MAX))
+        } else {
+            (self.waiters > 0).then(|| max_active(cpus))
+        }
+    }
+
     /// Returns the bytes that no worker has taken yet.
     fn untaken_bytes(&self) -> usize {
         self.jobs.iter().map(|job| job.pages.end() - job.next).sum()
@@ -153,34 +189,11 @@ impl Job {
     }
 }
 
-/// Registers fork handlers that start children with an empty queue and no
-/// worker, because the pending memory is not mapped there.
+/// Has forks start children with an empty queue and no worker, because the pending
+/// memory is not mapped there.
 pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
-    unsafe extern "C" fn prepare() {
-        QUEUE.hold();
-    }
-    unsafe extern "C" fn parent() {
-        // SAFETY: `prepare` has run in this thread.
-        unsafe { QUEUE.let_go(|_| ()) };
-    }
-    unsafe extern "C" fn child() {
-        // A `Job` owns nothing that the allocator would have to free.
-        // SAFETY: `prepare` has run in the thread that this is a copy of.
-        unsafe {
-            QUEUE.let_go(|queue| {
-                queue.jobs.clear();
-                queue.unmap_failed.clear();
-                // The child's counters start at zero.
-                queue.pending_bytes = 0;
-                queue.workers = 0;
-                queue.waiters = 0;
-                queue.is_memory_short = false;
-                queue.worker_scaling = WorkerScaling::ONE;
-            });
-        }
-    }
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    at_fork_once(&IS_REGISTERED, prepare, parent, child)
+    static ENTRY: fork::Entry = fork::Entry::new(&QUEUE);
+    fork::register(&ENTRY)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The worker threads that free memory.
 
-use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::headroom::{Known, is_short};
 use super::limits::max_active;
 use super::queue::{FREED, Job, QUEUE, WORK_ARRIVED};
 use crate::background::chunk_sizer::{ChunkSizer, ChunkTarget};
@@ -11,8 +11,6 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive};
 use crate::ground::sys::thread::Thread;
 use crate::ground::sys::{map, process};
-use crate::observation::headroom::Headroom;
-use crate::observation::pressure::{self, Level};
 use crate::observation::stats;
 
 /// The chunks that one call frees: another thread's `mmap` may have to wait for
@@ -50,6 +48,15 @@ pub(super) fn start_first() {
     }
 }
 
+/// Starts workers that are counted already, as far as threads can be created.
+pub(super) fn start_others(count: usize) {
+    for _ in 0..count {
+        if !start() {
+            QUEUE.lock().workers -= 1;
+        }
+    }
+}
+
 fn start() -> bool {
     let is_started = Thread::start_background(c"tenure-free", work).is_ok();
     stats::WORKERS_STARTED.add(usize::from(is_started));
@@ -64,11 +71,11 @@ fn work() {
         free_all(&mut urgency);
         retry_failed_unmaps();
         let queue = QUEUE.lock();
-        let (mut queue, waited) = WORK_ARRIVED
-            .wait_timeout_while(queue, IDLE_TIMEOUT, |queue| {
+        let (mut queue, waited) = queue.wait(|queue| {
+            WORK_ARRIVED.wait_timeout_while(queue, IDLE_TIMEOUT, |queue| {
                 !queue.has_more() && queue.workers <= queue.worker_scaling.wanted()
             })
-            .unwrap_or_else(PoisonError::into_inner);
+        });
         let too_many = queue.workers > queue.worker_scaling.wanted();
         if too_many || waited.timed_out() && !queue.has_more() {
             queue.workers -= 1;
@@ -84,6 +91,7 @@ fn free_all(urgency: &mut Urgency) {
     // queue's lock, for which callers wait.
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     loop {
+        urgency.update(cpus);
         let mut queue = QUEUE.lock();
         if queue.workers > queue.worker_scaling.wanted() {
             return;
@@ -96,15 +104,12 @@ fn free_all(urgency: &mut Urgency) {
             queue.workers += 1;
         }
         drop(queue);
-        if starts_another && !start() {
-            QUEUE.lock().workers -= 1;
-        }
+        start_others(usize::from(starts_another));
         let before = Instant::now();
         // SAFETY: the chunk is this thread's own, and no other code knows the
         // addresses. (If the call fails, unmapping frees the pages.)
         let _ = unsafe { advise_destructive(chunk.range, DestructiveAdvice::DontNeed) };
         chunk_sizer.record(chunk.range.len(), before.elapsed());
-        urgency.record(chunk.range.len());
 
         let mut queue = QUEUE.lock();
         queue.record(chunk.range.len(), max_active(cpus));
@@ -115,18 +120,23 @@ fn free_all(urgency: &mut Urgency) {
     }
 }
 
-/// The bytes that a worker frees between two checks of the headroom.
-const CHECK_INTERVAL_BYTES: usize = 256 << 20;
+/// The least interval between two of a worker's readings of the headroom, also
+/// as a multiple of the time that a reading takes: at most 1 % of its time.
+const MIN_READING_INTERVAL: Duration = Duration::from_millis(4);
+const READING_INTERVAL_FACTOR: u32 = 100;
 
-/// Decides whether freeing is urgent: a thread waits for the memory, memory is
-/// short, or the headroom is less than the pending bytes, so that the program
-/// could hit a limit because of memory that it has released.
+/// How long known limits serve workers.
+const KNOWN_MAX_AGE: Duration = Duration::from_secs(1);
+
+/// Decides whether freeing is urgent: a thread waits for the memory, or the
+/// headroom is little beside the pending bytes, so that the program could hit a
+/// limit because of memory that it has released.
 struct Urgency {
     /// Whether this is a worker thread; the scheduling of a caller's thread
     /// stays unchanged.
     is_worker_thread: bool,
     is_urgent: bool,
-    freed_bytes: usize,
+    next_reading: Instant,
 }
 
 impl Urgency {
@@ -134,30 +144,48 @@ impl Urgency {
         Self {
             is_worker_thread,
             is_urgent: false,
-            freed_bytes: 0,
+            next_reading: Instant::now(),
         }
     }
 
-    /// Records that so many bytes were freed, and decides anew.
-    fn record(&mut self, freed_bytes: usize) {
-        self.freed_bytes += freed_bytes;
-        // Read from files, so outside the queue's lock, for which callers wait.
-        let is_due = self.freed_bytes >= CHECK_INTERVAL_BYTES;
-        let found = is_due.then(|| (pressure::level(), Headroom::now()));
+    /// Decides anew.
+    fn update(&mut self, cpus: usize) {
+        let before = Instant::now();
+        let found = (before >= self.next_reading).then(|| {
+            let headroom_bytes = read_headroom();
+            let now = Instant::now();
+            let interval = (now - before) * READING_INTERVAL_FACTOR;
+            self.next_reading = now + interval.max(MIN_READING_INTERVAL);
+            headroom_bytes
+        });
         let mut queue = QUEUE.lock();
-        if let Some((level, headroom)) = found {
-            self.freed_bytes = 0;
-            queue.is_memory_short = level > Level::None
-                || headroom.is_ok_and(|headroom| headroom.bytes < queue.pending_bytes);
+        if let Some(headroom_bytes) = found {
+            queue.is_memory_short = is_short(headroom_bytes, queue.pending_bytes);
         }
-        let is_urgent = queue.is_memory_short || queue.waiters > 0;
-        queue.worker_scaling.set_urgent(is_urgent);
+        let urgent_workers = queue.urgent_workers(cpus);
+        queue.worker_scaling.set_urgent(urgent_workers);
         drop(queue);
+        let is_urgent = urgent_workers.is_some();
         if self.is_worker_thread && is_urgent != self.is_urgent {
             process::set_batch_scheduling(!is_urgent);
         }
         self.is_urgent = is_urgent;
     }
+}
+
+/// Reads the headroom from files, so outside the queue's lock, for which callers
+/// wait. Looks the limits up for callers as well.
+fn read_headroom() -> usize {
+    let queue = QUEUE.lock();
+    let (known, pending_bytes) = (queue.headroom.known.clone(), queue.pending_bytes);
+    drop(queue);
+    let fresh = known.filter(|known| known.is_younger_than(KNOWN_MAX_AGE));
+    let known = fresh.or_else(|| {
+        let found = Known::find();
+        QUEUE.lock().headroom.known.clone_from(&found);
+        found
+    });
+    known.map_or(0, |known| known.headroom_beside(pending_bytes))
 }
 
 fn unmap(job: &Job) {

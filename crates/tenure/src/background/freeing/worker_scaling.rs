@@ -19,10 +19,8 @@ const BACKOFF_EPOCHS: u32 = 16;
 #[derive(Debug)]
 pub(super) struct WorkerScaling {
     wanted: usize,
-    /// The maximum, as last reported.
-    max: usize,
-    /// Whether freeing is urgent: then as many as allowed, whatever each gains.
-    is_urgent: bool,
+    /// The number of workers while freeing is urgent, whatever each gains.
+    urgent: Option<usize>,
     /// The throughput before the last worker was added, while that one is on
     /// trial.
     before: Option<f64>,
@@ -34,8 +32,7 @@ pub(super) struct WorkerScaling {
 impl WorkerScaling {
     pub(super) const ONE: Self = Self {
         wanted: 1,
-        max: 1,
-        is_urgent: false,
+        urgent: None,
         before: None,
         backoff_epochs: 0,
         started: None,
@@ -44,21 +41,17 @@ impl WorkerScaling {
 
     /// Returns the number of workers to have.
     pub(super) fn wanted(&self) -> usize {
-        if self.is_urgent {
-            self.max
-        } else {
-            self.wanted
-        }
+        self.urgent.unwrap_or(self.wanted)
     }
 
-    /// Sets whether freeing is urgent.
-    pub(super) fn set_urgent(&mut self, is_urgent: bool) {
-        if self.is_urgent != is_urgent {
+    /// Sets the number of workers if freeing is urgent.
+    pub(super) fn set_urgent(&mut self, workers: Option<usize>) {
+        if self.urgent != workers {
             // The measurement so far applies to another number of workers.
             self.before = None;
             self.started = None;
         }
-        self.is_urgent = is_urgent;
+        self.urgent = workers;
     }
 
     /// Ends the measurement, because there is nothing to do: it must have no
@@ -82,9 +75,8 @@ impl WorkerScaling {
         remaining_bytes: usize,
         max: usize,
     ) {
-        self.max = max;
         self.wanted = self.wanted.min(max);
-        if self.is_urgent {
+        if self.urgent.is_some() {
             return;
         }
         let Some(started) = self.started else {
@@ -155,14 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn wanted_when_urgent_is_maximum() {
+    fn wanted_when_urgent_is_as_set() {
         let mut worker_scaling = WorkerScaling::ONE;
         run(&mut worker_scaling, 4, 12, |workers| 100 * workers as u64);
-        worker_scaling.set_urgent(true);
+        worker_scaling.set_urgent(Some(4));
+        run(&mut worker_scaling, 2, 2, |workers| 100 * workers as u64);
         assert_eq!(worker_scaling.wanted(), 4);
-        run(&mut worker_scaling, 3, 2, |workers| 100 * workers as u64);
-        assert_eq!(worker_scaling.wanted(), 3);
-        worker_scaling.set_urgent(false);
+        worker_scaling.set_urgent(None);
         assert_eq!(worker_scaling.wanted(), 1);
     }
 

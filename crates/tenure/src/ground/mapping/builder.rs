@@ -9,7 +9,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, DestructiveAdvice, advise, advise_destructive};
 use crate::ground::sys::map::{self, Backing};
 use crate::ground::sys::process::LockLimit;
-use crate::ground::sys::{Errno, page_size};
+use crate::ground::sys::{Errno, page_size, pending};
 
 /// Whether a mapping uses transparent huge pages.
 ///
@@ -230,12 +230,12 @@ impl MappingBuilder<'_> {
     fn mmap(&self, len: usize) -> Result<(PageRange, Option<(OwnedFd, u64)>)> {
         let map = |backing| {
             let shared = !self.private;
-            match (backing, self.huge_pages) {
+            pending::retry(|| match (backing, self.huge_pages) {
                 (Backing::Anonymous, Some(HugePages::Always)) => {
                     map::map_for_huge_pages(len, shared, self.writable)
                 }
                 _ => map::map(backing, len, shared, self.writable),
-            }
+            })
             .map_err(|errno| explain_mmap(len, errno))
         };
         let written = self.writable && !self.private;

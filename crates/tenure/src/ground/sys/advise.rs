@@ -28,6 +28,23 @@ pub(crate) unsafe fn advise_destructive(
     unsafe { mm::madvise(range.as_ptr().cast(), range.len(), advice.into()) }
 }
 
+/// Discards the contents of private anonymous memory, also where it is locked, which it
+/// stays: `madvise(MADV_DONTNEED)`, or MADV_DONTNEED_LOCKED (Linux 5.18).
+///
+/// # Safety
+///
+/// Nothing may rely on what is in the range any more.
+pub(crate) unsafe fn discard_contents(range: PageRange) -> Result<(), Errno> {
+    // SAFETY: nothing relies on the contents (the caller's contract).
+    match unsafe { advise_destructive(range, DestructiveAdvice::DontNeed) } {
+        // SAFETY: as above.
+        Err(Errno::INVAL) => unsafe {
+            advise_destructive(range, DestructiveAdvice::DontNeedLocked)
+        },
+        answer => answer,
+    }
+}
+
 /// Flushes this CPU's MADV_FREE batch: `madvise(MADV_FREE)` on an unused page.
 ///
 /// `madvise(MADV_FREE)` collects pages in a batch for each CPU, which takes

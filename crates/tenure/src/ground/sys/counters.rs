@@ -2,8 +2,8 @@
 //!
 //! The page is mapped privately from a memfd whose only purpose is its name,
 //! `/memfd:tenure-stats-1` in `/proc/PID/maps` (not every kernel has names for
-//! anonymous memory). A fork handler zeroes the counters in the child; a module
-//! that keeps a gauge sets it again in a handler that it registers later.
+//! anonymous memory). A fork zeroes the counters in the child; a module that
+//! keeps a gauge then sets it again.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -11,13 +11,12 @@ use std::io::{self, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::fork::at_fork_once;
 use super::map::{self, Backing};
 use super::{maps, page_size};
 use crate::PageRange;
@@ -86,14 +85,6 @@ fn init() -> *mut Counters {
     }
 }
 
-/// Registers a fork handler that zeroes the counters in children, unless that
-/// has been done. Without it (ENOMEM) a child continues from its parent's
-/// counts.
-pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    at_fork_once(&IS_REGISTERED, noop, noop, zero_counters)
-}
-
 /// Maps a page of a memfd privately: `memfd_create(2)`, `mmap(2)`.
 fn make_page() -> Result<PageRange, Errno> {
     let len = page_size();
@@ -113,11 +104,9 @@ fn make_page() -> Result<PageRange, Errno> {
     map::map(backing, len, false, true)
 }
 
-unsafe extern "C" fn noop() {}
-
-/// Zeroes the counters in a child. Modules that keep gauges set them again in
-/// handlers that they register later.
-unsafe extern "C" fn zero_counters() {
+/// Zeroes the counters in a child. Modules that keep gauges set them again
+/// afterwards.
+pub(super) fn zero_in_child() {
     let counters = COUNTERS.load(Ordering::Acquire);
     // SAFETY: as in `counters`.
     if let Some(counters) = unsafe { counters.as_ref() } {

@@ -1,6 +1,9 @@
 //! Detection of what the running kernel offers, and what containers and seccomp
 //! filters deny.
 
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
 use linux_raw_sys::general::{
     MADV_DONTNEED_LOCKED, MADV_FREE, MADV_GUARD_INSTALL, MADV_POPULATE_WRITE, UFFD_FEATURE_SIGBUS,
 };
@@ -8,19 +11,18 @@ use rustix::io::Errno;
 
 use super::cgroup::{self, MemoryCgroup};
 use super::map::{self, Backing};
-use super::once_box::OnceBox;
 use super::reservation::Reservation;
 use super::userfaultfd::Userfaultfd;
-use super::{last_errno, lock, page_size, pagemap, vma};
+use super::{fork, last_errno, lock, page_size, pagemap, vma};
 use crate::PageRange;
 
 /// The kernel features that tenure builds on.
 ///
 /// Each `Result` says that a feature is available, or what the kernel answered
 /// when it was tried. Features are probed by trying them, once for each
-/// process: a container may deny what a version number promises. A process that
-/// has no free descriptor at that moment (EMFILE) does without the feature
-/// until it ends; [`prepare`](fn@crate::prepare) probes early.
+/// process: a container may deny what a version number promises. Where a
+/// descriptor or memory is short (EMFILE, ENFILE, ENOMEM), the next use of the
+/// feature probes it again; [`prepare`](fn@crate::prepare) probes early.
 ///
 /// The environment variable `TENURE_WITHOUT` names features, separated by
 /// commas, that tenure then does without, as on a kernel that lacks them:
@@ -60,15 +62,20 @@ pub struct Features {
 
 impl Features {
     /// Returns the features: probes the kernel at the first call, and caches
-    /// the answers for the process.
+    /// the answers for the process, except that something was short.
     ///
     /// ```
     /// let features = tenure::Features::get();
     /// println!("volatile memory: {}", features.sigbus_on_missing());
     /// ```
     pub fn get() -> &'static Self {
-        static FEATURES: OnceBox<Features> = OnceBox::new();
-        FEATURES.get_or_init(|| Self::probe(&std::env::var("TENURE_WITHOUT").unwrap_or_default()))
+        static LATEST: AtomicPtr<Features> = AtomicPtr::new(ptr::null_mut());
+        // SAFETY: `update` stores pointers to values that live as long as the process.
+        match unsafe { LATEST.load(Ordering::Acquire).as_ref() } {
+            // A child's fork handler neither allocates nor frees.
+            Some(known) if known.unanswered() == 0 || fork::is_in_child_handler() => known,
+            known => Self::update(&LATEST, known),
+        }
     }
 
     /// Returns whether userfaultfd can turn an access to a missing page into
@@ -78,32 +85,112 @@ impl Features {
             .is_ok_and(|features| features & u64::from(UFFD_FEATURE_SIGBUS) != 0)
     }
 
-    fn probe(without: &str) -> Self {
+    /// Probes what is not answered yet.
+    #[cold]
+    fn update(latest: &AtomicPtr<Self>, known: Option<&'static Self>) -> &'static Self {
+        let without = std::env::var("TENURE_WITHOUT").unwrap_or_default();
+        let now = Self::probe(&without, known);
+        match known {
+            Some(known) if now.unanswered() >= known.unanswered() => known,
+            // Leaked, because callers keep references: once for each feature at most.
+            _ => {
+                let now = Box::leak(Box::new(now));
+                latest.store(now, Ordering::Release);
+                now
+            }
+        }
+    }
+
+    /// Returns how many features the kernel could not tell about.
+    fn unanswered(&self) -> usize {
+        let answers = [
+            self.madv_populate.err(),
+            self.madv_free.err(),
+            self.madv_dontneed_locked.err(),
+            self.madv_guard.err(),
+            self.mremap_dontunmap.err(),
+            self.userfaultfd.err(),
+            self.memfd_secret.err(),
+            self.pagemap_scan.err(),
+            self.procmap_query.err(),
+            self.smaps_lock_mode.err(),
+            self.psi.err(),
+        ];
+        answers.into_iter().flatten().filter(is_transient).count()
+    }
+
+    fn probe(without: &str, known: Option<&Self>) -> Self {
         let allowed = |name| match without.split(',').any(|other| other.trim() == name) {
             true => Err(Errno::NOSYS),
             false => Ok(()),
         };
         Self {
-            madv_populate: allowed("madv_populate")
-                .and_then(|()| probe_advice(MADV_POPULATE_WRITE)),
-            madv_free: probe_advice(MADV_FREE),
-            madv_dontneed_locked: allowed("madv_dontneed_locked")
-                .and_then(|()| probe_advice(MADV_DONTNEED_LOCKED)),
-            madv_guard: allowed("madv_guard").and_then(|()| probe_advice(MADV_GUARD_INSTALL)),
-            mremap_dontunmap: allowed("mremap_dontunmap").and_then(|()| probe_dontunmap()),
-            userfaultfd: allowed("userfaultfd")
-                .and_then(|()| Userfaultfd::open())
-                .map(|uffd| uffd.features()),
-            memfd_secret: allowed("memfd_secret")
-                .and_then(|()| map::memfd_secret(page_size()))
-                .map(drop),
-            pagemap_scan: allowed("pagemap_scan").and_then(|()| pagemap::probe_scan()),
-            procmap_query: allowed("procmap_query").and_then(|()| vma::probe_query()),
-            smaps_lock_mode: allowed("smaps_lock_mode").and_then(|()| probe_lock_mode()),
-            psi: rustix::fs::access("/proc/pressure/memory", rustix::fs::Access::READ_OK),
-            memory_cgroup: cgroup::memory_cgroup(),
+            madv_populate: answer(known.map(|known| known.madv_populate), || {
+                allowed("madv_populate")?;
+                probe_advice(MADV_POPULATE_WRITE)
+            }),
+            madv_free: answer(known.map(|known| known.madv_free), || {
+                probe_advice(MADV_FREE)
+            }),
+            madv_dontneed_locked: answer(known.map(|known| known.madv_dontneed_locked), || {
+                allowed("madv_dontneed_locked")?;
+                probe_advice(MADV_DONTNEED_LOCKED)
+            }),
+            madv_guard: answer(known.map(|known| known.madv_guard), || {
+                allowed("madv_guard")?;
+                probe_advice(MADV_GUARD_INSTALL)
+            }),
+            mremap_dontunmap: answer(known.map(|known| known.mremap_dontunmap), || {
+                allowed("mremap_dontunmap")?;
+                probe_dontunmap()
+            }),
+            userfaultfd: answer(known.map(|known| known.userfaultfd), || {
+                allowed("userfaultfd")?;
+                Userfaultfd::open().map(|uffd| uffd.features())
+            }),
+            memfd_secret: answer(known.map(|known| known.memfd_secret), || {
+                allowed("memfd_secret")?;
+                map::memfd_secret(page_size()).map(drop)
+            }),
+            pagemap_scan: answer(known.map(|known| known.pagemap_scan), || {
+                allowed("pagemap_scan")?;
+                pagemap::probe_scan()
+            }),
+            procmap_query: answer(known.map(|known| known.procmap_query), || {
+                allowed("procmap_query")?;
+                vma::probe_query()
+            }),
+            smaps_lock_mode: answer(known.map(|known| known.smaps_lock_mode), || {
+                allowed("smaps_lock_mode")?;
+                probe_lock_mode()
+            }),
+            psi: answer(known.map(|known| known.psi), || {
+                rustix::fs::access("/proc/pressure/memory", rustix::fs::Access::READ_OK)
+            }),
+            memory_cgroup: match known.map(|known| known.memory_cgroup) {
+                None | Some(MemoryCgroup::None) => cgroup::memory_cgroup(),
+                Some(version) => version,
+            },
         }
     }
+}
+
+/// Returns the known answer, or that of `probe` if there is none.
+fn answer<T: Copy>(
+    known: Option<Result<T, Errno>>,
+    probe: impl FnOnce() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    match known {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(errno)) if !is_transient(&errno) => Err(errno),
+        _ => probe(),
+    }
+}
+
+/// Returns whether the error says that a resource was short, and nothing about the
+/// kernel.
+fn is_transient(errno: &Errno) -> bool {
+    matches!(*errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
 }
 
 /// Checks whether the kernel knows an advice. It checks the advice before the
@@ -120,7 +207,10 @@ fn probe_advice(advice: u32) -> Result<(), Errno> {
 /// Checks by the kernel version: a trial would have to lock a page, and to walk
 /// every page of the process.
 pub(super) fn probe_lock_mode() -> Result<(), Errno> {
-    let kernel = procfs::sys::kernel::Version::current().map_err(|_| Errno::NOSYS)?;
+    let kernel = procfs::sys::kernel::Version::current().map_err(|error| match error {
+        procfs::ProcError::Io(error, _) => Errno::from_io_error(&error).unwrap_or(Errno::NOSYS),
+        _ => Errno::NOSYS,
+    })?;
     match (kernel.major, kernel.minor) >= (6, 11) {
         true => Ok(()),
         false => Err(Errno::NOSYS),
@@ -164,7 +254,7 @@ mod tests {
 
     #[test]
     fn probe_with_disabled_features_reports_enosys() {
-        let features = Features::probe("pagemap_scan, madv_populate");
+        let features = Features::probe("pagemap_scan, madv_populate", None);
         assert_eq!(features.madv_populate, Err(Errno::NOSYS));
         assert_eq!(features.pagemap_scan, Err(Errno::NOSYS));
         assert_eq!(features.madv_free, Ok(()));
@@ -174,7 +264,7 @@ mod tests {
     fn probe_agrees_with_kernel_version() {
         let release = procfs::sys::kernel::Version::current().unwrap();
         let release = (release.major, release.minor);
-        let features = Features::probe("");
+        let features = Features::probe("", None);
         let since = |major, minor| release >= (major, minor);
         if since(4, 5) {
             assert_eq!(features.madv_free, Ok(()));

@@ -1,142 +1,260 @@
-//! Fork handlers (`pthread_atfork(3)`), and a mutex that is consistent in the
+//! Fork handlers (`pthread_atfork(3)`), and mutexes that are consistent in the
 //! child.
+//!
+//! The forking thread takes every [`ForkMutex`] in its prepare handler, so that
+//! no other thread is in the middle of a change when the child copies, and
+//! releases them in the parent and in the child. Handlers that other code
+//! registered before tenure's run in between, in all three phases, and may call
+//! tenure: the forking thread may therefore lock each mutex again.
+//!
+//! In the child such a handler runs before tenure's. The first lock there makes
+//! the child's changes of all mutexes ([`start_child`]).
 
-use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+mod mutex;
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-/// Registers the three functions to run around every later `fork` of this
-/// process: `pthread_atfork(3)`.
-///
-/// `child` runs between fork and whatever the child does next, so it may only
-/// make system calls and change memory that exists already.
-fn at_fork(
-    prepare: unsafe extern "C" fn(),
-    parent: unsafe extern "C" fn(),
-    child: unsafe extern "C" fn(),
-) -> Result<(), Errno> {
-    // SAFETY: the functions stay loaded as long as they are registered: glibc
-    // removes the registrations of a shared object when it is closed.
-    match unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } {
-        0 => Ok(()),
-        errno => Err(Errno::from_raw_os_error(errno)),
+pub(crate) use self::mutex::{ForkGuard, ForkMutex};
+
+use self::mutex::AcrossFork;
+use super::advise::{DestructiveAdvice, advise_destructive};
+use super::map::{self, Backing};
+use super::{counters, page_size};
+
+/// A mutex in the list of those that the forking thread takes.
+pub(crate) struct Entry {
+    mutex: &'static dyn AcrossFork,
+    is_listed: AtomicBool,
+    next: AtomicPtr<Entry>,
+}
+
+impl Entry {
+    pub(crate) const fn new(mutex: &'static dyn AcrossFork) -> Self {
+        Self {
+            mutex,
+            is_listed: AtomicBool::new(false),
+            next: AtomicPtr::new(ptr::null_mut()),
+        }
     }
 }
 
-/// Calls [`at_fork`], unless `is_done` is set already.
+static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
+
+/// Calls `visit` for each mutex in the list.
+fn for_each(visit: impl Fn(&'static dyn AcrossFork)) {
+    let mut next = ENTRIES.load(Ordering::Acquire);
+    // SAFETY: `register` stores pointers to statics only.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        visit(entry.mutex);
+        next = entry.next.load(Ordering::Relaxed);
+    }
+}
+
+/// Has every later fork take the mutex and make its change in the child.
 ///
-/// Each handler is registered before `main`; this is called again where a
-/// registration that failed (ENOMEM) matters. Two threads may then register the
-/// same functions, which must tolerate two calls around a fork; those of a
-/// [`ForkMutex`] do.
-pub(crate) fn at_fork_once(
-    is_done: &AtomicBool,
-    prepare: unsafe extern "C" fn(),
-    parent: unsafe extern "C" fn(),
-    child: unsafe extern "C" fn(),
-) -> Result<(), Errno> {
-    if !is_done.load(Ordering::Acquire) {
-        at_fork(prepare, parent, child)?;
-        is_done.store(true, Ordering::Release);
+/// Each mutex is registered before `main`; this is called again where a failure
+/// (ENOMEM) matters.
+pub(crate) fn register(entry: &'static Entry) -> Result<(), Errno> {
+    if !entry.is_listed.swap(true, Ordering::Relaxed) {
+        let mut first = ENTRIES.load(Ordering::Relaxed);
+        loop {
+            entry.next.store(first, Ordering::Relaxed);
+            let new = ptr::from_ref(entry).cast_mut();
+            let (success, failure) = (Ordering::Release, Ordering::Relaxed);
+            match ENTRIES.compare_exchange(first, new, success, failure) {
+                Ok(_) => break,
+                Err(now) => first = now,
+            }
+        }
+    }
+    register_handlers()
+}
+
+/// Registers the handlers, unless that has been done. Two threads may both
+/// register them: the handlers tolerate two calls around a fork.
+fn register_handlers() -> Result<(), Errno> {
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    if !IS_REGISTERED.load(Ordering::Acquire) {
+        map_sentinel()?;
+        // SAFETY: the functions stay loaded as long as they are registered:
+        // glibc removes the registrations of a shared object when it is closed.
+        match unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) } {
+            0 => IS_REGISTERED.store(true, Ordering::Release),
+            errno => return Err(Errno::from_raw_os_error(errno)),
+        }
     }
     Ok(())
 }
 
-/// Returns a number that differs in each child forked from now on: code that
-/// stores it can tell later whether it runs in a copy. Process ids cannot
-/// serve, because parent and child may both be number 1, of two namespaces.
-pub(crate) fn generation() -> Result<usize, Errno> {
-    static GENERATION: AtomicUsize = AtomicUsize::new(0);
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    unsafe extern "C" fn noop() {}
-    unsafe extern "C" fn child() {
-        GENERATION.fetch_add(1, Ordering::Relaxed);
-    }
-    at_fork_once(&IS_REGISTERED, noop, noop, child)?;
-    Ok(GENERATION.load(Ordering::Relaxed))
-}
+/// The thread that holds all mutexes across a fork, by [`thread_number`], or 0.
+static HOLDER: AtomicUsize = AtomicUsize::new(0);
 
-/// A mutex that the forking thread holds across `fork`, so that no other thread
-/// is in the middle of a change at the moment that the child copies.
-pub(crate) struct ForkMutex<T: 'static> {
-    mutex: Mutex<T>,
-    held: UnsafeCell<Option<MutexGuard<'static, T>>>,
-    /// The thread that holds the mutex across a fork, by [`thread_number`], or
-    /// 0.
-    holder: AtomicUsize,
-    /// How often that thread has called `hold`.
-    depth: AtomicUsize,
+/// How many forks that thread is in: a handler may itself fork.
+static DEPTH: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether that thread is in a child, in which the handlers still run.
+static IS_STARTING_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Taken before all other mutexes, also by threads that then lock another.
+static FORK_BLOCK: ForkMutex<()> = ForkMutex::new((), |()| ());
+
+/// Makes forks of this process wait until the returned guard is dropped.
+pub(crate) fn block_forks() -> Result<ForkGuard<()>, Errno> {
+    register_handlers()?;
+    Ok(FORK_BLOCK.lock())
 }
 
 /// Returns a number for this thread, which it keeps in the child: the address
 /// of a thread-local variable.
 fn thread_number() -> usize {
     thread_local!(static HERE: Cell<u8> = const { Cell::new(0) });
-    HERE.with(|here| std::ptr::from_ref(here).addr())
+    HERE.with(|here| ptr::from_ref(here).addr())
 }
 
-// SAFETY: only `hold` and `let_go` access `held`, on the forking thread: `hold`
-// owns the mutex when it writes, and `let_go` runs before the mutex is
-// released.
-unsafe impl<T: Send> Sync for ForkMutex<T> {}
-
-// SAFETY: as long as the value can be moved, `held` is empty, because `hold`
-// borrows the value for ever.
-unsafe impl<T: Send> Send for ForkMutex<T> {}
-
-impl<T> ForkMutex<T> {
-    pub(crate) const fn new(value: T) -> Self {
-        Self {
-            mutex: Mutex::new(value),
-            held: UnsafeCell::new(None),
-            holder: AtomicUsize::new(0),
-            depth: AtomicUsize::new(0),
-        }
+/// Returns whether this thread holds all mutexes across a fork. If it is in the
+/// child, the child's changes are made before this returns.
+fn is_holder() -> bool {
+    // Only this thread writes its own number.
+    let holder = HOLDER.load(Ordering::Relaxed);
+    let is_holder = holder != 0 && holder == thread_number();
+    if is_holder {
+        start_child();
     }
+    is_holder
+}
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        // A panic inside a critical section is a bug in tenure; the state is
-        // still the best description of the kernel's that exists.
-        self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
+unsafe extern "C" fn prepare() {
+    if is_holder() {
+        DEPTH.fetch_add(1, Ordering::Relaxed);
+        return;
     }
+    FORK_BLOCK.hold();
+    for_each(|mutex| mutex.hold());
+    DEPTH.store(1, Ordering::Relaxed);
+    HOLDER.store(thread_number(), Ordering::Relaxed);
+}
 
-    /// Locks the mutex and keeps it locked until [`ForkMutex::let_go`] has been
-    /// called as often.
-    pub(crate) fn hold(&'static self) {
-        // Only this thread writes its own number.
-        if self.holder.load(Ordering::Relaxed) == thread_number() {
-            self.depth.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        let guard = self.lock();
-        self.holder.store(thread_number(), Ordering::Relaxed);
-        self.depth.store(1, Ordering::Relaxed);
-        // SAFETY: this thread owns the mutex, so no other thread accesses
-        // `held`.
-        unsafe { *self.held.get() = Some(guard) };
+unsafe extern "C" fn in_parent() {
+    // Not the holder: registered twice, or in the middle of the fork.
+    if !is_holder() || DEPTH.fetch_sub(1, Ordering::Relaxed) > 1 {
+        return;
     }
+    IS_STARTING_CHILD.store(false, Ordering::Relaxed);
+    HOLDER.store(0, Ordering::Relaxed);
+    for_each(|mutex| mutex.let_go());
+    FORK_BLOCK.let_go();
+}
 
-    /// Applies `change` to the value, then unlocks the mutex that
-    /// [`ForkMutex::hold`] locked; in the parent and in the child.
-    ///
-    /// # Safety
-    ///
-    /// This thread, or the parent's thread that it is a copy of, must have
-    /// called `hold`.
-    pub(crate) unsafe fn let_go(&'static self, change: impl FnOnce(&mut T)) {
-        if self.depth.load(Ordering::Relaxed) > 1 {
-            self.depth.fetch_sub(1, Ordering::Relaxed);
-            return;
-        }
-        self.depth.store(0, Ordering::Relaxed);
-        self.holder.store(0, Ordering::Relaxed);
-        // SAFETY: `hold` locked the mutex on this thread, or on the one it is a
-        // copy of (the caller's contract), so no other thread accesses `held`.
-        let guard = unsafe { (*self.held.get()).take() };
-        if let Some(mut guard) = guard {
-            change(&mut guard);
-        }
+unsafe extern "C" fn in_child() {
+    // The kernel does not wipe the substitute of the page.
+    FALLBACK.store(0, Ordering::Relaxed);
+    start_child();
+    // SAFETY: the handler for the parent has no preconditions.
+    unsafe { in_parent() };
+}
+
+/// A word that is 1, and 0 in a child until [`start_child`] has run there: in a
+/// page that the kernel wipes on fork. Process ids cannot serve, because parent
+/// and child may both be number 1, of two namespaces; nor can thread-local
+/// variables, which the child inherits.
+static SENTINEL: AtomicPtr<AtomicUsize> = AtomicPtr::new((&raw const FALLBACK).cast_mut());
+
+/// The word where the kernel wipes no pages (before Linux 4.14): there the
+/// changes are made by tenure's handler and not before.
+static FALLBACK: AtomicUsize = AtomicUsize::new(1);
+
+fn sentinel() -> &'static AtomicUsize {
+    // SAFETY: the pointer refers to a static, or to a page that is never
+    // unmapped and that children of fork have, too.
+    unsafe { &*SENTINEL.load(Ordering::Acquire) }
+}
+
+fn map_sentinel() -> Result<(), Errno> {
+    if !ptr::eq(sentinel(), &FALLBACK) {
+        return Ok(());
     }
+    let page = map::map(Backing::Anonymous, page_size(), false, true)?;
+    // SAFETY: mapped above, so nothing relies on its contents.
+    let is_wiped = unsafe { advise_destructive(page, DestructiveAdvice::WipeOnFork) }.is_ok();
+    let word = page.as_ptr().cast::<AtomicUsize>();
+    // SAFETY: the page has just been mapped for reading and writing.
+    unsafe { &*word }.store(1, Ordering::Relaxed);
+    let fallback = (&raw const FALLBACK).cast_mut();
+    let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+    let replaced = |()| SENTINEL.compare_exchange(fallback, word, success, failure);
+    if is_wiped
+        .then_some(())
+        .map(replaced)
+        .is_none_or(|it| it.is_err())
+    {
+        // SAFETY: mapped above, and no other code knows the address.
+        let _ = unsafe { map::unmap(page) };
+    }
+    Ok(())
+}
+
+/// How often this process's line of ancestors has forked.
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes the changes of all modules, if this is a child in which that has not
+/// been done. Makes system calls at most: neither allocates nor frees.
+fn start_child() {
+    if sentinel().swap(1, Ordering::Relaxed) == 1 {
+        return;
+    }
+    IS_STARTING_CHILD.store(true, Ordering::Relaxed);
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    // First, because the modules set the gauges among the counters anew.
+    counters::zero_in_child();
+    for_each(|mutex| mutex.start_child());
+}
+
+/// Returns a number that differs in each child forked from now on: code that
+/// stores it can tell later whether it runs in a copy.
+pub(crate) fn generation() -> Result<usize, Errno> {
+    register_handlers()?;
+    is_holder();
+    Ok(GENERATION.load(Ordering::Relaxed))
+}
+
+/// Makes the child's changes in a fork handler of a child that runs before tenure's: what
+/// reads the state of volatile memory without a [`ForkMutex`] calls it first.
+pub(crate) fn start_child_in_handler() {
+    is_holder();
+}
+
+/// Returns whether this thread is in a fork handler of a child. No thread may
+/// be started there: the handlers of an allocator may have to run first.
+pub(crate) fn is_in_child_handler() -> bool {
+    is_holder() && IS_STARTING_CHILD.load(Ordering::Relaxed)
+}
+
+/// Returns whether this thread is in a fork handler. It must not wait for new
+/// threads there: it may hold an allocator's lock.
+pub(crate) fn is_in_handler() -> bool {
+    is_holder()
+}
+
+/// Waits for threads that may wait for a [`ForkMutex`]. The forking thread
+/// releases those meanwhile, and holds them again afterwards.
+pub(crate) fn wait_outside<T>(wait: impl FnOnce() -> T) -> T {
+    let is_holder = is_holder();
+    if is_holder {
+        for_each(|mutex| mutex.let_go());
+    }
+    let answer = wait();
+    if is_holder {
+        for_each(|mutex| mutex.hold());
+    }
+    answer
+}
+
+/// Locks a mutex whose holders may wait for a [`ForkMutex`].
+pub(crate) fn lock_outer<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    wait_outside(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }

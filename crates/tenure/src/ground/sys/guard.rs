@@ -15,14 +15,18 @@ use crate::PageRange;
 ///
 /// # Safety
 ///
-/// The range is private anonymous memory, and nothing may rely on its contents.
+/// The range is private anonymous memory, readable and writable or with a guard, and
+/// nothing may rely on its contents.
 pub(crate) unsafe fn install(range: PageRange) -> Result<(), Errno> {
     if Features::get().madv_guard.is_ok() {
         return advise(range, MADV_GUARD_INSTALL);
     }
     map::protect_none(range)?;
     // SAFETY: nothing relies on the contents (the caller's contract).
-    unsafe { advise_destructive(range, DestructiveAdvice::DontNeed) }
+    unsafe { advise_destructive(range, DestructiveAdvice::DontNeed) }.inspect_err(|_| {
+        // SAFETY: it was readable and writable before (the caller's contract).
+        let _ = unsafe { map::protect_read_write(range) };
+    })
 }
 
 /// Removes the guard from all of the range: `madvise(MADV_GUARD_REMOVE)`. The

@@ -4,11 +4,13 @@
 //! Only one line is kept in memory: a process at `vm.max_map_count` has 65,530
 //! of them, and cannot map the memory to hold them.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::BorrowedFd;
 
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
+use super::proc_file::ProcFile;
 use crate::PageRange;
 
 /// One mapping.
@@ -24,10 +26,25 @@ pub(super) struct Line<'a> {
 }
 
 /// Calls `visit` for each mapping that intersects the range, in order.
-pub(super) fn each_within(range: PageRange, visit: impl FnMut(&Line<'_>)) -> Result<(), Errno> {
-    let answer =
-        File::open("/proc/self/maps").and_then(|maps| read(BufReader::new(maps), range, visit));
-    answer.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+pub(super) fn each_within(
+    range: PageRange,
+    visit: impl FnMut(&Line<'_>) + Send,
+) -> Result<(), Errno> {
+    ProcFile::maps()?.run(|maps| {
+        // Where the file stays open, another use has left its position somewhere.
+        rustix::fs::seek(maps, SeekFrom::Start(0))?;
+        let answer = read(BufReader::new(Reader(maps)), range, visit);
+        answer.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    })
+}
+
+/// Reads from a descriptor that another value owns.
+struct Reader<'a>(BorrowedFd<'a>);
+
+impl Read for Reader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        Ok(rustix::io::read(self.0, into)?)
+    }
 }
 
 /// Calls `visit` for each mapping in `maps`, an open `/proc/PID/maps`, that

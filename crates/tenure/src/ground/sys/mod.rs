@@ -5,6 +5,7 @@
 //! error number ([`Errno`]); the verb decides what it means.
 
 pub(crate) mod advise;
+mod affinity;
 pub(crate) mod cgroup;
 pub(crate) mod copy;
 pub(crate) mod counters;
@@ -22,7 +23,10 @@ pub(crate) mod numa;
 pub(crate) mod once_box;
 pub(crate) mod page_runs;
 pub(crate) mod pagemap;
+pub(crate) mod pending;
 pub(crate) mod prefault;
+mod private_files;
+mod proc_file;
 pub(crate) mod process;
 pub(crate) mod psi;
 mod raw;

@@ -16,6 +16,12 @@ impl<T: Send + Sync> OnceBox<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
+    /// Returns the value if it is initialized.
+    pub(crate) fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or as in `get_or_init`.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
     pub(crate) fn get_or_init(&self, init: impl FnOnce() -> T) -> &'static T {
         let mut value = self.0.load(Ordering::Acquire);
         if value.is_null() {

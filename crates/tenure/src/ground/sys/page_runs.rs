@@ -1,11 +1,11 @@
 //! Loops over the pages of a range, by what PAGEMAP_SCAN says of them.
 
-use super::advise::{Advice, advise};
+use super::advise::{Advice, DestructiveAdvice, advise, advise_destructive};
+use super::copy::copy_from;
 use super::features::Features;
 use super::pagemap::{self, PageRun, PageState};
-use super::prefault::Prefaulter;
 use super::userfaultfd::Userfaultfd;
-use super::{Errno, page_size};
+use super::{Errno, page_size, pmd_bytes};
 use crate::PageRange;
 
 /// Why a loop over the pages of a range stopped.
@@ -30,6 +30,34 @@ pub(crate) fn has_absent(range: PageRange) -> Result<bool, PageError> {
     Ok(runs.iter().any(|run| run.state == PageState::Absent))
 }
 
+/// Returns the first span of the range that is populated but for gaps shorter than
+/// `max_gap_bytes`, or its first chunk of about `max_bytes`.
+pub(crate) fn first_populated_span(
+    range: PageRange,
+    max_gap_bytes: usize,
+    max_bytes: usize,
+) -> Result<Option<PageRange>, PageError> {
+    let (mut span, mut is_complete) = (None::<PageRange>, false);
+    pagemap::for_each_populated(range, |run| {
+        let start = span.map_or(run.range.start(), PageRange::start);
+        let continues = span.is_none_or(|span| run.range.start() - span.end() < max_gap_bytes);
+        let max_end = chunk_end(start, max_bytes);
+        is_complete |= !continues || run.range.start() >= max_end;
+        if !is_complete {
+            span = Some(PageRange::between(start, run.range.end().min(max_end)));
+        }
+    })
+    .map_err(PageError::Scan)?;
+    Ok(span)
+}
+
+/// Returns where a chunk of about `bytes` that begins at `start` ends: on the boundary of
+/// a huge page, which no chunk splits.
+pub(crate) fn chunk_end(start: usize, bytes: usize) -> usize {
+    let end = start.saturating_add(bytes);
+    end.checked_next_multiple_of(pmd_bytes()).unwrap_or(end)
+}
+
 /// Calls `act` for each run of pages that hold more than zeros, in order.
 pub(crate) fn each_with_contents(
     range: PageRange,
@@ -52,22 +80,22 @@ fn each_nonzero_page(
     run: PageRange,
     act: &mut impl FnMut(PageRange) -> Result<(), PageError>,
 ) -> Result<(), PageError> {
-    let reader = Prefaulter::new().map_err(PageError::call("memfd_create", run))?;
+    let mut bytes = vec![0; page_size()];
     for page in run.chunks(page_size()) {
-        match reader.is_zero(page.start()) {
-            Ok(true) => {}
+        match copy_from(page.start(), &mut bytes) {
+            Ok(()) if bytes.iter().all(|&byte| byte == 0) => {}
             // The kernel has just reclaimed it.
-            Err((_, Errno::FAULT)) => {}
-            Ok(false) => act(page)?,
-            Err((call, errno)) => return Err(PageError::Call(call, page, errno)),
+            Err(Errno::FAULT) => {}
+            Ok(()) => act(page)?,
+            Err(errno) => return Err(PageError::Call("process_vm_readv", page, errno)),
         }
     }
     Ok(())
 }
 
 /// Takes every page of the registered range back from a MADV_FREE:
-/// `madvise(MADV_POPULATE_WRITE)`. Pages that the kernel has reclaimed are passed to
-/// `on_absent`, then filled with zeros.
+/// `madvise(MADV_POPULATE_WRITE)`. Pages that the kernel has reclaimed, and pages whose
+/// memory has a hardware error, are passed to `on_absent`, then filled with zeros.
 ///
 /// MADV_POPULATE_WRITE takes pages back one after the other and stops with EFAULT at a
 /// missing one. The kernel may reclaim further pages until the call has passed them,
@@ -99,8 +127,9 @@ pub(crate) fn repopulate(
         let has_contents =
             |run: &&PageRun| matches!(run.state, PageState::Present | PageState::Swapped);
         for run in runs.iter().filter(has_contents) {
-            match populate_write(run.range) {
-                Ok(()) => {}
+            // The next pass finds the replaced pages absent.
+            match populate_or_replace(run.range) {
+                Ok(has_replaced) => stopped_at_missing |= has_replaced,
                 Err(Errno::FAULT) => stopped_at_missing = true,
                 Err(errno) => {
                     let call = "madvise(MADV_POPULATE_WRITE)";
@@ -111,6 +140,49 @@ pub(crate) fn repopulate(
         if !stopped_at_missing {
             return Ok(());
         }
+    }
+}
+
+/// Takes every page of a registered range back from a MADV_FREE, in chunks:
+/// `madvise(MADV_POPULATE_WRITE)`. Success shows that none was missing. For a range in
+/// which each page has contents: a zero page becomes a page of memory.
+pub(crate) fn repopulate_all(range: PageRange, chunk_bytes: usize) -> Result<(), Errno> {
+    range.chunks(chunk_bytes).try_for_each(populate_write)
+}
+
+/// Takes the pages that are left of a range back from a MADV_FREE. The range is not
+/// registered any more: pages that the kernel has reclaimed read as zeros.
+pub(crate) fn repopulate_unregistered(range: PageRange) -> Result<(), PageError> {
+    /// One call takes less than 2 ms, during which other threads' `mmap` waits.
+    const CHUNK_BYTES: usize = 32 << 20;
+    for chunk in range.chunks(CHUNK_BYTES) {
+        for run in pagemap::scan(chunk).map_err(PageError::Scan)? {
+            if matches!(run.state, PageState::Present | PageState::Swapped) {
+                let call = "madvise(MADV_POPULATE_WRITE)";
+                populate_or_replace(run.range).map_err(PageError::call(call, run.range))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Populates the range, and discards the pages whose memory has a hardware error:
+/// MADV_POPULATE_WRITE stops at the first (EHWPOISON), which it does not name. Returns
+/// whether there was one.
+fn populate_or_replace(range: PageRange) -> Result<bool, Errno> {
+    match populate_write(range) {
+        Err(Errno::HWPOISON) if range.len() > page_size() => {
+            let middle = range.start() + range.pages() / 2 * page_size();
+            let first = populate_or_replace(PageRange::between(range.start(), middle))?;
+            let second = populate_or_replace(PageRange::between(middle, range.end()))?;
+            Ok(first || second)
+        }
+        Err(Errno::HWPOISON) => {
+            // SAFETY: nothing can read the contents of this page any more.
+            unsafe { advise_destructive(range, DestructiveAdvice::DontNeed) }?;
+            Ok(true)
+        }
+        answer => answer.map(|()| false),
     }
 }
 
@@ -128,6 +200,34 @@ fn populate_write(range: PageRange) -> Result<(), Errno> {
 mod tests {
     use super::*;
     use crate::ground::mapping::{HugePages, Mapping};
+
+    #[test]
+    fn populated_span_bridges_short_gaps_and_ends_at_long_ones() {
+        let memory = Mapping::anonymous(5 * pmd_bytes());
+        let mut memory = memory.huge_pages(HugePages::Never).map().unwrap();
+        let (page, start) = (page_size(), memory.range().start());
+        let part = |from, to| PageRange::between(start + from * page, start + to * page);
+        let page_count = memory.range().pages();
+        for touched in [2, 4, 20, page_count - 1] {
+            memory.as_mut_slice().unwrap()[touched * page] = 1;
+        }
+        let first = |from, max_gap_pages: usize, max_bytes| {
+            first_populated_span(part(from, page_count), max_gap_pages * page, max_bytes).unwrap()
+        };
+        assert_eq!(first(0, 2, pmd_bytes()), Some(part(2, 5)));
+        assert_eq!(first(0, 16, pmd_bytes()), Some(part(2, 21)));
+        assert_eq!(first(5, 2, pmd_bytes()), Some(part(20, 21)));
+        assert_eq!(
+            first(21, 2, pmd_bytes()),
+            Some(part(page_count - 1, page_count))
+        );
+        assert_eq!(first_populated_span(part(5, 20), page, page), Ok(None));
+        // A chunk ends on the boundary of a huge page.
+        memory.as_mut_slice().unwrap().fill(1);
+        let chunk = first(1, 1, page).unwrap();
+        assert_eq!(chunk.start(), start + page);
+        assert!(chunk.end().is_multiple_of(pmd_bytes()));
+    }
 
     #[test]
     fn untouched_and_zero_pages_have_no_contents() {

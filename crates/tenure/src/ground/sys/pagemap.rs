@@ -1,16 +1,14 @@
 //! The state of each page of a range: PAGEMAP_SCAN (Linux 6.7),
 //! `/proc/self/pagemap` before.
 
-use std::os::fd::{AsFd, OwnedFd};
-
 use linux_raw_sys::general::{
     PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, page_region, pm_scan_arg,
 };
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
 use super::features::Features;
+use super::proc_file::ProcFile;
 use super::{last_errno, page_size, pmd_bytes};
 use crate::PageRange;
 
@@ -44,10 +42,10 @@ pub(crate) fn scan(range: PageRange) -> Result<Vec<PageRun>, Errno> {
     if range.is_empty() {
         return Ok(Vec::new());
     }
-    let pagemap = open_pagemap()?;
+    let pagemap = ProcFile::pagemap()?;
     match Features::get().pagemap_scan {
-        Ok(()) => scan_runs(pagemap.as_fd(), range),
-        Err(_) => read_entries(pagemap.as_fd(), range),
+        Ok(()) => scan_runs(&pagemap, range),
+        Err(_) => read_entries(&pagemap, range),
     }
 }
 
@@ -57,10 +55,10 @@ pub(crate) fn for_each_populated(
     range: PageRange,
     mut visit: impl FnMut(PageRun),
 ) -> Result<(), Errno> {
-    let pagemap = open_pagemap()?;
+    let pagemap = ProcFile::pagemap()?;
     for piece in range.chunks(MAX_SCAN_PAGES * page_size()) {
         if Features::get().pagemap_scan.is_ok() {
-            scan_regions(pagemap.as_fd(), piece, Filter::Any, |region| {
+            scan_regions(&pagemap, piece, Filter::Any, |region| {
                 let (start, end) = (region.start as usize, region.end as usize);
                 visit(PageRun {
                     range: PageRange::between(start, end),
@@ -68,36 +66,11 @@ pub(crate) fn for_each_populated(
                 });
             })?;
         } else {
-            let runs = read_entries(pagemap.as_fd(), piece)?;
+            let runs = read_entries(&pagemap, piece)?;
             let populated = runs
                 .into_iter()
                 .filter(|run| run.state != PageState::Absent);
             populated.for_each(&mut visit);
-        }
-    }
-    Ok(())
-}
-
-/// Calls `visit` for every run of pages of the ranges that are in the page
-/// tables, in order, without allocating a list. A run may be reported in parts.
-pub(crate) fn for_each_present(
-    ranges: impl IntoIterator<Item = PageRange>,
-    mut visit: impl FnMut(PageRange),
-) -> Result<(), Errno> {
-    let pagemap = open_pagemap()?;
-    let pieces = ranges.into_iter();
-    for piece in pieces.flat_map(|range| range.chunks(MAX_SCAN_PAGES * page_size())) {
-        if Features::get().pagemap_scan.is_ok() {
-            scan_regions(pagemap.as_fd(), piece, Filter::Present, |region| {
-                visit(PageRange::between(
-                    region.start as usize,
-                    region.end as usize,
-                ));
-            })?;
-        } else {
-            let runs = read_entries(pagemap.as_fd(), piece)?;
-            let present = runs.iter().filter(|run| run.state == PageState::Present);
-            present.for_each(|run| visit(run.range));
         }
     }
     Ok(())
@@ -112,7 +85,7 @@ pub(crate) fn is_inside_huge_page(at: usize) -> Option<bool> {
     Features::get().pagemap_scan.ok()?;
     let sides = PageRange::between(at - page_size(), at + page_size());
     let mut huge_bytes = 0;
-    scan_regions(open_pagemap().ok()?, sides, Filter::Huge, |region| {
+    scan_regions(&ProcFile::pagemap().ok()?, sides, Filter::Huge, |region| {
         huge_bytes += region.end - region.start;
     })
     .ok()?;
@@ -136,20 +109,10 @@ pub(super) fn probe_scan() -> Result<(), Errno> {
     let local = 0_u8;
     let here = (&raw const local).expose_provenance() & !(page_size() - 1);
     scan_runs(
-        open_pagemap()?.as_fd(),
+        &ProcFile::pagemap()?,
         PageRange::between(here, here + page_size()),
     )
     .map(drop)
-}
-
-fn open_pagemap() -> Result<OwnedFd, Errno> {
-    // Opened for each scan: after fork, a cached descriptor would still
-    // describe the parent.
-    rustix::fs::open(
-        "/proc/self/pagemap",
-        OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
 }
 
 /// Appends a run, or extends the last one.
@@ -165,7 +128,7 @@ fn push(runs: &mut Vec<PageRun>, start: usize, end: usize, state: PageState) {
     }
 }
 
-fn scan_runs(pagemap: impl AsFd, range: PageRange) -> Result<Vec<PageRun>, Errno> {
+fn scan_runs(pagemap: &ProcFile, range: PageRange) -> Result<Vec<PageRun>, Errno> {
     let mut runs = Vec::new();
     scan_regions(pagemap, range, Filter::All, |region| {
         push(
@@ -182,8 +145,6 @@ fn scan_runs(pagemap: impl AsFd, range: PageRange) -> Result<Vec<PageRun>, Errno
 #[derive(Clone, Copy)]
 enum Filter {
     All,
-    /// Pages in the page tables.
-    Present,
     /// Pages in the page tables or in swap.
     Any,
     /// Pages mapped as parts of huge pages.
@@ -191,14 +152,13 @@ enum Filter {
 }
 
 fn scan_regions(
-    pagemap: impl AsFd,
+    pagemap: &ProcFile,
     range: PageRange,
     filter: Filter,
     mut visit: impl FnMut(&page_region),
 ) -> Result<(), Errno> {
     let (all_of, any_of) = match filter {
         Filter::All => (0, 0),
-        Filter::Present => (PAGE_IS_PRESENT, 0),
         Filter::Huge => (PAGE_IS_HUGE, 0),
         Filter::Any => (0, PAGE_IS_PRESENT | PAGE_IS_SWAPPED),
     };
@@ -225,7 +185,7 @@ fn scan_regions(
         });
         // SAFETY: the kernel writes at most `vec_len` regions to `vec`, and
         // `regions` outlives the call.
-        let filled = unsafe { ioctl(pagemap.as_fd(), &mut scan) }?;
+        let filled = pagemap.run(|fd| unsafe { ioctl(fd, &mut scan) })?;
         regions[..filled].iter().for_each(&mut visit);
         at = scan.0.walk_end as usize;
     }
@@ -271,7 +231,7 @@ unsafe impl Ioctl for &mut PagemapScan {
     }
 }
 
-fn read_entries(pagemap: impl AsFd, range: PageRange) -> Result<Vec<PageRun>, Errno> {
+fn read_entries(pagemap: &ProcFile, range: PageRange) -> Result<Vec<PageRun>, Errno> {
     const ENTRY_BYTES: usize = size_of::<u64>();
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;
@@ -282,7 +242,8 @@ fn read_entries(pagemap: impl AsFd, range: PageRange) -> Result<Vec<PageRun>, Er
     while at < range.end() {
         let chunk_bytes = ((range.end() - at) / page * ENTRY_BYTES).min(entries.len());
         let offset = (at / page * ENTRY_BYTES) as u64;
-        let got = rustix::io::pread(pagemap.as_fd(), &mut entries[..chunk_bytes], offset)?;
+        let chunk = &mut entries[..chunk_bytes];
+        let got = pagemap.run(|fd| rustix::io::pread(fd, chunk, offset))?;
         if got < ENTRY_BYTES {
             return Err(Errno::FAULT);
         }
@@ -319,8 +280,8 @@ mod tests {
         // SAFETY: inside the mapping made above; a read maps the zero page.
         assert_eq!(unsafe { range.as_ptr().add(9 * page).read_volatile() }, 0);
 
-        let pagemap = open_pagemap().unwrap();
-        let entries = read_entries(pagemap.as_fd(), range).unwrap();
+        let pagemap = ProcFile::pagemap().unwrap();
+        let entries = read_entries(&pagemap, range).unwrap();
         let present: Vec<_> = entries
             .iter()
             .filter(|run| run.state == PageState::Present)
@@ -337,7 +298,7 @@ mod tests {
             range.pages()
         );
 
-        match scan_runs(pagemap.as_fd(), range) {
+        match scan_runs(&pagemap, range) {
             Err(errno) => assert_eq!(errno, Errno::NOTTY),
             Ok(mut runs) => {
                 let zero = runs

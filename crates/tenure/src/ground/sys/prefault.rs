@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU32;
 
 use rustix::fs::MemfdFlags;
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 
 use super::{last_errno, page_size};
 use crate::PageRange;
@@ -56,27 +56,6 @@ impl Prefaulter {
             }
         }
         Ok(())
-    }
-
-    /// Returns whether every byte of the page at `at` is zero; EFAULT if the
-    /// page is not readable. On failure, returns the call that failed.
-    pub(crate) fn is_zero(&self, at: usize) -> Result<bool, (&'static str, Errno)> {
-        use std::os::fd::AsRawFd;
-        let address = std::ptr::with_exposed_provenance(at);
-        let written = retry_on_intr(|| {
-            // SAFETY: the kernel validates the address. (By libc, because
-            // rustix takes a reference, and these bytes may not be readable.)
-            let got = unsafe { libc::pwrite(self.sink.as_raw_fd(), address, page_size(), 0) };
-            usize::try_from(got).map_err(|_| last_errno())
-        });
-        let written = written.map_err(|errno| ("pwrite", errno))?;
-        let mut copy = vec![1; page_size()];
-        let copied = retry_on_intr(|| rustix::io::pread(&self.sink, &mut copy, 0))
-            .map_err(|errno| ("pread", errno))?;
-        if written != page_size() || copied != page_size() {
-            return Err(("pwrite", Errno::FAULT));
-        }
-        Ok(copy.iter().all(|&byte| byte == 0))
     }
 
     /// Adds zero to a word of each page, atomically: `futex(FUTEX_WAKE_OP)`
@@ -136,12 +115,10 @@ mod tests {
         let prefaulter = Prefaulter::new().unwrap();
         prefaulter.read(range).unwrap();
         assert!(!states(range).contains(&PageState::Absent));
-        assert_eq!(prefaulter.is_zero(range.start()), Ok(true));
         // SAFETY: inside the mapping made above.
         unsafe { range.as_ptr().write_bytes(0xff, 100) };
         prefaulter.write(range).unwrap();
         assert_eq!(states(range), [PageState::Present]);
-        assert_eq!(prefaulter.is_zero(range.start()), Ok(false));
         // SAFETY: as above.
         assert!((0..100).all(|at| unsafe { range.as_ptr().add(at).read() } == 0xff));
         // SAFETY: mapped above and used by nobody else.
@@ -150,9 +127,5 @@ mod tests {
         let range = PageRange::between(page_size(), 2 * page_size());
         assert_eq!(prefaulter.read(range), Err(Errno::FAULT));
         assert_eq!(prefaulter.write(range), Err(Errno::FAULT));
-        assert_eq!(
-            prefaulter.is_zero(range.start()),
-            Err(("pwrite", Errno::FAULT))
-        );
     }
 }

@@ -6,21 +6,18 @@
 //! about how its pages are treated. (A name for it, `PR_SET_VMA_ANON_NAME`, is
 //! unknown to many kernels, and files cannot have one.)
 
-use std::sync::MutexGuard;
-use std::sync::atomic::AtomicBool;
-
 use rustix::io::Errno;
 
 use super::advise::{Advice, advise};
-use super::fork::{ForkMutex, at_fork_once};
+use super::fork::{self, ForkGuard, ForkMutex};
 use crate::PageRange;
 
-static SPLIT: ForkMutex<()> = ForkMutex::new(());
+static SPLIT: ForkMutex<()> = ForkMutex::new((), |()| ());
 
 /// The lock that a thread holds while it splits mappings. Two threads would
 /// take each other's parts for memory that is never dumped, and a child forked
 /// concurrently would keep the parts split.
-pub(crate) struct SplitLock(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+pub(crate) struct SplitLock(#[expect(dead_code, reason = "held")] ForkGuard<()>);
 
 impl SplitLock {
     /// Waits for the lock.
@@ -70,18 +67,10 @@ impl Drop for Marked {
     }
 }
 
-/// Registers the fork handlers, unless that has been done.
+/// Has forks wait until no mapping is split.
 pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
-    unsafe extern "C" fn prepare() {
-        SPLIT.hold();
-    }
-    unsafe extern "C" fn after() {
-        // SAFETY: `prepare` has run in this thread, or in the parent's thread
-        // that it is a copy of.
-        unsafe { SPLIT.let_go(|()| ()) };
-    }
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    at_fork_once(&IS_REGISTERED, prepare, after, after)
+    static ENTRY: fork::Entry = fork::Entry::new(&SPLIT);
+    fork::register(&ENTRY)
 }
 
 #[cfg(test)]

@@ -13,8 +13,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Errno;
+use super::affinity::run_on_process_cpus;
 use super::process::set_batch_scheduling;
+use super::{Errno, fork};
 
 /// The stack size of a thread, as large as in the standard library.
 const STACK_BYTES: usize = 2 << 20;
@@ -37,7 +38,11 @@ struct Shared<T> {
 }
 
 impl<T: Send + 'static> Thread<T> {
-    /// Starts a thread (`pthread_create(3)`) with all signals blocked.
+    /// Starts a thread (`pthread_create(3)`) with all signals blocked. It
+    /// inherits the CPU affinity of the caller, for whom it works: a caller who
+    /// has pinned itself near its memory wants helpers there, and the number of
+    /// CPUs that it counts is that of its own affinity. EAGAIN in a fork handler
+    /// of a child.
     pub(crate) fn start(
         name: &'static CStr,
         body: impl FnOnce() -> T + Send + 'static,
@@ -62,12 +67,15 @@ impl<T: Send + 'static> Thread<T> {
     }
 
     /// Starts a thread for background work, with SCHED_BATCH so that it does
-    /// not preempt other threads.
+    /// not preempt other threads, on the CPUs of the process: the affinity of
+    /// the caller, who may be pinned to one CPU, says nothing about work for
+    /// which nobody waits.
     pub(crate) fn start_background(
         name: &'static CStr,
         body: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Self, Errno> {
         Self::start(name, move || {
+            run_on_process_cpus();
             set_batch_scheduling(true);
             body()
         })
@@ -83,7 +91,7 @@ impl<T: Send + 'static> Thread<T> {
         self.is_joined = true;
         // SAFETY: the thread was started joinable, and this is the only join,
         // because it consumes `self`.
-        unsafe { libc::pthread_join(self.id, ptr::null_mut()) };
+        fork::wait_outside(|| unsafe { libc::pthread_join(self.id, ptr::null_mut()) });
         let answer = self.shared.lock().take();
         answer.unwrap_or_else(|| Err(Box::new("the thread ended without a result")))
     }
@@ -133,8 +141,8 @@ impl Drop for Workers {
 }
 
 /// Runs `work` for each index on a thread of its own, as far as threads can be
-/// created, and `own`, once they exist, on the calling thread. Returns when all
-/// have ended.
+/// created (in a fork handler: on none), and `own`, once they exist, on the
+/// calling thread. Returns when all have ended.
 pub(crate) fn with_workers<T>(
     name: &'static CStr,
     indices: std::ops::Range<usize>,
@@ -153,7 +161,8 @@ pub(crate) fn with_workers<T>(
         threads: Vec::with_capacity(indices.len()),
         running: Arc::clone(&running),
     };
-    for index in indices {
+    let may_wait = !fork::is_in_handler();
+    for index in indices.filter(|_| may_wait) {
         let ends = Ends::new(&running);
         let body = move || {
             let _ends = ends;
@@ -196,6 +205,9 @@ impl Drop for Ends {
 type Body = Box<dyn FnOnce() + Send>;
 
 fn start(body: Body) -> Result<libc::pthread_t, Errno> {
+    if fork::is_in_child_handler() {
+        return Err(Errno::AGAIN);
+    }
     let argument = Box::into_raw(Box::new(body)).cast::<c_void>();
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut id = MaybeUninit::<libc::pthread_t>::uninit();

@@ -1,7 +1,7 @@
 //! `userfaultfd(2)` in SIGBUS mode: access to a missing page is SIGBUS instead
 //! of mapping the zero page.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linux_raw_sys::general::{
     UFFD_API, UFFD_FEATURE_MINOR_SHMEM, UFFD_FEATURE_SIGBUS, UFFD_USER_MODE_ONLY, UFFDIO,
@@ -14,6 +14,7 @@ use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::UserfaultfdFlags;
 
 use super::page_size;
+use super::private_files::{self, PrivateFile, run_with_file};
 use crate::PageRange;
 
 const MAGIC: u8 = UFFDIO as u8;
@@ -81,14 +82,43 @@ impl Userfaultfd {
         })
     }
 
-    /// Returns whether the descriptor is still the one that was opened. A
-    /// program that closes descriptors that it did not open (daemons do) ends
-    /// every registration.
-    ///
-    /// Before Linux 5.12 all descriptors of this family share one inode, so
-    /// another one of them under the same number passes for this one.
+    /// Has the registrations outlive the descriptor: a thread of tenure's holds another
+    /// one of this userfaultfd from now on, if it can be started. Only the first such
+    /// call of a process has an effect.
+    pub(crate) fn keep_open(&self) {
+        if !private_files::is_started() && self.is_own_open() {
+            private_files::start(&self.fd, self.identity);
+        }
+    }
+
+    /// Returns whether the descriptor is still the one that was opened, or the thread
+    /// holds one. Otherwise every registration has ended: the program has closed
+    /// descriptors that it did not open, as daemons do.
     pub(crate) fn is_open(&self) -> bool {
+        self.is_own_open() || private_files::holds(PrivateFile::Userfaultfd)
+    }
+
+    /// Before Linux 5.12 all descriptors of this family share one inode, so another one
+    /// of them under the same number passes for this one.
+    fn is_own_open(&self) -> bool {
         identity(&self.fd) == Ok(self.identity)
+    }
+
+    /// Returns whether the program cannot close it: the thread holds it.
+    pub(crate) fn is_kept(&self) -> bool {
+        private_files::is_ready()
+    }
+
+    /// Runs `work` with a descriptor that is open, on this thread or on the one that
+    /// holds it; EBADF if there is none.
+    fn run<T: Send>(
+        &self,
+        work: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno> + Send,
+    ) -> Result<T, Errno> {
+        match self.is_own_open() {
+            true => work(self.fd.as_fd()),
+            false => run_with_file(PrivateFile::Userfaultfd, work).unwrap_or(Err(Errno::BADF)),
+        }
     }
 
     /// Drops the value without closing its descriptor, which the program has
@@ -114,12 +144,9 @@ impl Userfaultfd {
             ioctls: 0,
         };
         // SAFETY: the code belongs to this structure, which outlives the call.
-        unsafe {
-            ioctl(
-                &self.fd,
-                Updater::<REGISTER, uffdio_register>::new(&mut register),
-            )
-        }
+        self.run(|fd| unsafe {
+            ioctl(fd, Updater::<REGISTER, uffdio_register>::new(&mut register))
+        })
     }
 
     /// Unregisters the range: UFFDIO_UNREGISTER. Missing pages then read as
@@ -127,12 +154,7 @@ impl Userfaultfd {
     pub(crate) fn unregister(&self, range: PageRange) -> Result<(), Errno> {
         let mut range = uffdio(range);
         // SAFETY: the code belongs to this structure, which outlives the call.
-        unsafe {
-            ioctl(
-                &self.fd,
-                Updater::<UNREGISTER, uffdio_range>::new(&mut range),
-            )
-        }
+        self.run(|fd| unsafe { ioctl(fd, Updater::<UNREGISTER, uffdio_range>::new(&mut range)) })
     }
 
     /// Maps the zero page wherever a page of the registered range is missing:
@@ -148,12 +170,9 @@ impl Userfaultfd {
             };
             // SAFETY: the code belongs to this structure, which outlives the
             // call; pages are only added where there are none.
-            let answer = unsafe {
-                ioctl(
-                    &self.fd,
-                    Updater::<ZEROPAGE, uffdio_zeropage>::new(&mut zero),
-                )
-            };
+            let answer = self.run(|fd| unsafe {
+                ioctl(fd, Updater::<ZEROPAGE, uffdio_zeropage>::new(&mut zero))
+            });
             let filled = usize::try_from(zero.zeropage).unwrap_or(0);
             match answer {
                 Ok(()) => at += filled,
@@ -175,6 +194,7 @@ impl Userfaultfd {
 
     /// Returns whether the private anonymous mapping at the page `at` is
     /// registered with a userfaultfd, this or another. Changes nothing.
+    /// `Some(false)` if this one is not open any more.
     ///
     /// It uses UFFDIO_CONTINUE (Linux 5.13), which never succeeds on private
     /// anonymous memory: it returns ENOENT where the memory is not registered,
@@ -182,7 +202,7 @@ impl Userfaultfd {
     /// always.
     pub(crate) fn registration(&self, at: usize) -> Option<bool> {
         if self.features & u64::from(UFFD_FEATURE_MINOR_SHMEM) == 0 {
-            return None;
+            return (!self.is_open()).then_some(false);
         }
         let mut request = uffdio_continue {
             range: uffdio(PageRange::between(at, at + page_size())),
@@ -191,12 +211,9 @@ impl Userfaultfd {
         };
         // SAFETY: the code belongs to this structure, which outlives the call;
         // on private anonymous memory the call never succeeds.
-        let answer = unsafe {
-            ioctl(
-                &self.fd,
-                Updater::<CONTINUE, uffdio_continue>::new(&mut request),
-            )
-        };
+        let answer = self.run(|fd| unsafe {
+            ioctl(fd, Updater::<CONTINUE, uffdio_continue>::new(&mut request))
+        });
         Some(answer == Err(Errno::INVAL))
     }
 }

@@ -2,16 +2,15 @@
 //! before.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use linux_raw_sys::general::{PATH_MAX, procmap_query, procmap_query_flags};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl, opcode};
 
 use super::features::Features;
+use super::proc_file::ProcFile;
 use super::{maps, page_size};
 use crate::PageRange;
 use crate::ground::error::{Error, MemoryKind, Result};
@@ -72,27 +71,17 @@ pub(crate) fn within(range: PageRange) -> Result<Vec<Vma>> {
 /// Checks whether this kernel supports PROCMAP_QUERY.
 pub(super) fn probe_query() -> Result<(), Errno> {
     let here = (&raw const PROBED).expose_provenance();
-    query(open_maps()?.as_fd(), here, None).map(drop)
+    query(&ProcFile::maps()?, here, None).map(drop)
 }
 
 static PROBED: u8 = 0;
 
-fn open_maps() -> Result<OwnedFd, Errno> {
-    // Opened for each query: after fork, a cached descriptor would still
-    // describe the parent.
-    rustix::fs::open(
-        "/proc/self/maps",
-        OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-}
-
 fn query_each(range: PageRange) -> Result<Vec<Vma>, Errno> {
-    let maps = open_maps()?;
+    let maps = ProcFile::maps()?;
     let mut vmas = Vec::new();
     let mut at = range.start();
     while at < range.end() {
-        let found = match query(maps.as_fd(), at, None) {
+        let found = match query(&maps, at, None) {
             Ok(found) => found,
             Err(Errno::NOENT) => break,
             Err(errno) => return Err(errno),
@@ -110,7 +99,7 @@ fn query_each(range: PageRange) -> Result<Vec<Vma>, Errno> {
             MemoryKind::Shared
         } else if found.inode != 0 {
             MemoryKind::PrivateFile
-        } else if is_program_memory_at(maps.as_fd(), whole.start())? {
+        } else if is_program_memory_at(&maps, whole.start())? {
             MemoryKind::PrivateAnonymous
         } else {
             MemoryKind::Special
@@ -161,14 +150,14 @@ fn path_at(at: usize) -> Option<PathBuf> {
         return Some(PathBuf::from(OsString::from_vec(path?)));
     }
     let mut name = vec![0; PATH_MAX as usize];
-    let found = query(open_maps().ok()?, at, Some(&mut name)).ok()?;
+    let found = query(&ProcFile::maps().ok()?, at, Some(&mut name)).ok()?;
     name.truncate((found.vma_name_size as usize).saturating_sub(1));
     Some(PathBuf::from(OsString::from_vec(name)))
 }
 
 /// Returns whether the private mapping at the address is the program's own
 /// memory.
-fn is_program_memory_at(maps: impl AsFd, at: usize) -> Result<bool, Errno> {
+fn is_program_memory_at(maps: &ProcFile, at: usize) -> Result<bool, Errno> {
     let mut name = [0_u8; 128];
     let found = query(maps, at, Some(&mut name))?;
     // The size counts the NUL byte; zero means that there is no name.
@@ -186,7 +175,7 @@ fn is_program_memory(name: &[u8]) -> bool {
 }
 
 /// Queries the mapping that covers `at`, or else the next one above.
-fn query(maps: impl AsFd, at: usize, name: Option<&mut [u8]>) -> Result<procmap_query, Errno> {
+fn query(maps: &ProcFile, at: usize, name: Option<&mut [u8]>) -> Result<procmap_query, Errno> {
     // linux-raw-sys has no PROCFS_IOCTL_MAGIC ('f') nor the codes made from it.
     const PROCMAP_QUERY: rustix::ioctl::Opcode = opcode::read_write::<procmap_query>(b'f', 17);
     // SAFETY: all fields are integers, for which zero is a valid value.
@@ -200,12 +189,12 @@ fn query(maps: impl AsFd, at: usize, name: Option<&mut [u8]>) -> Result<procmap_
     }
     // SAFETY: the opcode belongs to this structure; the kernel writes to it and
     // to at most `vma_name_size` bytes of the name, and both outlive the call.
-    unsafe {
+    maps.run(|fd| unsafe {
         ioctl(
-            maps,
+            fd,
             Updater::<PROCMAP_QUERY, procmap_query>::new(&mut question),
         )
-    }?;
+    })?;
     Ok(question)
 }
 
@@ -247,6 +236,8 @@ fn clip(line: &maps::Line<'_>, range: PageRange) -> Option<Vma> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::super::map::{self, Backing};
     use super::*;
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{Level, watcher};
 use crate::ground::error::{Error, Result};
@@ -125,6 +125,6 @@ impl Subscriber {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Notify>> {
-        self.notify.lock().unwrap_or_else(PoisonError::into_inner)
+        fork::lock_outer(&self.notify)
     }
 }

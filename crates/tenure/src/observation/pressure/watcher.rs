@@ -7,7 +7,7 @@
 //! which its number may refer to another file.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use super::reclaim_meter::ReclaimMeter;
 use super::subscription::Subscriber;
 use super::{Level, Reason};
 use crate::ground::error::{Error, Result};
-use crate::ground::sys::fork::{self, ForkMutex, at_fork_once};
+use crate::ground::sys::fork::{self, ForkMutex};
 use crate::ground::sys::thread::Thread;
 use crate::ground::sys::watch::{self, Outcome, Watched};
 use crate::ground::sys::{Errno, psi};
@@ -34,13 +34,16 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 static LAST: AtomicU8 = AtomicU8::new(NO_WATCHER);
 const NO_WATCHER: u8 = 0;
 
-static STATE: ForkMutex<State> = ForkMutex::new(State {
-    entries: Vec::new(),
-    has_thread: false,
-    judge: Judge::new(),
-    meter: ReclaimMeter::new(),
-    notifiers: None,
-});
+static STATE: ForkMutex<State> = ForkMutex::new(
+    State {
+        entries: Vec::new(),
+        has_thread: false,
+        judge: Judge::new(),
+        meter: ReclaimMeter::new(),
+        notifiers: None,
+    },
+    State::start_in_child,
+);
 
 struct State {
     entries: Vec<Entry>,
@@ -89,6 +92,20 @@ pub(super) fn record_freed(bytes: usize) {
 }
 
 impl State {
+    /// Removes watcher and subscribers. They are forgotten, because dropping them would
+    /// call the allocator, and anything that a subscriber owns.
+    fn start_in_child(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.entries));
+        std::mem::forget(std::mem::replace(&mut self.judge, Judge::new()));
+        std::mem::forget(std::mem::replace(&mut self.meter, ReclaimMeter::new()));
+        if let Some(notifiers) = self.notifiers.take() {
+            notifiers.iter().for_each(Watched::close);
+            std::mem::forget(notifiers);
+        }
+        self.has_thread = false;
+        LAST.store(NO_WATCHER, Ordering::Relaxed);
+    }
+
     /// Makes the level visible to [`last_level`], and returns it.
     fn publish(&self) -> Level {
         let (level, _) = self.judge.level();
@@ -223,33 +240,8 @@ impl Notifiers {
     }
 }
 
-/// Registers fork handlers that start children without watcher and subscribers.
+/// Has forks start children without watcher and subscribers.
 pub(crate) fn register_fork_handlers() -> std::result::Result<(), Errno> {
-    unsafe extern "C" fn prepare() {
-        STATE.hold();
-    }
-    unsafe extern "C" fn parent() {
-        // SAFETY: `prepare` has run in this thread.
-        unsafe { STATE.let_go(|_| ()) };
-    }
-    unsafe extern "C" fn child() {
-        // SAFETY: `prepare` has run in the thread that this is a copy of.
-        unsafe {
-            STATE.let_go(|state| {
-                // Forgotten, because dropping them would call the allocator,
-                // and anything that a subscriber owns.
-                std::mem::forget(std::mem::take(&mut state.entries));
-                std::mem::forget(std::mem::replace(&mut state.judge, Judge::new()));
-                std::mem::forget(std::mem::replace(&mut state.meter, ReclaimMeter::new()));
-                if let Some(notifiers) = state.notifiers.take() {
-                    notifiers.iter().for_each(Watched::close);
-                    std::mem::forget(notifiers);
-                }
-                state.has_thread = false;
-                LAST.store(NO_WATCHER, Ordering::Relaxed);
-            });
-        }
-    }
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    at_fork_once(&IS_REGISTERED, prepare, parent, child)
+    static ENTRY: fork::Entry = fork::Entry::new(&STATE);
+    fork::register(&ENTRY)
 }

@@ -36,11 +36,11 @@ impl Verb {
         counters[self.0 + 1].fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Counts `calls` successful calls on `bytes_each` bytes each.
-    pub(crate) fn done_often(self, calls: u64, bytes_each: usize) {
+    /// Counts `calls` successful calls on `bytes` bytes in all.
+    pub(crate) fn add(self, calls: u64, bytes: u64) {
         let counters = counters();
         counters[self.0].fetch_add(calls, Ordering::Relaxed);
-        counters[self.0 + 1].fetch_add(calls * bytes_each as u64, Ordering::Relaxed);
+        counters[self.0 + 1].fetch_add(bytes, Ordering::Relaxed);
     }
 }
 

@@ -2,16 +2,15 @@
 //!
 //! The counters are in one page of atomics ([`counters`]), a private mapping of
 //! a memfd that other processes find by its name. New figures are added at the
-//! end; a changed order is a new number in the name. A fork handler zeroes the
-//! page in the child, and modules that keep a gauge set it again in a handler
-//! that they register later.
+//! end; a changed order is a new number in the name. A fork zeroes the page in
+//! the child, and modules that keep a gauge then set it again.
 
 mod count;
 
 pub(crate) use count::*;
 
-use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::Errno;
@@ -72,8 +71,8 @@ pub struct Stats {
     /// Bytes of volatile pages purged by [`purge`](crate::PageRange::purge).
     pub purged_on_request_bytes: u64,
     /// Bytes of volatile memory that count as purged because their protection
-    /// ended without tenure: the program closed the userfaultfd, or mapped
-    /// something else there.
+    /// ended without tenure: the program mapped something else there, or closed
+    /// the userfaultfd, and tenure could not start the thread `tenure-files`.
     pub unprotected_bytes: u64,
     /// Bytes that are volatile now.
     pub volatile_bytes: u64,
@@ -118,12 +117,14 @@ pub struct Stats {
 
 /// Flushes local counts, which modules keep where counting in the page would
 /// cost too much.
-static BEFORE_READING: OnceLock<fn()> = OnceLock::new();
+///
+/// Not a `OnceLock`: a child forked while another thread sets it would wait for ever.
+static BEFORE_READING: AtomicPtr<fn()> = AtomicPtr::new(ptr::null_mut());
 
-/// Registers a function to call before this process reads its figures.
-pub(crate) fn before_reading(flush: fn()) {
-    // Only one module keeps local counts, and it registers once.
-    let _ = BEFORE_READING.set(flush);
+/// Registers a function to call before this process reads its figures: one, because
+/// only one module keeps local counts.
+pub(crate) fn before_reading(flush: &'static fn()) {
+    BEFORE_READING.store(ptr::from_ref(flush).cast_mut(), Ordering::Release);
 }
 
 /// Returns what tenure has done in this process.
@@ -143,7 +144,8 @@ pub(crate) fn before_reading(flush: fn()) {
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub fn stats() -> Stats {
-    if let Some(flush) = BEFORE_READING.get() {
+    // SAFETY: `before_reading` stores pointers to functions that live for ever.
+    if let Some(flush) = unsafe { BEFORE_READING.load(Ordering::Acquire).as_ref() } {
         flush();
     }
     let counters = counters::counters();

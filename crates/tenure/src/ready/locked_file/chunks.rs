@@ -2,7 +2,8 @@
 
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
-use crate::ground::sys::{page_size, pagemap};
+use crate::ground::sys::page_size;
+use crate::ground::sys::pagemap::{self, PageRun};
 
 /// The largest folio of the page cache, with pages of 4 KiB.
 const MAX_BYTES: usize = 2 << 20;
@@ -53,7 +54,8 @@ impl Chunks {
     }
 
     /// Returns how many bytes of each chunk are in the page tables. Chunks that are
-    /// `full` count as such without being scanned.
+    /// `full` count as such without being scanned. (A page of a file that looks swapped
+    /// out is migrating: compaction moves locked pages as well.)
     pub(super) fn present_bytes(self, full: impl Fn(usize) -> bool) -> Result<Vec<usize>> {
         let mut counts: Vec<usize> = (0..self.count())
             .map(|index| {
@@ -76,19 +78,21 @@ impl Chunks {
                 _ => unscanned.push(chunk),
             }
         }
-        let add_run = |run: PageRange| {
-            let mut at = run.start();
-            while at < run.end() {
+        let mut add_run = |run: PageRun| {
+            let mut at = run.range.start();
+            while at < run.range.end() {
                 let index = at / self.chunk_bytes - self.first();
-                let next = run.end().min(self.get(index).end());
+                let next = run.range.end().min(self.get(index).end());
                 counts[index] += next - at;
                 at = next;
             }
         };
-        pagemap::for_each_present(unscanned, add_run).map_err(|errno| Error::System {
-            call: "reading /proc/self/pagemap",
-            errno,
-        })?;
+        for range in unscanned {
+            pagemap::for_each_populated(range, &mut add_run).map_err(|errno| Error::System {
+                call: "reading /proc/self/pagemap",
+                errno,
+            })?;
+        }
         Ok(counts)
     }
 }

@@ -196,7 +196,7 @@ impl Shared {
 
 fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // The next pass reads the state anew, whatever a panic has left.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    fork::lock_outer(mutex)
 }
 
 fn system(call: &'static str) -> impl Fn(Errno) -> Error {

@@ -2,7 +2,6 @@
 
 use std::os::fd::AsFd;
 
-use super::fork::block_forks;
 use crate::ground::error::{Error, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
@@ -11,7 +10,7 @@ use crate::ground::sys::features::Features;
 use crate::ground::sys::map::{self, Backing};
 use crate::ground::sys::process::LockLimit;
 use crate::ground::sys::reservation::Reservation;
-use crate::ground::sys::{Errno, page_size};
+use crate::ground::sys::{Errno, fork, page_size};
 use crate::verbs::lock::LockMode;
 
 /// Zeroed pages that are locked on fault, between two guard pages. Dropping it unmaps
@@ -64,9 +63,10 @@ impl SecretMemory {
         let reserved_len = reserved_len(len)?;
         let mut fork_sentinel = Mapping::anonymous(1).wipe_on_fork().map()?;
         fork_sentinel.as_mut_slice()?[0] = 1;
-        // Declared before the descriptor, so that forks stay blocked until that is
+        // memfd_secret memory is shared, so a child would have it until it is excluded
+        // below. Declared before the descriptor, so that forks stay blocked until that is
         // closed: children would inherit it as well.
-        let _forks_blocked = block_forks()?;
+        let _forks_blocked = fork::block_forks().map_err(system("pthread_atfork"))?;
         let fd =
             map::memfd_secret(reserved_len - 2 * page_size()).map_err(system("memfd_secret"))?;
         let mut reserved = Reservation::new(reserved_len)

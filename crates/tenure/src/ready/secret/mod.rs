@@ -1,6 +1,5 @@
 //! `SecretBuffer`: a buffer for keys, passwords and plaintext.
 
-mod fork;
 mod memory;
 
 use std::fmt;
@@ -12,8 +11,6 @@ use zeroize::Zeroize as _;
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::page_size;
 use memory::SecretMemory;
-
-pub(crate) use fork::register_fork_handlers;
 
 /// A byte buffer with a fixed maximum length, for secrets: it is kept from swap, core
 /// dumps, children, and the next user of its memory.

@@ -61,9 +61,18 @@ impl Arenas {
         }
     }
 
-    /// Releases the address space: empty arenas now, the others with their last buffer.
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
+    /// Has values leave their memory as it is when they are dropped, because the caller
+    /// drops all of them, and then the arenas.
+    pub(super) fn close(&self) {
+        self.arenas.iter().for_each(VolatileArena::close);
+    }
+}
+
+impl Drop for Arenas {
+    /// Releases the address space: empty arenas now, the others with their last buffer,
+    /// until when they keep that buffer's memory only.
+    fn drop(&mut self) {
+        self.arenas.iter().for_each(VolatileArena::purge_if_in_use);
     }
 }
 

@@ -14,14 +14,14 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::arenas::Arenas;
 use self::reserve::Reserve;
 use self::shard::Shard;
 use self::slot::{Process, Slot};
 use crate::ground::error::Result;
-use crate::ground::sys::page_size;
+use crate::ground::sys::{fork, page_size};
 use crate::verbs::volatile::{Priority, VolatileBuffer};
 
 /// A cache of byte values that follows memory pressure: it keeps as many values as
@@ -86,8 +86,8 @@ use crate::verbs::volatile::{Priority, VolatileBuffer};
 ///
 /// A hit on a value that was used in the last 100 ms (the
 /// [offer delay](crate::volatile::set_offer_delay)) makes no system call and takes less
-/// than a microsecond. A later hit asks the kernel for the pages, which takes some ten
-/// microseconds. `cargo run --release --example volatile_cache_costs` measures both, and
+/// than a microsecond. A later hit repopulates the pages, one system call that takes half
+/// a microsecond for a page. `cargo run --release --example volatile_cache_costs` measures both, and
 /// insertions.
 ///
 /// # Threads and forks
@@ -112,6 +112,13 @@ struct Shared<K> {
     /// The shard to evict from next, modulo their number.
     next_eviction: AtomicUsize,
     refused: AtomicU64,
+}
+
+impl<K> Drop for Shared<K> {
+    /// The values are dropped before the arenas.
+    fn drop(&mut self) {
+        lock(&self.arenas).close();
+    }
 }
 
 impl<K> Drop for VolatileCache<K> {
@@ -144,8 +151,9 @@ impl<K: Hash + Eq> VolatileCache<K> {
         }
     }
 
-    /// Pins the value of the key and returns it; `None` if there is none, or if any
-    /// page of it was purged.
+    /// Pins the value of the key and returns it; `None` if there is none, if any page of
+    /// it was purged, or if the kernel cannot make it nonvolatile at this moment (no
+    /// memory for its page tables): then it stays, and a later call may find it.
     pub fn get<Q>(&self, key: &Q) -> Option<Pinned>
     where
         K: Borrow<Q>,
@@ -282,8 +290,11 @@ impl<K: Hash + Eq> VolatileCache<K> {
         let Some(shared) = self.ours() else {
             return;
         };
+        let arenas = std::mem::take(&mut *lock(&shared.arenas));
+        arenas.close();
         shared.shards.iter().for_each(Shard::clear);
-        lock(&shared.arenas).clear();
+        // Unlocked before, because that takes time.
+        drop(arenas);
     }
 
     /// Returns the number of values, including those whose purging the cache has not
@@ -383,7 +394,7 @@ impl<K: Hash + Eq> Shared<K> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic cannot leave these inconsistent: they hold figures and a list.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    fork::lock_outer(mutex)
 }
 
 impl<K: Hash + Eq> Default for VolatileCache<K> {

@@ -4,10 +4,11 @@ use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::slot::{Contents, PinResult, Slot};
 use super::stats::CacheStats;
+use crate::ground::sys::fork;
 use crate::verbs::volatile::Priority;
 
 /// How many random values are compared to find one that was not used for long: the
@@ -76,10 +77,13 @@ impl<K: Hash + Eq> Shard<K> {
                     add(&self.counters.hits, 1);
                     return Some(pinned);
                 }
-                PinResult::Purged => self.count_purged(&slot),
-                PinResult::Detached => {}
+                PinResult::Purged => {
+                    self.count_purged(&slot);
+                    self.lock().forget(key, &slot);
+                }
+                PinResult::Detached => self.lock().forget(key, &slot),
+                PinResult::Failed => {}
             }
-            self.lock().forget(key, &slot);
         }
         add(&self.counters.misses, 1);
         None
@@ -139,7 +143,7 @@ impl<K: Hash + Eq> Shard<K> {
                 self.count_purged(&slot);
                 Some(0)
             }
-            Contents::Intact => {
+            Contents::Intact | Contents::Unknown => {
                 add(&self.counters.evicted, 1);
                 add(&self.counters.evicted_bytes, slot.memory_bytes as u64);
                 self.subtract(&slot);
@@ -197,7 +201,7 @@ impl<K: Hash + Eq> Shard<K> {
     fn lock(&self) -> MutexGuard<'_, Entries<K>> {
         // Only Hash or Eq of a key can panic under the mutex, which leaves the map
         // consistent.
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        fork::lock_outer(&self.entries)
     }
 }
 

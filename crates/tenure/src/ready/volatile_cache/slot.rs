@@ -1,7 +1,7 @@
 //! One value: its memory and its pins.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::pinned::Pinned;
 use crate::ground::sys::fork;
@@ -38,6 +38,8 @@ pub(super) enum PinResult {
     Pinned(Pinned),
     /// The value was found purged, and this call has detached it.
     Purged,
+    /// The kernel has failed to make the value nonvolatile; a later call may succeed.
+    Failed,
     /// The value was detached before.
     Detached,
 }
@@ -47,6 +49,8 @@ pub(super) enum PinResult {
 pub(super) enum Contents {
     Intact,
     Purged,
+    /// The kernel does not tell at this moment.
+    Unknown,
 }
 
 impl Slot {
@@ -102,12 +106,13 @@ impl Slot {
             return PinResult::Detached;
         };
         // Without pins this is the only reference to the buffer.
-        if let Some(unpinned) = Arc::get_mut(buffer)
-            && unpinned.mark_nonvolatile() != Ok(Outcome::Intact)
-        {
-            // A value that the kernel fails to make nonvolatile counts as purged.
-            self.detach_locked(state);
-            return PinResult::Purged;
+        match Arc::get_mut(buffer).map(VolatileBuffer::mark_nonvolatile) {
+            None | Some(Ok(Outcome::Intact)) => {}
+            Some(Ok(Outcome::Purged(_))) => {
+                self.detach_locked(state);
+                return PinResult::Purged;
+            }
+            Some(Err(_)) => return PinResult::Failed,
         }
         let buffer = buffer.clone();
         state.pins += 1;
@@ -185,7 +190,7 @@ impl Slot {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        fork::lock_outer(&self.state)
     }
 }
 
@@ -193,7 +198,8 @@ impl State {
     fn contents(&self) -> Contents {
         match self.buffer.as_ref().map(|buffer| buffer.is_intact()) {
             Some(Ok(true)) => Contents::Intact,
-            _ => Contents::Purged,
+            Some(Ok(false)) | None => Contents::Purged,
+            Some(Err(_)) => Contents::Unknown,
         }
     }
 }

@@ -59,7 +59,9 @@ pub(super) unsafe fn free(range: PageRange) -> Result<()> {
 ///
 /// As for [`PageRange::free`].
 unsafe fn free_validated(range: PageRange, record: FreeRecord) -> bool {
-    volatile::forget(range);
+    if volatile::forget_contents(range).is_err() {
+        return false;
+    }
     if !record.is_lazy {
         // SAFETY: the caller gives the contents up.
         return unsafe { dontneed(range) }.is_ok();
@@ -123,6 +125,9 @@ fn ensure_watched() -> bool {
     let Ok(generation) = fork::generation() else {
         return false;
     };
+    if fork::is_in_child_handler() {
+        return false;
+    }
     let (watched, failed) = (2 * generation + 1, 2 * generation + 2);
     let before = WATCHED.load(Ordering::Acquire);
     if before == watched || before == failed {

@@ -6,7 +6,7 @@ use rangemap::RangeSet;
 
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
-use crate::ground::sys::fork::{ForkMutex, at_fork_once};
+use crate::ground::sys::fork::{self, ForkMutex};
 
 /// The most ranges that each set records, which takes about 1 MiB. Neighbours are
 /// merged. Ranges beyond that are freed eagerly.
@@ -20,7 +20,10 @@ pub(super) struct FreedRanges {
     lazily_free: RangeSet<usize>,
 }
 
-static FREED: ForkMutex<FreedRanges> = ForkMutex::new(FreedRanges::new());
+static FREED: ForkMutex<FreedRanges> = ForkMutex::new(FreedRanges::new(), |freed| {
+    // Leaked, not freed: the child of a threaded program must not call the allocator here.
+    std::mem::forget(std::mem::replace(freed, FreedRanges::new()));
+});
 
 /// Whether any range was ever recorded: a process that never frees adaptively does
 /// not take the lock.
@@ -117,26 +120,11 @@ impl FreedRanges {
     }
 }
 
-/// Registers fork handlers that empty the records in children: a child shares its
-/// pages with the parent, so reclaiming them would free nothing.
+/// Has forks empty the records in children: a child shares its pages with the parent, so
+/// reclaiming them would free nothing.
 pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
-    unsafe extern "C" fn prepare() {
-        FREED.hold();
-    }
-    unsafe extern "C" fn parent() {
-        // SAFETY: `prepare` has run in this thread.
-        unsafe { FREED.let_go(|_| ()) };
-    }
-    unsafe extern "C" fn child() {
-        // Leaked, not freed: the child of a threaded program must not call the
-        // allocator here.
-        // SAFETY: `prepare` has run in the parent's thread that this thread is a copy of.
-        unsafe {
-            FREED.let_go(|freed| std::mem::forget(std::mem::replace(freed, FreedRanges::new())))
-        };
-    }
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    at_fork_once(&IS_REGISTERED, prepare, parent, child)
+    static ENTRY: fork::Entry = fork::Entry::new(&FREED);
+    fork::register(&ENTRY)
 }
 
 #[cfg(test)]

@@ -158,7 +158,9 @@ impl PageRange {
     /// * [`Error::Hole`] when a part is not mapped,
     /// * [`Error::WrongKind`] for shared, file-backed and hugetlb memory,
     /// * [`Error::Locked`] when a part is locked,
-    /// * [`Error::Unsupported`] where the kernel has no `MADV_FREE`.
+    /// * [`Error::Unsupported`] where the kernel has no `MADV_FREE`,
+    /// * [`Error::MappingLimit`] for a part of an offered volatile range, when too few
+    ///   mappings are left to split its registration.
     ///
     /// # Safety
     ///
@@ -171,7 +173,7 @@ impl PageRange {
         }
         check_private_anonymous(VERB, self)?;
         // A page that the kernel reclaims must read as zeros instead of SIGBUS.
-        volatile::forget(self);
+        volatile::forget_contents(self)?;
         // SAFETY: the caller gives the contents up.
         let marked = unsafe { advise_destructive(self, DestructiveAdvice::Free) };
         marked.map_err(|errno| match errno {

@@ -131,7 +131,7 @@ pub(super) unsafe fn free_eagerly(range: PageRange) -> Result<()> {
         return Ok(());
     }
     check_private_anonymous(super::VERB, range)?;
-    volatile::forget(range);
+    volatile::forget_contents(range)?;
     freed_ranges::forget_freed(range);
     // SAFETY: the caller gives the contents up.
     unsafe { dontneed(range) }

@@ -37,7 +37,14 @@ impl LockScope {
 /// The locks include code, stacks, and memory that other parts of the program have
 /// mapped. While future mappings are locked, `mmap` fails with EAGAIN past
 /// `RLIMIT_MEMLOCK`. With [`LockMode::OnFault`], MAP_POPULATE and MAP_LOCKED then
-/// fault nothing in; [`Mapping::populate`](crate::Mapping::populate) does. With
+/// fault nothing in; [`Mapping::populate`](crate::Mapping::populate) does.
+///
+/// With [`LockMode::Now`], current mappings are faulted in by one system call, which takes
+/// about 1 s for each GiB that is not resident. Other threads' `mmap` and `fork` wait
+/// for all of it. To avoid that, lock on fault, or
+/// [populate](crate::Mapping::populate) the large mappings first.
+///
+/// With
 /// [`LockMode::Now`] the kernel skips pages that it cannot fault in. Children and
 /// programs started with `exec` have no locks.
 ///

@@ -6,7 +6,7 @@
 //! (`mlock2(MLOCK_ONFAULT)`, Linux 4.4), so that a large, sparsely used range takes only
 //! the memory that is used.
 //!
-//! [`Mapping::lock`] and [`PageRange::lock`] lock a range,
+//! [`Mapping::lock`] and [`PageRange::lock`] lock a range, `lock_with` does with options,
 //! [`MappingBuilder::map_locked`] makes a locked mapping, and [`lock_all`] locks the
 //! whole process (`mlockall(2)`). [`Mapping::unlock`], [`PageRange::unlock`] and
 //! [`unlock_all`] clear the locks of the modes in [`LockFlags`], whoever made them.
@@ -22,9 +22,12 @@
 //!
 //! Locking on fault marks the mappings and visits no page, so that it takes as long for
 //! every size: to map a file of 512 MiB and lock it takes 52 to 76 µs, to map it alone 12
-//! to 13 µs (a virtual machine with 2 CPUs, Linux 6.18; `docs/RESULTS.md`). With
-//! [`LockMode::Now`] the call also takes the time to fault the pages in: 505 ms for this
-//! file, of which nothing was in memory. The whole range counts against
+//! to 13 µs (a virtual machine with 2 CPUs, Linux 6.18; `docs/RESULTS.md`). (Pages that are
+//! in the page tables already take about 170 ms for each GiB.) With [`LockMode::Now`] the
+//! call also takes the time to fault the pages in: 505 ms by `mlock` for this file, of which
+//! nothing was in memory. More than 1 MiB is populated in [chunks](crate::populate) by
+//! several threads, so that other threads' `mmap` and `fork` do not wait for the whole
+//! range; [`Mapping::lock_with`] reports the progress and can be cancelled. The whole range counts against
 //! `RLIMIT_MEMLOCK` from the call on, in both modes. Past the limit the call fails before
 //! it changes anything, with an error that names the limit and how to raise it.
 //!
@@ -36,7 +39,7 @@
 //! made under [`lock_all`]. Before Linux 6.11 smaps does not report the mode either;
 //! [`PageRange::unlock`] describes what is assumed then.
 //!
-//! If the kernel fails after it has marked the range (it cannot fault a page in), the
+//! If locking fails after the range has been marked (a page cannot be faulted in), the
 //! call restores the previous locks before it returns the error.
 //!
 //! # When not to lock
@@ -52,6 +55,7 @@
 //! - A large file within a memory budget: [`LockedFile`](crate::LockedFile).
 
 mod all;
+mod chunked;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod limit;
@@ -70,6 +74,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, lock};
 use crate::observation::stats;
+use crate::verbs::populate::{Access, PopulateOptions};
 
 /// When the pages of a locked range are faulted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,6 +140,32 @@ impl Mapping {
         unsafe { range.lock(mode) }
     }
 
+    /// Locks the given bytes with [`LockMode::Now`], with the options of populating.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PageRange::lock_with`]; [`Error::OutOfBounds`] for bounds that are
+    /// not inside the mapping.
+    ///
+    /// ```no_run
+    /// use tenure::{Access, Mapping, populate::PopulateOptions};
+    ///
+    /// let memory = Mapping::anonymous(4 << 30).map()?;
+    /// let options = PopulateOptions::new(Access::Write)
+    ///     .progress(|now| println!("{} of {} bytes", now.done_bytes, now.total_bytes));
+    /// memory.lock_with(.., &options)?;
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    pub fn lock_with(
+        &self,
+        bounds: impl RangeBounds<usize>,
+        options: &PopulateOptions,
+    ) -> Result<()> {
+        let range = self.pages_covering(bounds)?;
+        // SAFETY: the range is this mapping's own.
+        unsafe { range.lock_with(options) }
+    }
+
     /// Clears the locks of the given modes on the given bytes: `munlock(2)` on the
     /// parts that have such a lock. The bounds are rounded outward to pages.
     ///
@@ -182,6 +213,12 @@ impl PageRange {
     /// modes; what was locked before is not counted twice. Children do not
     /// inherit locks.
     ///
+    /// With [`LockMode::Now`], more than 1 MiB is locked on fault, populated in chunks by
+    /// several threads, and then locked with `mlock(2)`, so that neither `mmap` nor `fork`
+    /// in another thread waits for longer than a chunk (about 2 ms). If another thread
+    /// locks, unlocks or unmaps a part meanwhile, that part is as the other thread
+    /// requests.
+    ///
     /// The kind of memory matters:
     /// * File pages: one fault maps, and so locks, up to 16 neighbours that are in
     ///   the page cache. Other pages that were read ahead are not locked and may be
@@ -196,7 +233,11 @@ impl PageRange {
     /// With every lock as it was before:
     /// * [`Error::Hole`] when a part is not mapped,
     /// * [`Error::LockLimit`] when `RLIMIT_MEMLOCK` does not allow it,
+    /// * [`Error::NoMemory`] for [`LockMode::Now`] when it would take more memory than
+    ///   [`Headroom`](crate::Headroom) or the pool of huge pages has; up to 1 MiB is
+    ///   not checked,
     /// * [`Error::NoBacking`] when a page cannot be faulted in,
+    /// * [`Error::HwPoison`] for a page on broken memory,
     /// * [`Error::NoAccess`] for [`LockMode::Now`] on memory without access,
     ///   which cannot be faulted in,
     /// * [`Error::SystemAt`] for anything else (ENOMEM: the kernel cannot split a
@@ -209,6 +250,10 @@ impl PageRange {
     pub unsafe fn lock(self, mode: LockMode) -> Result<()> {
         if self.is_empty() {
             return Ok(());
+        }
+        if mode == LockMode::Now && self.len() >= chunked::MIN_CHUNKED_BYTES {
+            // SAFETY: handed on to the caller.
+            return unsafe { self.lock_with(&PopulateOptions::new(Access::Write)) };
         }
         let mut registry = registry();
         let vmas = vma::cover(self)?;
@@ -227,6 +272,33 @@ impl PageRange {
                 Err(explain(self, errno, &vmas, &before, is_marked))
             }
         }
+    }
+
+    /// Locks the range with [`LockMode::Now`], with the options of populating: threads,
+    /// chunk size, progress, cancellation, and [`force`](PopulateOptions::force). An
+    /// empty range succeeds.
+    ///
+    /// Access and strategy have no effect: pages are faulted in as `mlock(2)` does,
+    /// private writable ones for writing and the others for reading. Before Linux 5.14
+    /// tenure populates private anonymous memory only; `mlock` faults the other pages in,
+    /// chunk by chunk, after the last progress report.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock`](Self::lock), and [`Error::Cancelled`] when the token was
+    /// cancelled. Every lock is then as it was before, and the pages that were faulted
+    /// in stay in memory, unlocked.
+    ///
+    /// # Safety
+    ///
+    /// As for [`lock`](Self::lock).
+    pub unsafe fn lock_with(self, options: &PopulateOptions) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        chunked::lock_now(self, options)?;
+        stats::LOCK.done(self.len());
+        Ok(())
     }
 
     /// Clears the locks of the given modes: `munlock(2)` on the parts that have

@@ -1,8 +1,6 @@
 //! The registry of lock modes. The kernel tells cheaply whether a mapping is locked,
 //! but its mode only in smaps, which walks every page.
 
-use std::sync::atomic::AtomicBool;
-
 use rangemap::RangeMap;
 
 use super::LockMode;
@@ -10,17 +8,23 @@ use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
 use crate::ground::sys::features::Features;
-use crate::ground::sys::fork::{ForkMutex, at_fork_once};
+use crate::ground::sys::fork::{self, ForkGuard, ForkMutex};
 use crate::ground::sys::vma::Vma;
 use crate::ground::sys::{Errno, smaps};
 
-static REGISTRY: ForkMutex<Registry> = ForkMutex::new(Registry::new());
+static REGISTRY: ForkMutex<Registry> = ForkMutex::new(Registry::new(), |registry| {
+    // Leaked, not freed: the child of a threaded program must not call the allocator here.
+    std::mem::forget(std::mem::replace(registry, Registry::new()));
+});
 
 /// The ranges that were locked through tenure, with their modes. Locks do not stack:
 /// each byte has the mode of its last lock, as in the kernel.
 #[derive(Debug)]
 pub(super) struct Registry {
     locked: RangeMap<usize, LockMode>,
+    /// The calls that are still locking, each in the parts that no later call has
+    /// locked, unlocked or unmapped.
+    in_progress: RangeMap<usize, CallNumber>,
     /// The mode in which `lock_all` has new mappings locked, if it does.
     pub(super) future: Option<LockMode>,
 }
@@ -29,24 +33,28 @@ impl Registry {
     pub(super) const fn new() -> Self {
         Self {
             locked: RangeMap::new(),
+            in_progress: RangeMap::new(),
             future: None,
         }
     }
 }
+
+/// The number of a call that locks in several steps.
+pub(super) type CallNumber = u64;
 
 /// A locked part of a mapping, and its mode.
 pub(super) type LockedPart = (PageRange, LockMode);
 
 /// Locks the registry and returns it. It changes together with the kernel's locks, so
 /// callers hold it while they make or read those.
-pub(super) fn registry() -> std::sync::MutexGuard<'static, Registry> {
+pub(super) fn registry() -> ForkGuard<Registry> {
     REGISTRY.lock()
 }
 
 /// Forgets the locks on a range that is being unmapped.
 pub(in crate::verbs) fn forget(range: PageRange) {
     let mut registry = registry();
-    if !registry.locked.is_empty() {
+    if !registry.locked.is_empty() || !registry.in_progress.is_empty() {
         registry.remove(range);
     }
 }
@@ -62,15 +70,46 @@ impl Registry {
 
     pub(super) fn insert(&mut self, range: PageRange, mode: LockMode) {
         self.locked.insert(range.as_std(), mode);
+        self.in_progress.remove(range.as_std());
     }
 
     pub(super) fn remove(&mut self, range: PageRange) {
         self.locked.remove(range.as_std());
+        self.in_progress.remove(range.as_std());
     }
 
     pub(super) fn clear(&mut self) {
         self.locked.clear();
+        self.in_progress.clear();
         self.future = None;
+    }
+
+    pub(super) fn begin(&mut self, range: PageRange, call: CallNumber) {
+        self.in_progress.insert(range.as_std(), call);
+    }
+
+    /// Returns the parts of the range that no other call has changed since `call`
+    /// began.
+    pub(super) fn parts_of(&self, call: CallNumber, range: PageRange) -> Vec<PageRange> {
+        let overlapping = self.in_progress.overlapping(range.as_std());
+        let of_call = overlapping.filter(|(_, number)| **number == call);
+        of_call
+            .filter_map(|(part, _)| PageRange::from(part.clone()).intersection(range))
+            .collect()
+    }
+
+    /// Records the lock that a call in progress has made, or `None` for unlocked.
+    pub(super) fn record_progress(&mut self, part: PageRange, mode: Option<LockMode>) {
+        match mode {
+            Some(mode) if is_locked(part) => self.locked.insert(part.as_std(), mode),
+            _ => self.locked.remove(part.as_std()),
+        }
+    }
+
+    pub(super) fn end(&mut self, range: PageRange, call: CallNumber) {
+        for part in self.parts_of(call, range) {
+            self.in_progress.remove(part.as_std());
+        }
     }
 
     /// Returns the locked parts of the mappings in order of address, including those
@@ -146,30 +185,13 @@ fn read_smaps(vmas: &[Vma]) -> Result<Vec<LockedPart>> {
     Ok(locked.into_iter().map(part).collect())
 }
 
-/// Registers fork handlers that empty the registry in children, which inherit no
-/// locks.
+/// Has forks empty the registry in children, which inherit no locks.
 ///
-/// Without them (ENOMEM) a child's registry names locks that do not exist. They do no
+/// Without this (ENOMEM) a child's registry names locks that do not exist. They do no
 /// harm, because every caller first asks the kernel what is locked.
 pub(crate) fn register_fork_handlers() -> std::result::Result<(), Errno> {
-    unsafe extern "C" fn prepare() {
-        REGISTRY.hold();
-    }
-    unsafe extern "C" fn parent() {
-        // SAFETY: `prepare` has run in this thread.
-        unsafe { REGISTRY.let_go(|_| ()) };
-    }
-    unsafe extern "C" fn child() {
-        // Leaked, not freed: the child of a threaded program must not call the
-        // allocator here.
-        // SAFETY: `prepare` has run in the parent's thread that this thread is a copy of.
-        unsafe {
-            REGISTRY
-                .let_go(|registry| std::mem::forget(std::mem::replace(registry, Registry::new())))
-        };
-    }
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    at_fork_once(&IS_REGISTERED, prepare, parent, child)
+    static ENTRY: fork::Entry = fork::Entry::new(&REGISTRY);
+    fork::register(&ENTRY)
 }
 
 #[cfg(test)]

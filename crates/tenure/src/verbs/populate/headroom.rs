@@ -9,6 +9,7 @@ use crate::background::freeing;
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::headroom_limit::HeadroomLimit;
 use crate::ground::range::PageRange;
+use crate::ground::sys::fork;
 use crate::ground::sys::pagemap::{self, PageState};
 use crate::ground::sys::vma::{self, Vma};
 use crate::observation::headroom::{Headroom, huge_page_headroom};
@@ -39,7 +40,8 @@ pub(super) fn check(range: PageRange, access: Access, vmas: &[Vma]) -> Result<()
     let Ok(mut headroom) = Headroom::now() else {
         return Ok(());
     };
-    if max_bytes > headroom.bytes && freeing::pending_bytes() > 0 {
+    let may_wait = !fork::is_in_handler();
+    if max_bytes > headroom.bytes && may_wait && freeing::pending_bytes() > 0 {
         // Pending deferred frees become headroom once the workers are done.
         freeing::drain(None)?;
         headroom = Headroom::now()?;

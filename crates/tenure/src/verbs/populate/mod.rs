@@ -73,15 +73,17 @@ pub use options::BYTES_PER_THREAD;
 pub use options::{Access, CancelToken, PopulateOptions, Progress, Strategy};
 #[doc(hidden)]
 pub use workers::{CHUNK_DURATION, REPORT_INTERVAL};
+pub(in crate::verbs) use workers::{CHUNK_TARGET, YIELD_INTERVAL, YIELD_PAUSE};
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use self::plan::{Part, Source, plan};
+use self::plan::{Part, Source, access_of_lock, plan, plan_for_lock};
 use self::workers::Workers;
 use crate::ground::error::Result;
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
+use crate::ground::sys::vma::Vma;
 use crate::observation::stats;
 use crate::verbs::lazy_free;
 
@@ -264,6 +266,22 @@ fn run(range: PageRange, options: &PopulateOptions, source: Option<Source<'_>>) 
     Workers::new(range, &parts, options, source)?.run()?;
     stats::POPULATE.done(range.len());
     Ok(())
+}
+
+/// Faults the mappings of a range in as `mlock` does, whatever the access and strategy
+/// in the options. Memory that cannot be populated is left to `mlock`.
+pub(in crate::verbs) fn populate_for_lock(
+    range: PageRange,
+    vmas: &[Vma],
+    options: &PopulateOptions,
+) -> Result<()> {
+    if !options.force {
+        for access in [Access::Read, Access::Write] {
+            let vmas = vmas.iter().filter(|vma| access_of_lock(vma) == access);
+            headroom::check(range, access, &vmas.copied().collect::<Vec<_>>())?;
+        }
+    }
+    Workers::new(range, &plan_for_lock(vmas), options, None)?.run()
 }
 
 /// Plans the call and performs all checks, before anything changes.

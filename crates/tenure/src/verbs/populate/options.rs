@@ -147,8 +147,8 @@ impl PopulateOptions {
     }
 
     /// Sets the number of threads, including the calling one; 0 counts as 1. By
-    /// default there is one for each CPU that affinity and the cgroup's quota
-    /// allow, and at most one for each 16 MiB, rounded up. A call never uses more
+    /// default there is one for each CPU that the caller's affinity, which the
+    /// threads inherit, and the cgroup's quota allow, and at most one for each 16 MiB, rounded up. A call never uses more
     /// threads than the range has parts of 2 MiB. If a thread cannot be started,
     /// the others do its work.
     pub fn threads(mut self, threads: usize) -> Self {

@@ -34,6 +34,9 @@ pub(super) enum Method {
     ReadThenWrite,
     Allocate,
     ReadAhead,
+    /// [`Method::Populate`], which leaves memory of kinds that the kernel refuses (no
+    /// access, secret, device) to `mlock`.
+    BeforeLock,
     /// [`Method::Populate`] or [`Method::ReadAhead`], whichever measures faster.
     Fastest,
 }
@@ -43,6 +46,7 @@ pub(super) enum Method {
 pub(super) struct Part {
     pub(super) range: PageRange,
     pub(super) method: Method,
+    pub(super) access: Access,
     /// The page size of the VMA; chunks must be multiples of it.
     pub(super) page_bytes: usize,
 }
@@ -66,11 +70,36 @@ pub(super) fn plan(
         Ok(Part {
             range: vma.range,
             method: method(range, vma, access, strategy, source.is_some())?,
+            access,
             page_bytes: vma.page_bytes,
         })
     };
     let parts = vmas.iter().map(part).collect::<Result<_>>()?;
     Ok((parts, vmas))
+}
+
+/// Returns the parts and the methods for a range that is being locked.
+pub(super) fn plan_for_lock(vmas: &[Vma]) -> Vec<Part> {
+    let part = |vma: &Vma| Part {
+        range: vma.range,
+        // Touching could have side effects on device memory.
+        method: match Features::get().madv_populate {
+            Err(_) if vma.readable && vma.kind == MemoryKind::PrivateAnonymous => Method::Touch,
+            _ => Method::BeforeLock,
+        },
+        access: access_of_lock(vma),
+        page_bytes: vma.page_bytes,
+    };
+    vmas.iter().map(part).collect()
+}
+
+/// Returns the access for which `mlock` faults pages in: private pages become the
+/// program's own, and shared ones are not dirtied.
+pub(super) fn access_of_lock(vma: &Vma) -> Access {
+    match vma.writable && vma.kind != MemoryKind::Shared {
+        true => Access::Write,
+        false => Access::Read,
+    }
 }
 
 fn should_allocate(

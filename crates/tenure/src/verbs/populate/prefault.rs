@@ -29,6 +29,12 @@ pub(super) fn prefault(
             .map_err(|errno| explain("touching a page", chunk, errno));
         }
         (Method::ReadThenWrite, _) => populate(chunk, Advice::PopulateRead)?,
+        (Method::BeforeLock, _) => {
+            return match populate(chunk, advice) {
+                Err(Error::Unsupported { .. }) => Ok(()),
+                result => result,
+            };
+        }
         // Read-ahead is an optimization: populating works if it fails.
         (Method::ReadAhead, _) => drop(advise(chunk, Advice::WillNeed)),
         (Method::Allocate, _) => {

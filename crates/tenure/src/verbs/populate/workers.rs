@@ -23,7 +23,7 @@ pub const CHUNK_DURATION: Duration = Duration::from_millis(2);
 
 /// Another thread's `mmap` waits for the chunks in progress, because they hold the
 /// address space's lock (`mmap_lock`), and then for its turn.
-const CHUNK_TARGET: ChunkTarget = ChunkTarget {
+pub(in crate::verbs) const CHUNK_TARGET: ChunkTarget = ChunkTarget {
     duration: CHUNK_DURATION,
     initial_bytes: 1 << 20,
     min_bytes: 256 << 10,
@@ -41,8 +41,8 @@ pub const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 /// after the other, until the writer's wait times out. Beside a thread that maps
 /// and unmaps all the time, 4 GiB took 2.1 s and that thread's longest wait was
 /// 22 ms; with the pause they are 1.3 to 2.0 s and 5 to 14 ms.
-const YIELD_PAUSE: Duration = Duration::from_micros(1);
-const YIELD_INTERVAL: Duration = Duration::from_micros(400);
+pub(in crate::verbs) const YIELD_PAUSE: Duration = Duration::from_micros(1);
+pub(in crate::verbs) const YIELD_INTERVAL: Duration = Duration::from_micros(400);
 
 pub(super) struct Workers<'a> {
     range: PageRange,
@@ -163,7 +163,7 @@ impl<'a> Workers<'a> {
             let result = prefault(
                 chunk,
                 method,
-                self.options.access,
+                part.access,
                 self.source,
                 self.prefaulter.as_ref(),
             );

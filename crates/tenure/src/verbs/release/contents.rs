@@ -87,7 +87,9 @@ impl PageRange {
     /// * [`Error::WrongKind`] for hugetlb memory, and for shared memory and shared
     ///   files, whose contents `MADV_DONTNEED` would not change
     ///   ([`punch`](PageRange::punch) gives them up, in all processes),
-    /// * [`Error::Locked`] when a part is locked.
+    /// * [`Error::Locked`] when a part is locked,
+    /// * [`Error::MappingLimit`] for a part of an offered volatile range, when too few
+    ///   mappings are left to split its registration.
     ///
     /// [`Error::SystemAt`] when the kernel refuses; a part may have been
     /// discarded.
@@ -103,7 +105,7 @@ impl PageRange {
         let is_private =
             |kind| matches!(kind, MemoryKind::PrivateAnonymous | MemoryKind::PrivateFile);
         let vmas = check_kind("discard", self, is_private, "private memory")?;
-        volatile::forget(self);
+        volatile::forget_contents(self)?;
         lazy_free::forget_freed(self);
         let can_move = |vma: &Vma| {
             vma.kind == MemoryKind::PrivateAnonymous
@@ -114,7 +116,7 @@ impl PageRange {
         let movable = movable.iter().map(|vma| vma.range).collect();
         // SAFETY: the checks above found private anonymous memory that is not locked;
         // the caller gives the contents up.
-        let unmoved = unsafe { defer_free(self, movable, AfterMove::Empty) };
+        let unmoved = unsafe { defer_free(movable, AfterMove::Empty) };
         for part in unmoved.into_iter().chain(fixed.iter().map(|vma| vma.range)) {
             // SAFETY: the caller gives the contents up.
             unsafe {

@@ -30,11 +30,17 @@
 //! Worker threads (`tenure-free`) free the oldest range first, in chunks of about 1 ms,
 //! so that other threads' `mmap` does not wait long. While much is pending, one more
 //! worker is tried, and kept if freeing becomes a tenth faster. While a caller waits in
-//! [`drain`], or the headroom is smaller than the pending memory, there are as many
-//! workers as [`ReleaseLimits`] allows, and they do not yield to other threads. If more
-//! than a quarter of the machine's memory, or of a cgroup's limit, is pending, callers
-//! free their own memory; [`populate`](crate::populate) waits for pending memory before
-//! it refuses.
+//! [`drain`], or memory is short, there are as many workers as [`ReleaseLimits`] allows,
+//! and they do not yield to other threads. They run on the CPUs that the main thread could
+//! use when the program was loaded, whatever the caller is pinned to.
+//!
+//! A release makes no program fail that runs with `munmap`: at most half of the
+//! headroom is pending, and the caller frees the rest of its memory before the call
+//! returns. It frees all of it where the headroom cannot be read, under strict overcommit
+//! (`vm.overcommit_memory` = 2), and where `RLIMIT_AS` or `RLIMIT_DATA` leaves less than
+//! the machine has memory, because one `mmap` can take all that these leave. A new
+//! [`Mapping`] that the kernel refuses, and [`populate`](crate::populate), wait for pending
+//! memory before they fail.
 //!
 //! Only anonymous memory is moved, where the range has 4 MiB and more of one mapping
 //! (VMA): many smaller mappings are not moved, however large the range is. Files must be
@@ -207,6 +213,19 @@ pub fn drain(timeout: Option<Duration>) -> Result<()> {
     freeing::drain(timeout)
 }
 
+/// Waits a few seconds for pending memory, after the kernel has refused memory or
+/// addresses. Returns whether another attempt may succeed.
+#[doc(hidden)]
+pub fn drain_for_retry() -> bool {
+    freeing::drain_for_retry()
+}
+
+/// Waits a few seconds for pending memory if more is pending than the headroom has left.
+#[doc(hidden)]
+pub fn drain_if_short() {
+    freeing::drain_if_short();
+}
+
 /// Returns the parts of the range around the counter page, which the kernel may have
 /// placed into a hole of the range, even during this call.
 fn without_counter_page(range: PageRange) -> impl Iterator<Item = PageRange> {
@@ -243,7 +262,7 @@ unsafe fn munmap_deferred(range: PageRange) -> Result<()> {
     let movable = movable.iter().map(|vma| vma.range).collect();
     // SAFETY: `can_move` found anonymous memory that is not locked, and no code uses it
     // any more.
-    let unmoved = unsafe { defer_free(range, movable, AfterMove::Unmapped) };
+    let unmoved = unsafe { defer_free(movable, AfterMove::Unmapped) };
     let unmoved = unmoved.into_iter().map(|part| (part, page_size()));
     let fixed = fixed.iter().map(|vma| (vma.range, vma.page_bytes));
     for (part, page_bytes) in unmoved.chain(fixed) {

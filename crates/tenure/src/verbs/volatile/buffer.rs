@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
+use super::arenas::Place;
+use super::counts::COUNTS;
 use super::error::at;
-use super::offer_thread::{notify_marked, offer_delay, offer_object};
+use super::offer_thread::{notify_marked, offer_delay, offer_object, resume_in_child};
 use super::options::VolatileOptions;
 use super::outcome::Outcome;
-use super::place::Place;
 use super::priority::Timestamp;
-use super::registry::{ENGINE, Object, State, Unmarked, Word};
+use super::registry::{Candidate, ENGINE, Object, misses_pages, purge, revoke};
+use super::word::{State, Unmarked, Word};
 use crate::ground::error::{Error, Refused, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
-use crate::ground::sys::{Errno, copy};
+use crate::ground::sys::{Errno, copy, fork};
 use crate::observation::stats;
 
 /// Memory that can be marked volatile and unmarked at the cost of one compare-and-swap,
@@ -40,16 +42,16 @@ use crate::observation::stats;
 /// # Ok::<(), tenure::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct VolatileBuffer {
-    /// Dropped first: the offer thread must not find an object that is unmapped.
-    listed: Listed,
-    memory: Memory,
-}
+pub struct VolatileBuffer(Memory);
 
 /// The memory of a buffer.
 #[derive(Debug)]
 enum Memory {
-    Own(Mapping),
+    Own {
+        /// Dropped first: the offer thread must not find an object that is unmapped.
+        listed: Listed,
+        mapping: Mapping,
+    },
     InArena {
         place: Place,
         /// The length that the caller wanted, in bytes.
@@ -65,7 +67,9 @@ impl Drop for Listed {
     fn drop(&mut self) {
         let mut registry = ENGINE.lock();
         registry.objects.remove(&self.0);
-        self.0.flush_counts();
+        if self.0.word.read().state() != State::Nonvolatile {
+            COUNTS.add_drop(self.0.range.len());
+        }
         // The offer thread may have it in a list of due objects.
         self.0.word.publish(State::Nonvolatile);
     }
@@ -94,10 +98,7 @@ impl VolatileBuffer {
         });
         // ENGINE is unlocked again: the caller may drop a refused mapping, which locks it.
         match validated {
-            Ok(listed) => {
-                let memory = Memory::Own(mapping);
-                Ok(Self { listed, memory })
-            }
+            Ok(listed) => Ok(Self(Memory::Own { listed, mapping })),
             Err(error) => {
                 let value = mapping;
                 Err(Refused { value, error })
@@ -107,27 +108,31 @@ impl VolatileBuffer {
 
     /// Makes a buffer of a part of an arena.
     pub(super) fn in_arena(place: Place, len: usize) -> Self {
-        let listed = Listed(ENGINE.lock().objects.add(place.range()));
-        let memory = Memory::InArena { place, len };
-        Self { listed, memory }
+        Self(Memory::InArena { place, len })
     }
 
     /// Returns the length that the caller wanted, in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
     pub fn len(&self) -> usize {
-        match &self.memory {
-            Memory::Own(mapping) => mapping.len(),
+        match &self.0 {
+            Memory::Own { mapping, .. } => mapping.len(),
             Memory::InArena { len, .. } => *len,
         }
     }
 
     /// Returns the pages.
     pub fn range(&self) -> PageRange {
-        self.listed.0.range
+        match &self.0 {
+            Memory::Own { listed, .. } => listed.0.range,
+            Memory::InArena { place, .. } => place.range(),
+        }
     }
 
     fn word(&self) -> &Word {
-        &self.listed.0.word
+        match &self.0 {
+            Memory::Own { listed, .. } => &listed.0.word,
+            Memory::InArena { place, .. } => place.word(),
+        }
     }
 
     /// Returns whether the buffer is volatile.
@@ -142,8 +147,8 @@ impl VolatileBuffer {
     /// [`Error::Volatile`] while the buffer is volatile.
     pub fn as_slice(&self) -> Result<&[u8]> {
         self.check_nonvolatile()?;
-        Ok(match &self.memory {
-            Memory::Own(mapping) => mapping.as_slice(),
+        Ok(match &self.0 {
+            Memory::Own { mapping, .. } => mapping.as_slice(),
             Memory::InArena { place, len } => {
                 let start = place.range().as_ptr();
                 // SAFETY: the place is this buffer's own for as long as it lives,
@@ -161,8 +166,8 @@ impl VolatileBuffer {
     /// [`Error::Volatile`] while the buffer is volatile.
     pub fn as_mut_slice(&mut self) -> Result<&mut [u8]> {
         self.check_nonvolatile()?;
-        match &mut self.memory {
-            Memory::Own(mapping) => mapping.as_mut_slice(),
+        match &mut self.0 {
+            Memory::Own { mapping, .. } => mapping.as_mut_slice(),
             Memory::InArena { place, len } => {
                 let start = place.range().as_ptr();
                 // SAFETY: as in `as_slice`; writable, and borrowed mutably.
@@ -189,10 +194,13 @@ impl VolatileBuffer {
     /// Does what [`mark_volatile`](Self::mark_volatile) does, with a priority, or
     /// with the offer made inside the call.
     pub fn mark_volatile_with(&mut self, options: VolatileOptions) {
-        self.word().mark(options.priority, Timestamp::now());
-        self.listed.0.local_counts.add_mark();
+        let was_nonvolatile = self.word().mark(options.priority, Timestamp::now());
+        COUNTS.add_mark(self.range().len(), was_nonvolatile);
         if options.offer_now || offer_delay().is_zero() {
-            offer_object(&self.listed.0);
+            match &self.0 {
+                Memory::Own { listed, .. } => offer_object(&listed.0),
+                Memory::InArena { place, .. } => place.offer(),
+            }
         }
         notify_marked();
     }
@@ -203,24 +211,21 @@ impl VolatileBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::SystemAt`] when there is no memory to repopulate a page (ENOMEM); the
-    /// buffer stays volatile, and the next call that succeeds reports the pages that
-    /// this one found purged.
+    /// [`Error::SystemAt`] when there is no memory to repopulate a page (ENOMEM), and
+    /// [`Error::MappingLimit`] when thousands of neighbours that the kernel has been offered
+    /// would have to be split; the buffer stays volatile, and the next call that succeeds
+    /// reports the pages that this one found purged. (Buffers of an arena are not split.)
     pub fn mark_nonvolatile(&mut self) -> Result<Outcome> {
+        resume_in_child();
         let outcome = match self.word().unmark() {
             Unmarked::WasNonvolatile => return Ok(Outcome::Intact),
             Unmarked::Intact => Outcome::Intact,
-            Unmarked::NeedsEngine => {
-                let mut registry = ENGINE.lock();
-                let age = Timestamp::now().since(self.word().read().timestamp());
-                let outcome = registry.engine.revoke_offer(self.range())?;
-                let object = &self.listed.0;
-                object.offer_backoff.record(age, offer_delay(), &outcome);
-                object.word.publish(State::Nonvolatile);
-                outcome
-            }
+            Unmarked::NeedsEngine => match &self.0 {
+                Memory::Own { listed, .. } => revoke_offer(&listed.0)?,
+                Memory::InArena { place, .. } => place.revoke_offer()?,
+            },
         };
-        self.listed.0.local_counts.add_unmark();
+        COUNTS.add_unmark(self.range().len());
         Ok(outcome)
     }
 
@@ -242,10 +247,13 @@ impl VolatileBuffer {
                 len: self.len(),
             });
         }
+        resume_in_child();
         if let Ok(bytes) = self.as_slice() {
             into.copy_from_slice(&bytes[offset..offset + into.len()]);
             return Ok(());
         }
+        // A child in whose handlers this runs has no protection yet.
+        fork::start_child_in_handler();
         let purged = || Error::Purged {
             range: self.range(),
         };
@@ -255,7 +263,11 @@ impl VolatileBuffer {
             Err(errno) => return Err(at("process_vm_readv", self.range())(errno)),
         }
         // Where the protection has ended a purged page reads as zeros, without EFAULT.
-        match ENGINE.lock().engine.contents_valid(self.range())? {
+        let is_valid = match &self.0 {
+            Memory::Own { .. } => ENGINE.lock().engine.contents_valid(self.range())?,
+            Memory::InArena { place, .. } => place.contents_valid(),
+        };
+        match is_valid {
             true => Ok(()),
             false => Err(purged()),
         }
@@ -271,14 +283,16 @@ impl VolatileBuffer {
     ///
     /// [`Error::Unsupported`] when the kernel does not tell (no `/proc`).
     pub fn is_intact(&self) -> Result<bool> {
+        resume_in_child();
         match self.word().read().state() {
             State::Nonvolatile | State::Marked => Ok(true),
-            State::Busy | State::Offered => {
-                let engine = &ENGINE.lock().engine;
+            State::Busy | State::Offered | State::Refused => {
+                if let Memory::InArena { place, .. } = &self.0 {
+                    return place.is_intact();
+                }
                 // Where the protection has ended a purged page reads as zeros: none misses.
-                Ok(engine.contents_valid(self.range())?
-                    && !engine.has_purged(self.range())
-                    && !engine.misses_pages(self.range())?)
+                Ok(ENGINE.lock().engine.contents_valid(self.range())?
+                    && !misses_pages(self.range())?)
             }
         }
     }
@@ -290,11 +304,24 @@ impl VolatileBuffer {
     ///
     /// As for [`PageRange::purge`].
     pub fn purge(&mut self) -> Result<()> {
+        resume_in_child();
         if !self.is_volatile() {
             return Ok(());
         }
         let cause = stats::PURGED_ON_REQUEST_BYTES;
-        let purged = ENGINE.lock().purge_object(&self.listed.0, cause);
-        purged.map(drop)
+        match &self.0 {
+            Memory::Own { listed, .. } => {
+                purge(&Candidate::Object(listed.0.clone()), cause).map(drop)
+            }
+            Memory::InArena { place, .. } => place.purge(cause),
+        }
     }
+}
+
+/// Revokes the offer of an object with its own mapping, and makes it nonvolatile.
+fn revoke_offer(object: &Object) -> Result<Outcome> {
+    revoke(object.range, |_, outcome| {
+        let is_intact = *outcome == Outcome::Intact;
+        (object.word).publish_revoked(Timestamp::now(), offer_delay(), is_intact);
+    })
 }

@@ -16,6 +16,10 @@ pub(super) fn at(call: &'static str, range: PageRange) -> impl Fn(Errno) -> Erro
 /// Explains why a loop over the pages of a range stopped.
 pub(super) fn explain_pages(error: PageError) -> Error {
     match error {
+        PageError::Scan(errno @ (Errno::MFILE | Errno::NFILE)) => Error::System {
+            call: "open(/proc/self/pagemap)",
+            errno,
+        },
         PageError::Scan(answer) => Error::Unsupported {
             verb: VERB,
             feature: "/proc/self/pagemap",

@@ -17,32 +17,36 @@
 //!
 //! A range travels down through these layers, each of which uses only those below it:
 //!
-//! 1. the forms that programs call: `range`, `buffer`, `arena`, `purge_all`;
+//! 1. the forms that programs call: `range`, `buffer`, `purge_all`;
 //! 2. `offer_thread`: when to offer, and what to purge under memory pressure;
-//! 3. `registry`: marks, objects and their words, and the ENGINE lock;
-//! 4. `engine`: what the kernel has been offered (offer, revoke, purge);
-//! 5. `ground/sys`: userfaultfd, PAGEMAP_SCAN, madvise.
+//! 3. `arenas`: buffers that share a mapping, with their words in a table;
+//! 4. `registry`: marks, objects with a mapping of their own, and the ENGINE lock;
+//! 5. `engine`: what the kernel has been offered (offer, revoke, purge);
+//! 6. `ground/sys`: userfaultfd, PAGEMAP_SCAN, madvise.
 
-mod arena;
+mod arenas;
 mod buffer;
+mod candidates;
+mod counts;
 mod engine;
 mod error;
 mod offer_thread;
 mod options;
 mod outcome;
-mod place;
 mod priority;
 mod purge_all;
 mod range;
 mod registry;
+mod sync;
+mod word;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing {
-    pub(crate) use super::engine::fuzzing::free_extents;
+    pub(crate) use super::arenas::fuzzing::free_extents;
     pub(crate) use super::registry::fuzzing::{marks, objects};
 }
 
-pub use arena::VolatileArena;
+pub use arenas::VolatileArena;
 pub use buffer::VolatileBuffer;
 #[doc(hidden)]
 pub use offer_thread::DEFAULT_DELAY;
@@ -52,5 +56,5 @@ pub use outcome::Outcome;
 pub use priority::Priority;
 pub use purge_all::purge_all;
 
-pub(super) use registry::forget;
 pub(crate) use registry::register_fork_handlers;
+pub(super) use registry::{forget, forget_contents};

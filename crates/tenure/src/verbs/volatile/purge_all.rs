@@ -1,6 +1,8 @@
 //! Purging all volatile memory of the process on request.
 
-use super::registry::ENGINE;
+use super::arenas::LiveArenas;
+use super::candidates::VolatileCandidates;
+use super::offer_thread::resume_in_child;
 use crate::ground::error::Result;
 use crate::observation::stats;
 
@@ -22,13 +24,7 @@ use crate::observation::stats;
 /// As for [`PageRange::purge`](crate::PageRange::purge), when a part cannot be purged;
 /// all other parts are purged.
 pub fn purge_all() -> Result<()> {
-    let all: Vec<_> = ENGINE.lock().volatile_candidates().collect();
-    let mut answer = Ok(());
-    for volatile in all {
-        let cause = stats::PURGED_ON_REQUEST_BYTES;
-        // A lock for each, so that other threads get their turn.
-        let purged = ENGINE.lock().purge_candidate(&volatile.candidate, cause);
-        answer = answer.and(purged.map(drop));
-    }
-    answer
+    resume_in_child();
+    let live = LiveArenas::now();
+    VolatileCandidates::all(&live).purge(stats::PURGED_ON_REQUEST_BYTES, usize::MAX)
 }

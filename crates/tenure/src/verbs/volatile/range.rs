@@ -1,17 +1,16 @@
 //! The verb's `unsafe` form: any range of private anonymous memory.
 
 use super::engine::can_offer;
-use super::offer_thread::{notify_marked, offer_delay};
+use super::offer_thread::{notify_marked, offer_delay, offer_in_chunks, resume_in_child};
 use super::options::VolatileOptions;
 use super::outcome::Outcome;
 use super::priority::Timestamp;
-use super::registry::{ENGINE, Unmarked};
+use super::registry::{Candidate, ENGINE, Registry, purge, revoke};
+use super::word::Unmarked;
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::flush_lazyfree_batch;
 use crate::ground::sys::vma;
 use crate::observation::stats;
-use crate::verbs::lazy_free;
 
 impl PageRange {
     /// Lets the kernel reclaim pages of the range when it needs them:
@@ -24,6 +23,9 @@ impl PageRange {
     /// * Touching a purged page is SIGBUS with its address in `si_addr`; a system
     ///   call that is given such an address fails with EFAULT.
     /// * Pages that were never touched are not purged; they read as zeros.
+    ///
+    /// Pages that were never touched take no memory, and long parts of them no time. Other threads
+    /// wait for a chunk of the range at most, about a millisecond.
     ///
     /// Marking again is harmless and offers pages written since. A range is checked
     /// when it is marked for the first time only: if it has been locked since then,
@@ -51,7 +53,9 @@ impl PageRange {
     /// * [`Error::Busy`] when a part is registered with another userfaultfd,
     /// * [`Error::Unsupported`] when userfaultfd worked before, and yet none can be
     ///   opened now (refused since, by a seccomp filter or a sysctl),
-    /// * [`Error::MappingLimit`] when the kernel cannot split a mapping,
+    /// * [`Error::MappingLimit`] when the range is to be offered inside the call, and
+    ///   another registration would take more than a quarter of the mappings that the
+    ///   process may have (`vm.max_map_count`): each splits its mapping in up to three,
     /// * [`Error::System`] when no descriptor is left to read the mappings (EMFILE),
     /// * [`Error::SystemAt`] for anything else.
     ///
@@ -95,11 +99,10 @@ impl PageRange {
         }
         let (priority, timestamp) = (options.priority, Timestamp::now());
         let offers_now = (options.offer_now || offer_delay().is_zero()) && can_offer();
-        if offers_now {
-            // Severe pressure must not discard an offered range as if it were free.
-            lazy_free::forget_freed(self);
-        }
         let mut registry = ENGINE.lock_to_insert()?;
+        if offers_now {
+            registry.engine.check_capacity(self)?;
+        }
         let before_bytes = registry.marks.volatile_bytes();
         if !registry.marks.mark(self, priority, timestamp) {
             registry.engine.validate(self)?;
@@ -107,17 +110,11 @@ impl PageRange {
         }
         stats::VOLATILE_BYTES.add(registry.marks.volatile_bytes() - before_bytes);
         stats::MARK_VOLATILE.done(self.len());
+        drop(registry);
         if offers_now {
             // On failure the pages stay resident and protected.
-            // SAFETY: the range is marked, and the caller accepts that its contents go.
-            let is_offered = unsafe { registry.engine.offer(self) }.is_ok();
-            if !is_offered {
-                stats::OFFER_FAILED_BYTES.add(self.len());
-            }
-            registry.marks.publish(self, is_offered);
-            flush_lazyfree_batch();
+            offer_in_chunks(&Candidate::Range(self));
         }
-        drop(registry);
         notify_marked();
         Ok(())
     }
@@ -126,13 +123,21 @@ impl PageRange {
     /// purged; they read as zeros: `madvise(MADV_POPULATE_WRITE)`. Parts that are not
     /// volatile are skipped, and an empty range is [`Outcome::Intact`].
     ///
-    /// A part whose protection ended without tenure's doing (its userfaultfd
-    /// was closed, or something else was mapped there) is reported as purged
-    /// whole; its contents are left as they are.
+    /// Without PAGEMAP_SCAN (before Linux 6.7) pages of an offered range that were never
+    /// touched take memory afterwards.
+    ///
+    /// A part whose protection ended without tenure's doing (something else was mapped
+    /// there, or the userfaultfd was closed and the thread `tenure-files` could not be
+    /// started) is reported as purged whole; its contents are left as they are.
     ///
     /// # Errors
     ///
-    /// [`Error::Hole`] when a part is not mapped, with nothing done.
+    /// With nothing done:
+    /// * [`Error::Hole`] when a part is not mapped,
+    /// * [`Error::MappingLimit`] for the inner part of an offered range, when to split its
+    ///   registration would take more than a quarter of the mappings that the process may
+    ///   have (`vm.max_map_count`). To unmark the whole range works always.
+    ///
     /// [`Error::SystemAt`] when there is no memory to repopulate a page (ENOMEM). The
     /// range stays volatile, and the next call that succeeds reports the pages that
     /// this one found purged.
@@ -142,26 +147,32 @@ impl PageRange {
     /// The range must be the caller's: another owner may count on SIGBUS.
     ///
     /// [`Error::Hole`]: crate::Error::Hole
+    /// [`Error::MappingLimit`]: crate::Error::MappingLimit
     /// [`Error::SystemAt`]: crate::Error::SystemAt
     pub unsafe fn mark_nonvolatile(self) -> Result<Outcome> {
         if self.is_empty() {
             return Ok(Outcome::Intact);
         }
+        resume_in_child();
+        let unmarked = |registry: &Registry, before_bytes| {
+            let done_bytes = before_bytes - registry.marks.volatile_bytes();
+            stats::VOLATILE_BYTES.sub(done_bytes);
+            stats::MARK_NONVOLATILE.done(done_bytes);
+        };
         let mut registry = ENGINE.lock();
         let before_bytes = registry.marks.volatile_bytes();
-        let outcome = match registry.marks.unmark(self) {
-            Unmarked::WasNonvolatile | Unmarked::Intact => Outcome::Intact,
-            Unmarked::NeedsEngine => {
-                vma::cover(self)?;
-                let outcome = registry.engine.revoke_offer(self)?;
-                registry.marks.set_nonvolatile(self);
-                outcome
-            }
-        };
-        let done_bytes = before_bytes - registry.marks.volatile_bytes();
-        stats::VOLATILE_BYTES.sub(done_bytes);
-        stats::MARK_NONVOLATILE.done(done_bytes);
-        Ok(outcome)
+        if registry.marks.unmark(self) != Unmarked::NeedsEngine {
+            unmarked(&registry, before_bytes);
+            return Ok(Outcome::Intact);
+        }
+        registry.engine.keep_open();
+        drop(registry);
+        vma::cover(self)?;
+        revoke(self, |registry, _| {
+            let before_bytes = registry.marks.volatile_bytes();
+            registry.marks.set_nonvolatile(self);
+            unmarked(registry, before_bytes);
+        })
     }
 
     /// Purges the volatile parts of the range now, as the kernel would under memory
@@ -186,8 +197,10 @@ impl PageRange {
         if self.is_empty() {
             return Ok(());
         }
+        resume_in_child();
+        ENGINE.lock().engine.keep_open();
         vma::cover(self)?;
         let cause = stats::PURGED_ON_REQUEST_BYTES;
-        ENGINE.lock().purge_range(self, cause).map(drop)
+        purge(&Candidate::Range(self), cause).map(drop)
     }
 }

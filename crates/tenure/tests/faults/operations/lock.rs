@@ -2,8 +2,9 @@
 //! requested.
 
 use tenure::{
-    Features, LockMode, Mapping,
+    Access, Features, LockMode, Mapping,
     lock::{LockFlags, LockScope},
+    populate::PopulateOptions,
 };
 
 use super::super::case::{Case, again};
@@ -13,6 +14,7 @@ use super::{Between, Group};
 pub const ALL: Group = &[
     ("lock_now", |case| lock(case, LockMode::Now)),
     ("lock_on_fault", |case| lock(case, LockMode::OnFault)),
+    ("lock_in_chunks", lock_in_chunks),
     ("unlock", unlock),
     ("unlock_one_mode", unlock_one_mode),
     ("lock_over_other_mode", lock_over_other_mode),
@@ -30,6 +32,19 @@ fn lock(case: &Case, mode: LockMode) {
     assert_eq!(lock_modes(range), [Some(mode); 10]);
     again(unsafe { range.unlock(LockFlags::ALL) });
     assert_eq!(lock_modes(memory.whole.range()), [None; 12]);
+    assert!(memory.is_intact());
+}
+
+/// Checks that every step of a lock in chunks is undone.
+fn lock_in_chunks(case: &Case) {
+    let (memory, before) = patchwork();
+    let options = PopulateOptions::new(Access::Write).threads(1);
+    let lock = || unsafe { memory.range.lock_with(&options) };
+    if case.attempt(lock).is_err() {
+        assert_eq!(lock_modes(memory.range), before);
+        again(lock());
+    }
+    assert_eq!(lock_modes(memory.range), [Some(LockMode::Now); 10]);
     assert!(memory.is_intact());
 }
 

@@ -7,12 +7,14 @@
 mod events;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod known_limits;
 mod mounts;
 
 pub(crate) use events::Events;
+pub(crate) use known_limits::KnownLimits;
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use procfs::{FromBufRead, ProcessCGroups};
 
@@ -67,6 +69,15 @@ impl Limit {
         events::hits(&self.directory, self.version.name)
     }
 
+    /// Returns the unused part and the inactive page cache, from which the
+    /// kernel reclaims first, in bytes; `None` where the kernel does not tell.
+    fn unused_or_cached_bytes(&self) -> Option<usize> {
+        let group = limited_group(&self.directory, self.version)?;
+        let cached_bytes = group.inactive_file_bytes.min(group.page_cache_bytes);
+        let used_bytes = group.usage_bytes.saturating_sub(cached_bytes);
+        Some(group.limit_bytes.saturating_sub(used_bytes))
+    }
+
     /// Returns the limit and its unused part, in bytes; `None` where the kernel
     /// does not tell.
     pub(crate) fn unused(&self) -> Option<(usize, usize)> {
@@ -76,12 +87,6 @@ impl Limit {
             .ok()?;
         Some((self.limit_bytes, self.limit_bytes.saturating_sub(usage)))
     }
-}
-
-/// Returns the groups that limit this process, its own and its ancestors,
-/// innermost first, as far up as the mounts show them.
-pub(crate) fn limited_groups() -> Vec<LimitedGroup> {
-    Groups::find().limited()
 }
 
 /// The directories of this process's group and its ancestors, innermost first,
@@ -101,10 +106,15 @@ impl Groups {
 
     /// Finds the groups in a recorded tree, with `proc` and `sys` in `root`.
     pub(crate) fn find_below(root: &Path) -> Self {
-        let own = own_groups(root);
-        let mountinfo = read(&root.join("proc/self/mountinfo"));
+        let membership = read(&root.join(MEMBERSHIP));
+        Self::of(root, &membership, &read(&root.join(MOUNTS)))
+    }
+
+    /// Finds the groups that these contents of the two files name.
+    fn of(root: &Path, membership: &str, mountinfo: &str) -> Self {
+        let own = parse_groups(membership);
         let directories =
-            |version, own: &Path| mounts::visible_directories(root, &mountinfo, version, own);
+            |version, own: &Path| mounts::visible_directories(root, mountinfo, version, own);
         let unified = unified_group(&own).map(|own| directories(&VERSION_2, &own));
         Self {
             memory: memory_group(&own).map(|(version, own)| (version, directories(version, &own))),
@@ -173,6 +183,15 @@ impl Groups {
     }
 }
 
+/// The file that names the groups of this process, and the one that tells where
+/// they are mounted.
+const MEMBERSHIP: &str = "proc/self/cgroup";
+const MOUNTS: &str = "proc/self/mountinfo";
+
+/// Version 1 reports "no limit" as its greatest number, which depends on the
+/// page size.
+const NO_LIMIT: u64 = 1 << 62;
+
 /// The file names and `memory.stat` lines of a cgroup version.
 #[derive(Debug, PartialEq, Eq)]
 struct Version {
@@ -208,7 +227,7 @@ static VERSION_2: Version = Version {
 
 /// Reads the groups that this process is in.
 fn own_groups(root: &Path) -> Option<ProcessCGroups> {
-    parse_groups(&read(&root.join("proc/self/cgroup")))
+    parse_groups(&read(&root.join(MEMBERSHIP)))
 }
 
 fn parse_groups(text: &str) -> Option<ProcessCGroups> {
@@ -244,9 +263,6 @@ fn parse_group(
     version: &Version,
     read: impl Fn(&str) -> String,
 ) -> Option<LimitedGroup> {
-    /// Version 1 reports "no limit" as its greatest number, which depends on
-    /// the page size.
-    const NO_LIMIT: u64 = 1 << 62;
     let number = |file| read(file).trim().parse::<u64>().ok();
     // "max" is no number.
     let limit = number(version.limit).filter(|&limit| limit < NO_LIMIT)?;
@@ -274,8 +290,12 @@ fn parse_group(
 /// Reads the file; empty where it cannot be read. A name somewhere that is not
 /// UTF-8 does not affect the others.
 fn read(file: &Path) -> String {
-    let bytes = fs::read(file).unwrap_or_default();
-    String::from_utf8_lossy(&bytes).into_owned()
+    try_read(file).unwrap_or_default()
+}
+
+fn try_read(file: &Path) -> io::Result<String> {
+    let bytes = fs::read(file)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]

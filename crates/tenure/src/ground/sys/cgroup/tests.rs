@@ -245,7 +245,7 @@ fn limited_skips_unreadable_groups() {
 
 #[test]
 fn limited_groups_of_this_machine_are_consistent() {
-    for group in limited_groups() {
+    for group in Groups::find().limited() {
         assert!(group.path.join("memory.stat").is_file(), "{group:?}");
         assert!(group.inactive_file_bytes <= group.usage_bytes, "{group:?}");
     }
@@ -401,4 +401,44 @@ fn active_file_bytes_are_read_from_stat() {
         Groups::find_below(v1.0.path()).limited()[0].active_file_bytes,
         4
     );
+}
+
+/// Returns the least unused bytes of the limits, without and with inactive
+/// page cache, of a look that must not overlook one.
+fn unused(tree: &Tree) -> Option<(usize, usize)> {
+    let known = KnownLimits::find_below(tree.0.path())?;
+    Some((known.unused_bytes()?, known.unused_or_cached_bytes()?))
+}
+
+#[test]
+fn known_limits_are_those_of_all_groups() {
+    let tree = Tree::new("0::/a/b\n", V2_ONLY)
+        .v2("sys/fs/cgroup/a", "900\n", 300, 20)
+        .v2("sys/fs/cgroup/a/b", "max\n", 100, 20);
+    assert_eq!(unused(&tree), Some((600, 620)));
+    let known = KnownLimits::find_below(tree.0.path()).unwrap();
+    assert!(known.is_current());
+    tree.write("proc/self/cgroup", "0::/a\n");
+    assert!(!known.is_current(), "moved to another group");
+    let unlimited = Tree::new("0::/\n", V2_ONLY);
+    assert_eq!(unused(&unlimited), Some((usize::MAX, usize::MAX)));
+}
+
+#[test]
+fn limit_that_cannot_be_read_is_not_unlimited() {
+    let tree = || Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 20);
+    // Reading a directory as a file fails for root, too.
+    for file in [
+        "sys/fs/cgroup/a/memory.max",
+        "sys/fs/cgroup/a/memory.current",
+        "proc/self/mountinfo",
+    ] {
+        let tree = tree();
+        let path = tree.0.path().join(file);
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(unused(&tree), None, "{file}");
+    }
+    // No mount shows the group.
+    assert_eq!(unused(&Tree::new("0::/a\n", "")), None);
 }

@@ -7,28 +7,23 @@ use crate::ground::sys::userfaultfd::Userfaultfd;
 impl Engine {
     /// Registers a forked child's copy with a userfaultfd of its own, before the child
     /// can touch a page: `userfaultfd(2)` and `ioctl(UFFDIO_REGISTER)`. A range that
-    /// cannot be registered becomes inaccessible: `mprotect(PROT_NONE)`.
+    /// cannot be registered becomes inaccessible: `mprotect(PROT_NONE)`. Opens the
+    /// userfaultfd also where only arenas need it.
     ///
     /// Runs in the fork handler: makes system calls only, and neither allocates nor frees.
-    pub(crate) fn reregister_in_child(&mut self) {
+    /// Returns whether the parent's userfaultfd was open.
+    pub(crate) fn reregister_in_child(&mut self, has_arenas: bool) -> bool {
         // The inherited userfaultfd belongs to the parent's address space.
         let was_open = self.uffd.as_ref().is_some_and(Userfaultfd::is_open);
         match self.uffd.take() {
             Some(closed) if !was_open => closed.forget(),
             parents => drop(parents),
         }
-        self.set_offered_bytes(self.offered_bytes);
-        if self.offered.is_empty() && self.arenas.is_empty() {
-            return;
+        if self.offered.is_empty() && !has_arenas {
+            return was_open;
         }
         self.uffd = can_offer().then(Userfaultfd::open).and_then(Result::ok);
-        for arena in self.arenas.iter_mut() {
-            // In an arena that was not registered, pages of buffers may be absent. Its
-            // offered parts are registered below.
-            arena.is_registered = arena.is_registered
-                && was_open
-                && (self.uffd.as_ref()).is_some_and(|uffd| uffd.register(arena.range).is_ok());
-        }
+        self.epoch += 1;
         for part in self.offered.iter() {
             let is_registered =
                 (self.uffd.as_ref()).is_some_and(|uffd| uffd.register(part).is_ok());
@@ -40,5 +35,6 @@ impl Engine {
                 let _ = map::protect_none(part);
             }
         }
+        was_open
     }
 }

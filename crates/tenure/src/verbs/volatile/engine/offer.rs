@@ -1,36 +1,98 @@
 //! Offering memory to the kernel.
 
 use super::state::Engine;
-use crate::ground::error::Result;
+use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive};
+use crate::ground::sys::page_runs::{chunk_end, first_populated_span};
 use crate::ground::sys::registration::{map_zero_page_where_absent, register_inherited, unmerge};
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::vma::Vma;
 use crate::observation::stats;
 use crate::verbs::volatile::error::{at, explain_pages, explain_register};
 
+/// The most that is offered, revoked or purged under one ENGINE lock: other threads wait
+/// about a millisecond for it. The lock is free between the chunks of a longer range.
+pub(crate) const CHUNK_BYTES: usize = 16 << 20;
+
+/// How much of the page tables is searched under one lock for a page that is populated.
+/// Searching it takes about a millisecond where all of its page tables exist.
+pub(crate) const SEARCH_BYTES: usize = 256 << 20;
+
+/// A gap that is shorter becomes a part of the span around it, filled with the zero page:
+/// it needs one page table at most, and no mapping of its own.
+const MAX_GAP_BYTES: usize = 2 << 20;
+
 impl Engine {
-    /// Lets the kernel purge pages of the range: `ioctl(UFFDIO_REGISTER)` and
-    /// `madvise(MADV_FREE)`. Asks the kernel again what is mapped there, because that may
-    /// have changed since the range was marked. On an error nothing has been done.
+    /// Lets the kernel purge pages of the range, as [`offer_chunk`](Self::offer_chunk)
+    /// does, all under one lock.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Engine::offer_chunk`].
+    pub(crate) unsafe fn offer(&mut self, range: PageRange) -> Result<()> {
+        let mut rest = range;
+        while !rest.is_empty() {
+            // SAFETY: a part of the range, for which the caller keeps the same contract.
+            rest = unsafe { self.offer_chunk(rest) }?;
+        }
+        Ok(())
+    }
+
+    /// Lets the kernel purge the first populated pages of the range, a chunk of them at
+    /// most: `ioctl(UFFDIO_REGISTER)` and `madvise(MADV_FREE)`. Asks the kernel again
+    /// what is mapped there, because that may have changed since the range was marked.
+    /// Returns the rest of the range. On an error nothing has been done.
     ///
     /// # Safety
     ///
     /// The range is volatile: its contents may go at any time.
-    pub(crate) unsafe fn offer(&mut self, range: PageRange) -> Result<()> {
-        // SAFETY: the caller keeps this function's contract, which is the same.
-        let answer = unsafe { self.try_offer(range) };
-        self.offer_failed |= answer.is_err();
-        answer
+    pub(crate) unsafe fn offer_chunk(&mut self, range: PageRange) -> Result<PageRange> {
+        let (span, rest) = self.next_span(range)?;
+        if let Some(span) = span {
+            self.register(span)?;
+            // If the kernel refuses the advice (for memory that was locked since the
+            // check), the pages stay resident.
+            // SAFETY: the caller lets the kernel discard the contents; the registration
+            // makes each purged page SIGBUS.
+            let _ = unsafe { advise_destructive(span, DestructiveAdvice::Free) };
+        }
+        Ok(rest)
     }
 
-    /// # Safety
-    ///
-    /// As for [`Engine::offer`].
-    unsafe fn try_offer(&mut self, range: PageRange) -> Result<()> {
-        let mapped = self.check(range)?;
+    /// Finds the first span of populated pages in the range, a chunk at most. Returns it
+    /// and what follows it; no span if there is none in the part that was searched.
+    pub(super) fn next_span(&self, range: PageRange) -> Result<(Option<PageRange>, PageRange)> {
+        let max_gap_bytes = match 2 * self.offered.len() < self.max_spans {
+            true => MAX_GAP_BYTES,
+            // Few registrations are left.
+            false => CHUNK_BYTES,
+        };
+        let mut searched_to = range.start();
+        for bytes in [CHUNK_BYTES, SEARCH_BYTES] {
+            let end = chunk_end(searched_to, bytes).min(range.end());
+            let window = PageRange::between(searched_to, end);
+            let span = first_populated_span(window, max_gap_bytes, CHUNK_BYTES);
+            if let Some(span) = span.map_err(explain_pages)? {
+                let rest = PageRange::between(span.end(), range.end());
+                // A short gap after what is offered belongs to the span before it.
+                let is_next = span.start() - range.start() < max_gap_bytes
+                    && self.offered.contains(range.start() - 1);
+                let start = if is_next { range.start() } else { span.start() };
+                return Ok((Some(PageRange::between(start, span.end())), rest));
+            }
+            searched_to = end;
+        }
+        Ok((None, PageRange::between(searched_to, range.end())))
+    }
+
+    /// Registers the span and records it as offered, so that each of its pages that is
+    /// absent from now on is a purged page: `ioctl(UFFDIO_REGISTER)`. On an error nothing
+    /// has been done.
+    pub(super) fn register(&mut self, span: PageRange) -> Result<()> {
+        let mapped = self.check(span)?;
         self.open()?;
+        self.check_capacity(span)?;
         let unregistered = self.record_unprotected(&mapped);
         let uffd = self.open()?;
         for part in &unregistered {
@@ -43,17 +105,29 @@ impl Engine {
                     // Registered a moment ago: to undo that splits no mapping.
                     let _ = uffd.unregister(*registered);
                 }
-                return Err(explain_register(range, errno));
+                return Err(explain_register(span, errno));
             }
         }
-        let new_bytes = self.offered.insert(range);
+        let new_bytes = self.offered.insert(span);
         self.set_offered_bytes(self.offered_bytes + new_bytes);
-        // If the kernel refuses the advice (for memory that was locked since the check),
-        // the pages stay resident.
-        // SAFETY: the caller lets the kernel discard the contents; from here on the
-        // registration makes each purged page SIGBUS.
-        let _ = unsafe { advise_destructive(range, DestructiveAdvice::Free) };
+        if !self.repopulated.is_empty() {
+            self.repopulated.remove(span);
+        }
         Ok(())
+    }
+
+    /// Refuses a registration that would take more than the engine's share of the mappings
+    /// that the process may have: without any left, threads cannot be started, and other
+    /// libraries cannot map memory.
+    pub(crate) fn check_capacity(&self, range: PageRange) -> Result<()> {
+        let is_full = self.offered.len() >= self.max_spans && !self.offered.is_empty();
+        match is_full && self.offered.would_grow_by(range) {
+            true => Err(Error::MappingLimit {
+                call: "UFFDIO_REGISTER",
+                range,
+            }),
+            false => Ok(()),
+        }
     }
 
     /// Returns the parts of the mappings that have to be registered: those that were
@@ -63,9 +137,7 @@ impl Engine {
         let mut unregistered = Vec::new();
         for vma in mapped.iter().map(|vma| vma.range) {
             let is_protected = self.protects(vma.start());
-            let gaps = self.offered.gaps(vma).into_iter();
-            let registered = |part: &PageRange| is_protected && self.arenas.is_registered(*part);
-            unregistered.extend(gaps.filter(|part| !registered(part)));
+            unregistered.extend(self.offered.gaps(vma));
             if !is_protected {
                 for part in self.offered.parts(vma) {
                     stats::UNPROTECTED_BYTES.add(self.purged.insert(part));
@@ -76,20 +148,23 @@ impl Engine {
         unregistered
     }
 
-    /// Offers everything anew if the program has closed the userfaultfd: all that was
-    /// offered counts as purged, is emptied, and registered again.
-    pub(crate) fn rearm(&mut self) {
+    /// Returns what was offered if the program has closed the userfaultfd since.
+    pub(crate) fn offered_without_protection(&self) -> Vec<PageRange> {
         if self.offered.is_empty() || self.uffd.as_ref().is_some_and(Userfaultfd::is_open) {
-            return;
+            return Vec::new();
         }
-        let all: Vec<PageRange> = self.offered.iter().collect();
-        for range in all {
-            // SAFETY: only volatile memory is in `offered`.
-            if unsafe { self.offer(range) }.is_ok() {
-                // SAFETY: `offer` has recorded the range as purged, and the registration
-                // makes its pages SIGBUS.
-                let _ = unsafe { advise_destructive(range, DestructiveAdvice::DontNeed) };
-            }
+        self.offered.iter().collect()
+    }
+
+    /// Registers the offered parts of a chunk anew if they have lost their protection:
+    /// they count as purged and are emptied.
+    pub(crate) fn rearm(&mut self, chunk: PageRange) {
+        for part in self.offered.parts(chunk) {
+            // SAFETY: only volatile memory is in `offered`; `register` has recorded the
+            // part as purged, and makes its pages SIGBUS.
+            let _ = !self.protects(part.start())
+                && self.register(part).is_ok()
+                && unsafe { advise_destructive(part, DestructiveAdvice::DontNeed) }.is_ok();
         }
     }
 }

@@ -16,6 +16,25 @@ impl PageSet {
         self.0.is_empty()
     }
 
+    /// Returns how many ranges the set consists of.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns whether the set would have one more range with this one, which touches
+    /// none of them.
+    pub(super) fn would_grow_by(&self, range: PageRange) -> bool {
+        let touches_start = self.0.contains(&range.start().saturating_sub(1));
+        !touches_start && !self.0.contains(&range.end()) && !self.overlaps(range)
+    }
+
+    /// Returns whether the set would have one more range without this one, which lies
+    /// inside one of them.
+    pub(super) fn would_split_at(&self, range: PageRange) -> bool {
+        let around = self.0.get(&range.start());
+        around.is_some_and(|around| around.start < range.start() && range.end() < around.end)
+    }
+
     /// Adds the range. Returns how many bytes of it were not in the set.
     pub(super) fn insert(&mut self, range: PageRange) -> usize {
         let new_bytes = self.gap_bytes(range);
@@ -30,6 +49,12 @@ impl PageSet {
     /// Returns whether the page at the address is in the set.
     pub(super) fn contains(&self, at: usize) -> bool {
         self.0.contains(&at)
+    }
+
+    /// Returns the part of the range around the page at the address that is in the set.
+    pub(super) fn part_at(&self, at: usize, range: PageRange) -> Option<PageRange> {
+        let part = self.0.get(&at)?;
+        PageRange::from(part.clone()).intersection(range)
     }
 
     /// Returns whether the whole range is in the set.
@@ -49,10 +74,19 @@ impl PageSet {
 
     /// Returns the parts of the range that are in the set, in order.
     pub(super) fn parts(&self, range: PageRange) -> Vec<PageRange> {
+        self.each_part(range).collect()
+    }
+
+    /// Returns the parts of the range that are in the set, in order, without a list.
+    pub(super) fn each_part(&self, range: PageRange) -> impl Iterator<Item = PageRange> {
         self.0
             .overlapping(range.as_std())
-            .filter_map(|part| PageRange::from(part.clone()).intersection(range))
-            .collect()
+            .filter_map(move |part| PageRange::from(part.clone()).intersection(range))
+    }
+
+    /// Returns the first part of the range that is not in the set.
+    pub(super) fn first_gap(&self, range: PageRange) -> Option<PageRange> {
+        self.0.gaps(&range.as_std()).next().map(PageRange::from)
     }
 
     /// Returns the parts of the range that are not in the set, in order.

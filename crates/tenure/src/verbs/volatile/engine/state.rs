@@ -1,31 +1,39 @@
 //! The engine's state, and questions about it.
 
-use super::arenas::Arenas;
 use super::page_set::PageSet;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::features::Features;
-use crate::ground::sys::page_runs;
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::vma::{self, Vma};
-use crate::observation::stats;
+use crate::ground::sys::{page_runs, process};
 use crate::verbs::volatile::error::{VERB, explain_pages};
+
+/// Which part of the mappings that a process may have the engine's registrations take at
+/// most. Each can split its mapping in three, which are two more.
+const MAPPINGS_DIVISOR: usize = 4;
 
 /// The record of all memory that the kernel has been offered, or has purged.
 pub(crate) struct Engine {
     /// Opened when it is first needed.
     pub(super) uffd: Option<Userfaultfd>,
-    pub(super) arenas: Arenas,
-    /// The pages that the kernel may purge; registered with the userfaultfd.
+    /// Counts the userfaultfds that were opened.
+    pub(super) epoch: u64,
+    /// The pages that the kernel may purge; registered with the userfaultfd. Long gaps
+    /// in an offered range, in which nothing is populated, are left out.
     pub(super) offered: PageSet,
     /// The size of `offered`.
     pub(super) offered_bytes: usize,
+    /// The offered pages that are populated again, and will be unregistered.
+    pub(super) repopulated: PageSet,
+    /// The ranges of objects whose offer has failed or is under way.
+    pub(super) incomplete: PageSet,
+    /// How many ranges `offered` may consist of.
+    pub(super) max_spans: usize,
     /// Pages that are known to be purged and have not been reported.
     pub(super) purged: PageSet,
     /// The purged pages that have guards, because userfaultfd is unavailable.
     pub(super) guarded: PageSet,
-    /// An offer has failed since the last [`take_offer_failed`](Self::take_offer_failed).
-    pub(super) offer_failed: bool,
     /// This is a child that could not register all it inherited: some of `offered` is
     /// inaccessible instead.
     pub(super) is_child_without_access: bool,
@@ -42,24 +50,21 @@ impl Engine {
     pub(crate) const fn new() -> Self {
         Self {
             uffd: None,
-            arenas: Arenas::new(),
+            epoch: 0,
             offered: PageSet::new(),
             offered_bytes: 0,
+            repopulated: PageSet::new(),
+            incomplete: PageSet::new(),
+            max_spans: 0,
             purged: PageSet::new(),
             guarded: PageSet::new(),
-            offer_failed: false,
             is_child_without_access: false,
         }
     }
 
     /// Returns whether a userfaultfd is open or anything is recorded.
     pub(crate) fn is_in_use(&self) -> bool {
-        self.uffd.is_some() || !self.offered.is_empty() || !self.arenas.is_empty()
-    }
-
-    /// Returns whether the kernel has been offered the whole range.
-    pub(crate) fn is_offered(&self, range: PageRange) -> bool {
-        self.offered.contains_all(range)
+        self.uffd.is_some() || !self.offered.is_empty()
     }
 
     /// Returns whether a page of the range is known to be purged.
@@ -72,9 +77,23 @@ impl Engine {
         self.guarded.overlaps(range)
     }
 
-    /// Returns whether an offer has failed since the last call.
-    pub(crate) fn take_offer_failed(&mut self) -> bool {
-        std::mem::take(&mut self.offer_failed)
+    /// Says whether the offer of an object has to be continued or tried again.
+    pub(crate) fn set_incomplete(&mut self, range: PageRange, is_incomplete: bool) {
+        if is_incomplete {
+            self.incomplete.insert(range);
+        } else if !self.incomplete.is_empty() {
+            self.incomplete.remove(range);
+        }
+    }
+
+    /// Returns whether the offer of an object has to be continued or tried again.
+    pub(crate) fn is_incomplete(&self, range: PageRange) -> bool {
+        self.incomplete.overlaps(range)
+    }
+
+    /// Returns whether any offer has to be continued or tried again.
+    pub(crate) fn has_incomplete(&self) -> bool {
+        !self.incomplete.is_empty()
     }
 
     /// Returns whether the kernel has reclaimed a page that it has been offered of the
@@ -99,13 +118,19 @@ impl Engine {
     /// still SIGBUS. A kernel that cannot tell is assumed to say yes.
     pub(super) fn protects(&self, at: usize) -> bool {
         let is_registered = |uffd: &Userfaultfd| uffd.registration(at) != Some(false);
-        let open = self.uffd.as_ref().filter(|uffd| uffd.is_open());
-        open.is_some_and(is_registered)
+        self.uffd.as_ref().is_some_and(is_registered)
+    }
+
+    /// Has the registrations outlive what the program does to its descriptors. A child's
+    /// first call does so, because its fork handler can start no thread.
+    pub(crate) fn keep_open(&self) {
+        self.uffd.iter().for_each(Userfaultfd::keep_open);
     }
 
     /// Returns the parts of the range that the kernel may purge, each within one of its
     /// mappings.
     pub(super) fn offered_vmas(&self, range: PageRange) -> Result<Vec<Vma>> {
+        self.keep_open();
         let mut mapped = Vec::new();
         for part in self.offered.parts(range) {
             mapped.extend(vma::within(part)?);
@@ -113,9 +138,19 @@ impl Engine {
         Ok(mapped)
     }
 
+    /// Returns how much of plain ranges and of buffers with their own mapping is offered.
+    pub(crate) fn offered_bytes(&self) -> usize {
+        self.offered_bytes
+    }
+
+    /// Returns whether the protection of what is offered outlives all that the program
+    /// does to its descriptors.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.uffd.as_ref().is_some_and(Userfaultfd::is_kept)
+    }
+
     pub(super) fn set_offered_bytes(&mut self, bytes: usize) {
         self.offered_bytes = bytes;
-        stats::OFFERED_BYTES.set(bytes);
     }
 
     /// Returns the process's userfaultfd; opens it if there is none, or if the program
@@ -123,14 +158,18 @@ impl Engine {
     pub(super) fn open(&mut self) -> Result<&Userfaultfd> {
         if let Some(closed) = self.uffd.take_if(|uffd| !uffd.is_open()) {
             closed.forget();
-            for arena in self.arenas.iter_mut() {
-                arena.is_registered = false;
+        }
+        let uffd = match self.uffd {
+            Some(ref uffd) => uffd,
+            None => {
+                let opened = open_userfaultfd()?;
+                self.max_spans = process::max_map_count() / MAPPINGS_DIVISOR / 2;
+                self.epoch += 1;
+                self.uffd.insert(opened)
             }
-        }
-        match self.uffd {
-            Some(ref uffd) => Ok(uffd),
-            None => Ok(self.uffd.insert(open_userfaultfd()?)),
-        }
+        };
+        uffd.keep_open();
+        Ok(uffd)
     }
 }
 

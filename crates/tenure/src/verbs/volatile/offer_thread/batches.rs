@@ -1,33 +1,45 @@
 //! Offering in batches, between which other threads get the ENGINE lock.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::ground::sys::advise::flush_lazyfree_batch;
+use crate::observation::stats;
 use crate::verbs::lazy_free;
-use crate::verbs::volatile::engine::can_offer;
+use crate::verbs::volatile::arenas::{self, LiveArenas};
+use crate::verbs::volatile::engine::{CHUNK_BYTES, can_offer};
 use crate::verbs::volatile::registry::{Candidate, ENGINE, Object};
 
-/// How much is offered under one ENGINE lock: other threads that mark or unmark plain
-/// ranges wait for so long. About a millisecond.
-const BATCH_BYTES: usize = 16 << 20;
+/// How many ranges that are no neighbours are offered under one ENGINE lock: a registration
+/// takes about 15 µs.
+const MAX_BATCH_SPANS: usize = 64;
 
 /// Offers all that has been volatile for longer than `delay`. Returns whether the kernel
 /// accepted all of it.
-pub(super) fn offer_due(delay: Duration) -> bool {
+pub(super) fn offer_due(delay: Duration, live: &LiveArenas) -> bool {
     if !can_offer() {
         return true;
     }
     let mut all_offered = true;
+    for memory in live.iter() {
+        all_offered &= arenas::offer_due(memory, delay);
+    }
     let mut due = ENGINE.lock().due(delay);
     due.sort_unstable_by_key(|due| due.range().start());
     let mut rest = &due[..];
     while !rest.is_empty() {
         let (batch, others) = rest.split_at(first_batch(rest));
-        for due in batch {
-            lazy_free::forget_freed(due.range());
-        }
-        // A lock for each batch, so that other threads get their turn.
-        all_offered &= ENGINE.lock().offer_batch(batch);
+        all_offered &= match batch {
+            [large] if large.range().len() > CHUNK_BYTES => offer_in_chunks(large),
+            batch => {
+                for due in batch {
+                    lazy_free::forget_freed(due.range());
+                }
+                ENGINE.lock().offer_batch(batch)
+            }
+        };
+        ENGINE.give_way();
         rest = others;
     }
     all_offered
@@ -35,20 +47,43 @@ pub(super) fn offer_due(delay: Duration) -> bool {
 
 /// Offers an object at once, if it is still marked.
 pub(crate) fn offer_object(object: &Arc<Object>) {
-    if !can_offer() {
-        return;
+    if can_offer() {
+        offer_in_chunks(&Candidate::Object(object.clone()));
     }
-    lazy_free::forget_freed(object.range);
-    let batch = [Candidate::Object(object.clone())];
-    ENGINE.lock().offer_batch(&batch);
+}
+
+/// Offers what is still due of a candidate, in chunks between which other threads get the
+/// ENGINE lock. Returns whether the kernel accepted all of it.
+pub(crate) fn offer_in_chunks(candidate: &Candidate) -> bool {
+    let failed_bytes = try_offer(candidate);
+    stats::OFFER_FAILED_BYTES.add(failed_bytes);
+    failed_bytes == 0
+}
+
+/// Does what [`offer_in_chunks`] does, and returns how many bytes the kernel has not
+/// accepted.
+pub(super) fn try_offer(candidate: &Candidate) -> usize {
+    lazy_free::forget_freed(candidate.range());
+    let mut rest = candidate.range();
+    loop {
+        let answer = ENGINE.lock().offer_chunk(candidate, rest);
+        flush_lazyfree_batch();
+        match answer {
+            ControlFlow::Continue(left) => rest = left,
+            ControlFlow::Break(failed_bytes) => return failed_bytes,
+        }
+        ENGINE.give_way();
+    }
 }
 
 /// Returns how many of the candidates, in order of address, make up the first batch.
 fn first_batch(due: &[Candidate]) -> usize {
-    let mut bytes = 0;
+    let (mut bytes, mut spans, mut end) = (0, 0, 0);
     let more = due.iter().take_while(|due| {
         bytes += due.range().len();
-        bytes <= BATCH_BYTES
+        spans += usize::from(due.range().start() != end);
+        end = due.range().end();
+        bytes <= CHUNK_BYTES && spans <= MAX_BATCH_SPANS
     });
     more.count().max(1)
 }

@@ -4,7 +4,8 @@
 //! There is one such thread. The first mark starts it, and it exits 10 s after the last
 //! volatile memory is gone. It offers what has been volatile for longer than the offer
 //! delay, neighbours together, and holds the ENGINE lock for about a millisecond at a
-//! time. An object that is unmarked intact soon after it was offered waits twice as long
+//! time: large ranges are offered in chunks. A forked child has no such thread until it
+//! calls one of the functions of volatile memory, because a fork handler can start none. An object that is unmarked intact soon after it was offered waits twice as long
 //! the next time, up to eight times as long: where threads outnumber CPUs, a loop that
 //! returned to each buffer every 110 ms had it offered for nothing each time.
 //!
@@ -12,8 +13,9 @@
 //! each object of which the kernel has purged a page. Under severe pressure it purges by
 //! priority and age, an eighth of all that is volatile at a time. Where userfaultfd is
 //! unavailable nothing is offered, and this is the only way in which volatile memory is
-//! purged. Within a second the thread notices that the program has closed the
-//! userfaultfd, and registers everything anew.
+//! purged. If the program has closed the userfaultfd, and no thread of
+//! `ground/sys/private_files` keeps it open, the offer thread notices that within a second
+//! and registers everything anew.
 //!
 //! The thread parks, then reads the words of all objects once more; a marking thread
 //! changes its word, then reads whether the thread is parked. Both are sequentially
@@ -25,7 +27,7 @@ mod purge;
 mod retry;
 mod thread;
 
-pub(crate) use batches::offer_object;
+pub(crate) use batches::{offer_in_chunks, offer_object};
 pub(crate) use delay::offer_delay;
 pub use delay::{DEFAULT_DELAY, set_offer_delay};
-pub(crate) use thread::notify_marked;
+pub(crate) use thread::{notify_marked, resume_in_child};

@@ -5,10 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::verbs::lazy_free;
+use super::batches::try_offer;
+use crate::verbs::volatile::arenas::{self, LiveArenas};
 use crate::verbs::volatile::engine::can_offer;
 use crate::verbs::volatile::priority::Timestamp;
-use crate::verbs::volatile::registry::{ENGINE, Object};
+use crate::verbs::volatile::registry::{Candidate, ENGINE, Object};
 
 /// The interval between retries, at first and at most.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,11 +35,11 @@ impl Retry {
     }
 
     /// Offers all failed objects again, if the interval is over.
-    pub(super) fn run_if_due(&mut self, now: Timestamp) {
+    pub(super) fn run_if_due(&mut self, now: Timestamp, live: &LiveArenas) {
         if now.since(self.last) < self.interval || !can_offer() {
             return;
         }
-        self.interval = match retry_all() {
+        self.interval = match retry_all(live) {
             true => MIN_INTERVAL,
             false => (self.interval * 2).min(MAX_INTERVAL),
         };
@@ -47,13 +48,12 @@ impl Retry {
 }
 
 /// Returns whether one of the offers has succeeded, or none was necessary.
-fn retry_all() -> bool {
-    let failed: Vec<Arc<Object>> = ENGINE.lock().take_offer_failures();
-    let mut has_progress = failed.is_empty();
+fn retry_all(live: &LiveArenas) -> bool {
+    let failed: Vec<Arc<Object>> = ENGINE.lock().offer_failures();
+    let refused: Vec<bool> = live.iter().filter_map(arenas::retry_refused).collect();
+    let mut has_progress = failed.is_empty() && refused.is_empty() || refused.contains(&true);
     for object in failed {
-        lazy_free::forget_freed(object.range);
-        // A lock for each, so that other threads get their turn.
-        has_progress |= ENGINE.lock().retry_offer(&object);
+        has_progress |= try_offer(&Candidate::Object(object)) == 0;
     }
     has_progress
 }

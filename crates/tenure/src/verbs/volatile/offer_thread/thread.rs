@@ -1,7 +1,7 @@
 //! The thread's life: started by a mark, parked while nothing is due, and gone when
 //! nothing is volatile.
 
-use std::sync::{Condvar, PoisonError};
+use std::sync::Condvar;
 use std::time::Duration;
 
 use super::batches::offer_due;
@@ -10,9 +10,10 @@ use super::purge::{purge_lru, purge_partial_objects};
 use super::retry::Retry;
 use crate::ground::sys::thread::Thread;
 use crate::observation::pressure::{self, Level};
-use crate::verbs::volatile::engine::can_offer;
+use crate::verbs::volatile::arenas::LiveArenas;
+use crate::verbs::volatile::engine::{CHUNK_BYTES, can_offer};
 use crate::verbs::volatile::priority::Timestamp;
-use crate::verbs::volatile::registry::{ENGINE, OFFER_THREAD, Registry};
+use crate::verbs::volatile::registry::{ENGINE, OFFER_THREAD, take_orphaned};
 
 /// How long the thread waits for something to become volatile before it exits.
 const IDLE_EXIT: Duration = Duration::from_secs(10);
@@ -36,6 +37,15 @@ static MARKED: Condvar = Condvar::new();
 #[inline]
 pub(crate) fn notify_marked() {
     if OFFER_THREAD.needs_unpark() {
+        unpark();
+    }
+}
+
+/// Starts the thread in a forked child that inherited volatile memory: what was marked
+/// before the fork may not have been offered. The caller does not hold ENGINE.
+#[inline]
+pub(crate) fn resume_in_child() {
+    if take_orphaned() {
         unpark();
     }
 }
@@ -64,45 +74,73 @@ fn run() {
             Level::None => offer_delay(),
             Level::Some | Level::Severe => Duration::ZERO,
         };
-        if !offer_due(delay) {
+        let live = LiveArenas::now();
+        if !offer_due(delay, &live) {
             retry.reset_interval();
         }
-        retry.run_if_due(Timestamp::now());
+        retry.run_if_due(Timestamp::now(), &live);
         if level >= Level::Some {
-            purge_partial_objects();
+            purge_partial_objects(&live);
         }
         if pressure::is_severe_now() {
-            purge_lru();
+            purge_lru(&live);
         }
+        rearm();
+        // Without the ENGINE lock, because the words may be many.
+        let is_parked = try_park(&live);
         let mut registry = ENGINE.lock();
-        registry.engine.rearm();
+        if is_parked && can_offer() && OFFER_THREAD.is_running() {
+            continue;
+        }
+        registry.arenas.empty_dropped();
         registry.flush_counts();
         let has_volatile = registry.has_volatile();
-        let wait = match try_park(&registry) {
+        let wait = match is_parked {
             _ if has_volatile && level >= Level::Some => PRESSURE_INTERVAL,
             false => (delay / 2).clamp(MIN_WAIT, CHECK_INTERVAL),
             true if has_volatile => CHECK_INTERVAL,
             true if idle >= IDLE_EXIT => {
-                if OFFER_THREAD.try_exit(|| registry.has_due()) {
+                let is_complete = live.are_complete(&registry.arenas);
+                let has_due = || !is_complete || registry.has_due() || live.has_marked();
+                let exits = OFFER_THREAD.try_exit(has_due);
+                drop(registry);
+                if exits {
                     return;
                 }
                 continue;
             }
             true => IDLE_EXIT,
         };
+        // (What it keeps is not the address space of the arenas, only their tables.)
+        drop(live);
         idle = if has_volatile {
             Duration::ZERO
         } else {
             idle + wait
         };
         // Notified or timed out: both are reasons to look again.
-        let woken = MARKED.wait_timeout(registry, wait);
-        drop(woken.unwrap_or_else(PoisonError::into_inner));
+        drop(registry.wait(|registry| MARKED.wait_timeout(registry, wait)));
+    }
+}
+
+/// Offers everything anew if the program has closed the userfaultfd, in chunks between
+/// which other threads get the ENGINE lock.
+fn rearm() {
+    let lost = ENGINE.lock().engine.offered_without_protection();
+    for chunk in lost.into_iter().flat_map(|part| part.chunks(CHUNK_BYTES)) {
+        ENGINE.lock().engine.rearm(chunk);
+        ENGINE.give_way();
     }
 }
 
 /// Returns whether nothing is due; then marks unpark the thread from now on. (Where
 /// nothing can be offered, they need not.)
-fn try_park(registry: &Registry) -> bool {
-    !can_offer() || OFFER_THREAD.try_park(|| registry.has_due())
+fn try_park(live: &LiveArenas) -> bool {
+    let has_due = || {
+        let registry = ENGINE.lock();
+        let is_known = live.are_complete(&registry.arenas) && !registry.has_due();
+        drop(registry);
+        !is_known || live.has_marked()
+    };
+    !can_offer() || OFFER_THREAD.try_park(has_due)
 }

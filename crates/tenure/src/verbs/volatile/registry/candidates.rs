@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::marks::Mark;
 use super::objects::Object;
 use super::state::Registry;
-use super::word::State;
 use crate::ground::range::PageRange;
 use crate::verbs::volatile::priority::{Priority, Timestamp};
 
@@ -50,11 +49,8 @@ impl Registry {
                 } if now.since(timestamp) >= delay => Some(Candidate::Range(range)),
                 _ => None,
             });
-        let objects = self.objects.volatile().filter(|object| {
-            let reading = object.word.read();
-            reading.state() == State::Marked
-                && now.since(reading.timestamp()) >= object.offer_backoff.delay(delay)
-        });
+        let is_due = |object: &&Arc<Object>| object.word.read().is_due(now, delay);
+        let objects = self.objects.volatile().filter(is_due);
         ranges
             .chain(objects.cloned().map(Candidate::Object))
             .collect()

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::marks::{Mark, Marks};
 use super::objects::{Object, Objects};
-use super::priority::{Priority, Timestamp};
-use super::word::Unmarked;
 use crate::fuzzing::{PAGES, Step, range, steps};
 use crate::ground::range::PageRange;
 use crate::page_size;
+use crate::verbs::volatile::priority::{Priority, Timestamp};
+use crate::verbs::volatile::word::Unmarked;
 
 /// The mark of a page, if it has one.
 type Page = Option<Mark>;
@@ -117,13 +117,19 @@ fn compare(marks: &Marks, model: &[Page], step: Step) {
         .sum();
     let expected = pages.iter().filter(|page| page.is_none());
     assert_eq!(unvalidated, expected.count());
-    let parts = marks.volatile_parts(range(step.from, step.to));
-    let volatile: usize = parts.iter().map(|part| part.pages()).sum();
-    let expected = pages
-        .iter()
-        .flatten()
-        .filter(|&&mark| mark != Mark::Validated);
-    assert_eq!(volatile, expected.count());
+    let named = range(step.from, step.to);
+    let first = |is_wanted: &dyn Fn(Mark) -> bool| {
+        let index = pages.iter().position(|page| page.is_some_and(is_wanted))?;
+        Some(range(step.from + index, step.to).start())
+    };
+    assert_eq!(
+        marks.first_volatile(named).map(PageRange::start),
+        first(&|mark| is(mark, false, false))
+    );
+    assert_eq!(
+        marks.first_due(named).map(PageRange::start),
+        first(&|mark| is(mark, false, true))
+    );
 }
 
 /// Sets the mark of each page of the part, none of which may have one yet.

@@ -1,68 +1,111 @@
 //! The ENGINE lock, and the fork handlers without which nothing may become volatile.
 
-use std::sync::MutexGuard;
-use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use super::park_state::ParkState;
 use super::state::Registry;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
-use crate::ground::sys::fork::{ForkMutex, at_fork_once};
+use crate::ground::sys::fork::{self, ForkGuard, ForkMutex};
 use crate::observation::stats;
 
 /// Guards all volatile memory of the process, except for the words of objects.
-pub(crate) static ENGINE: EngineLock = EngineLock(ForkMutex::new(Registry::new()));
+pub(crate) static ENGINE: EngineLock = EngineLock(ForkMutex::new(Registry::new(), start_in_child));
 
 /// Whether the offer thread runs, sleeps or is absent. A child begins without one.
 pub(crate) static OFFER_THREAD: ParkState = ParkState::absent(AtomicU8::new(0));
+
+/// Whether this is a child that inherited volatile memory. Its offer thread cannot be
+/// started in the fork handler.
+static IS_ORPHANED: AtomicBool = AtomicBool::new(false);
 
 /// A mutex that a forking thread holds across `fork`.
 pub(crate) struct EngineLock(ForkMutex<Registry>);
 
 impl EngineLock {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Registry> {
+    pub(crate) fn lock(&'static self) -> ForkGuard<Registry> {
         self.0.lock()
+    }
+
+    /// Lets the threads that wait for the lock have it: a thread that works in chunks would
+    /// take it again before a waiting one is awake. The caller does not hold it.
+    pub(crate) fn give_way(&'static self) {
+        self.0.give_way();
+    }
+
+    /// Locks the registry for one of many pieces of work, after the threads that wait.
+    pub(crate) fn lock_in_turn(&'static self) -> ForkGuard<Registry> {
+        self.give_way();
+        self.lock()
     }
 
     /// Locks the registry for a thread that makes memory volatile, which a child has to
     /// protect anew: fails if the fork handlers cannot be registered. All that is in the
     /// registry or the engine came in after this, so that nothing below checks again.
-    pub(crate) fn lock_to_insert(&self) -> Result<MutexGuard<'_, Registry>> {
+    pub(crate) fn lock_to_insert(&'static self) -> Result<ForkGuard<Registry>> {
         register_fork_handlers().map_err(|errno| Error::System {
             call: "pthread_atfork",
             errno,
         })?;
-        Ok(self.0.lock())
+        Ok(self.lock())
     }
 }
 
-/// Ends the volatility of a range whose contents or mappings go away.
+/// Ends the volatility of a range that is about to be unmapped, and forgets the arenas in it.
 pub(crate) fn forget(range: PageRange) {
-    ENGINE.lock().forget(range);
+    ENGINE.lock().arenas.remove_within(range);
+    forget_in_chunks(range);
 }
 
-/// Has every later fork protect the child's copy of volatile memory:
-/// `pthread_atfork(3)`. The handler of `stats` must be registered before: it zeroes the
-/// gauges that this one sets.
+/// Ends the volatility of a range that stays mapped and whose contents go away.
+///
+/// # Errors
+///
+/// [`Error::MappingLimit`], with nothing done, when that would split a registration and too
+/// few mappings are left.
+pub(crate) fn forget_contents(range: PageRange) -> Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    let mut registry = ENGINE.lock();
+    registry.engine.check_split(range)?;
+    for part in registry.engine.unregister_cut_spans(range)? {
+        registry.forget_marks(part);
+    }
+    drop(registry);
+    forget_in_chunks(range);
+    Ok(())
+}
+
+fn forget_in_chunks(range: PageRange) {
+    let mut rest = range;
+    while !rest.is_empty() {
+        rest = ENGINE.lock_in_turn().forget_chunk(rest);
+    }
+}
+
+/// Returns whether this is a forked child with volatile memory and without an offer
+/// thread, at the first call.
+#[inline]
+pub(crate) fn take_orphaned() -> bool {
+    IS_ORPHANED.load(Ordering::Relaxed) && IS_ORPHANED.swap(false, Ordering::Relaxed)
+}
+
+/// Has every later fork protect the child's copy of volatile memory.
 pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    stats::before_reading(|| ENGINE.lock().flush_counts());
-    at_fork_once(&IS_REGISTERED, before_fork, in_parent, in_child)
+    static ENTRY: fork::Entry = fork::Entry::new(&ENGINE.0);
+    stats::before_reading(&(flush_counts as fn()));
+    fork::register(&ENTRY)
 }
 
-unsafe extern "C" fn before_fork() {
-    ENGINE.0.hold();
-}
-
-unsafe extern "C" fn in_parent() {
-    // SAFETY: `before_fork` has run in this thread.
-    unsafe { ENGINE.0.let_go(|_| ()) };
+fn flush_counts() {
+    ENGINE.lock().flush_counts();
 }
 
 /// Makes system calls only: neither allocates nor frees.
-unsafe extern "C" fn in_child() {
+fn start_in_child(registry: &mut Registry) {
     OFFER_THREAD.set_absent();
-    // SAFETY: `before_fork` has run in the thread that this one is a copy of.
-    unsafe { ENGINE.0.let_go(Registry::start_in_child) };
+    let is_orphaned = registry.start_in_child();
+    IS_ORPHANED.store(is_orphaned, Ordering::Relaxed);
 }

@@ -4,9 +4,9 @@ use std::cell::Cell;
 
 use rangemap::RangeMap;
 
-use super::word::Unmarked;
 use crate::ground::range::PageRange;
 use crate::verbs::volatile::priority::{Priority, Timestamp};
+use crate::verbs::volatile::word::Unmarked;
 
 /// The state of a range that was marked at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,15 +190,28 @@ impl Marks {
         self.drop_validated_if_many();
     }
 
-    /// Returns whether exactly this range still waits to be offered.
-    pub(crate) fn is_due(&self, range: PageRange) -> bool {
-        let found = self.map.get_key_value(&range.start());
-        found.is_some_and(|(found, mark)| *found == range.as_std() && mark.get().is_due())
+    /// Returns the first part of the range that waits to be offered.
+    pub(crate) fn first_due(&self, range: PageRange) -> Option<PageRange> {
+        self.first(range, Mark::is_due)
+    }
+
+    /// Returns the first part of the range that is volatile.
+    pub(crate) fn first_volatile(&self, range: PageRange) -> Option<PageRange> {
+        self.first(range, Mark::is_volatile)
+    }
+
+    fn first(&self, range: PageRange, fits: impl Fn(Mark) -> bool) -> Option<PageRange> {
+        let mut overlapping = self.map.overlapping(range.as_std());
+        let (part, _) = overlapping.find(|(_, mark)| fits(mark.get()))?;
+        PageRange::from(part.clone()).intersection(range)
     }
 
     /// Records whether the volatile parts of the range have been offered. They are not
     /// due until they are marked again.
     pub(crate) fn publish(&mut self, range: PageRange, offered_now: bool) {
+        if self.map.is_empty() {
+            return;
+        }
         for (part, mark) in self.remove(range) {
             let published = match mark {
                 Mark::Validated => mark,
@@ -231,15 +244,6 @@ impl Marks {
             .iter()
             .map(|(range, mark)| (PageRange::from(range.clone()), mark.get()))
             .filter(|(_, mark)| mark.is_volatile())
-    }
-
-    /// Returns the volatile parts of the range, in order.
-    pub(crate) fn volatile_parts(&self, range: PageRange) -> Vec<PageRange> {
-        let parts = self.parts(range).into_iter();
-        parts
-            .filter(|(_, mark)| mark.is_volatile())
-            .map(|(part, _)| part)
-            .collect()
     }
 
     /// Returns the parts of the range that have a mark, in order, clipped to it.
@@ -275,10 +279,11 @@ impl Marks {
         if self.map.len() <= self.max_ranges {
             return;
         }
-        let volatile: Vec<_> = self.volatile().collect();
-        self.map.clear();
-        for (range, mark) in volatile {
-            self.map.insert(range.as_std(), Cell::new(mark));
+        // Without a list of all ranges: at vm.max_map_count a long list aborts the process.
+        for (range, mark) in std::mem::replace(&mut self.map, RangeMap::new()) {
+            if mark.get().is_volatile() {
+                self.map.insert(range, mark);
+            }
         }
         self.max_ranges = Self::INITIAL_MAX_RANGES.max(2 * self.map.len());
     }

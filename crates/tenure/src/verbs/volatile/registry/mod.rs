@@ -1,8 +1,8 @@
-//! The registry of volatile memory: the marks on plain ranges, the objects with a word of their own,
-//! and the lock that guards both and the engine below them.
+//! The registry of volatile memory: the marks on plain ranges, the objects with a mapping
+//! of their own, and the lock that guards both, the arenas, and the engine below them.
 //!
 //! Within the offer delay, marking and unmarking change only what is recorded here: an
-//! object's [`Word`] by compare-and-swap, without a lock, or a plain range's mark under
+//! object's [word](super::word::Word) by compare-and-swap, without a lock, or a plain range's mark under
 //! the ENGINE lock. A word is Busy while the ENGINE lock holder changes what the kernel
 //! knows of its object: a thread that unmarks a Busy object waits for the lock.
 //!
@@ -12,22 +12,22 @@
 mod candidates;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
-mod local_counts;
 mod lock;
 mod marks;
 mod objects;
 mod offer;
-mod offer_backoff;
 mod park_state;
 mod purge;
+mod revoke;
 mod state;
-mod sync;
-mod word;
 
 pub(crate) use candidates::Candidate;
-pub(crate) use lock::{ENGINE, OFFER_THREAD, forget, register_fork_handlers};
+pub(crate) use lock::{
+    ENGINE, OFFER_THREAD, forget, forget_contents, register_fork_handlers, take_orphaned,
+};
 pub(crate) use objects::Object;
+pub(crate) use purge::{misses_pages, purge, purge_if_partial};
+pub(crate) use revoke::revoke;
 pub(crate) use state::Registry;
-pub(crate) use word::{State, Unmarked, Word};
 
-use super::priority;
+use super::sync;

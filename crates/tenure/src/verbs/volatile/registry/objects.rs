@@ -3,33 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::local_counts::LocalCounts;
-use super::offer_backoff::OfferBackoff;
-use super::word::{State, Word};
 use crate::ground::range::PageRange;
-use crate::observation::stats;
+use crate::verbs::volatile::word::{State, Word};
 
 /// Memory that is volatile as a whole, or not at all.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) range: PageRange,
     pub(crate) word: Word,
-    pub(crate) local_counts: LocalCounts,
-    pub(crate) offer_backoff: OfferBackoff,
     /// Its index in the list; changed by the ENGINE lock holder.
     index: AtomicUsize,
-}
-
-impl Object {
-    /// Adds the delta of the local counts to the process's counters. The caller holds
-    /// ENGINE.
-    pub(crate) fn flush_counts(&self) {
-        let (marks, unmarks) = self.local_counts.take_delta();
-        if (marks, unmarks) != (0, 0) {
-            stats::MARK_VOLATILE.done_often(marks, self.range.len());
-            stats::MARK_NONVOLATILE.done_often(unmarks, self.range.len());
-        }
-    }
 }
 
 /// All objects of the process, which the offer thread searches.
@@ -45,8 +28,6 @@ impl Objects {
         let object = Arc::new(Object {
             range,
             word: Word::nonvolatile(),
-            local_counts: LocalCounts::new(),
-            offer_backoff: OfferBackoff::new(),
             index: AtomicUsize::new(self.0.len()),
         });
         self.0.push(object.clone());
@@ -68,6 +49,7 @@ impl Objects {
         }
     }
 
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn all(&self) -> &[Arc<Object>] {
         &self.0
     }

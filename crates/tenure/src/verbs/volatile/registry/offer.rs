@@ -1,14 +1,15 @@
 //! Offering the kernel what is marked.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::candidates::Candidate;
 use super::objects::Object;
 use super::state::Registry;
-use super::word::State;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::flush_lazyfree_batch;
 use crate::observation::stats;
+use crate::verbs::volatile::word::State;
 
 impl Registry {
     /// Offers what is still due of a batch, neighbours in one piece. Returns whether the
@@ -41,30 +42,81 @@ impl Registry {
     /// Whether the candidate is due still. Claims an object.
     fn claims(&self, due: &Candidate) -> bool {
         match due {
-            Candidate::Range(range) => self.marks.is_due(*range),
+            Candidate::Range(range) => self.marks.first_due(*range) == Some(*range),
             Candidate::Object(object) => object.word.try_claim(),
         }
     }
 
     /// On failure the pages stay resident and protected. A range is not offered again
-    /// before it is marked again; an object is retried ([`retry_offer`]), and unmarking
+    /// before it is marked again; an object is retried ([`offer_failures`]), and unmarking
     /// it locks ENGINE.
     ///
-    /// [`retry_offer`]: Registry::retry_offer
+    /// [`offer_failures`]: Registry::offer_failures
     fn publish_offer(&mut self, due: &Candidate, is_offered: bool) {
         if !is_offered {
             stats::OFFER_FAILED_BYTES.add(due.range().len());
         }
         match due {
             Candidate::Range(range) => self.marks.publish(*range, is_offered),
-            Candidate::Object(object) => object.word.publish(State::Offered),
+            Candidate::Object(object) => {
+                self.engine.set_incomplete(object.range, !is_offered);
+                object.word.publish(State::Offered);
+            }
         }
     }
 
-    /// Returns the objects that could not be offered, if an offer has failed since the
-    /// last call: there may be very many objects to search.
-    pub(crate) fn take_offer_failures(&mut self) -> Vec<Arc<Object>> {
-        if !self.engine.take_offer_failed() {
+    /// Offers the first pages of `rest`, a part of a candidate that is due, a chunk of
+    /// them at most. Continues with what is left, or ends with how many bytes of it have
+    /// failed to be offered. After each chunk the marks, or the word and the list of
+    /// incomplete offers, say what is offered: an unmark need not wait for the end, and a
+    /// child forked between two chunks continues.
+    pub(crate) fn offer_chunk(
+        &mut self,
+        candidate: &Candidate,
+        rest: PageRange,
+    ) -> ControlFlow<usize, PageRange> {
+        match candidate {
+            Candidate::Range(_) => {
+                let Some(due) = self.marks.first_due(rest) else {
+                    return ControlFlow::Break(0);
+                };
+                // SAFETY: the part is marked, under the ENGINE lock.
+                let offered = unsafe { self.engine.offer_chunk(due) };
+                let end = offered.as_ref().map_or(due.end(), |left| left.start());
+                let done = PageRange::between(due.start(), end);
+                self.marks.publish(done, offered.is_ok());
+                match offered {
+                    Ok(_) => ControlFlow::Continue(PageRange::between(end, rest.end())),
+                    Err(_) => ControlFlow::Break(done.len()),
+                }
+            }
+            Candidate::Object(object) => {
+                if object.word.try_claim() {
+                    self.engine.set_incomplete(object.range, true);
+                    object.word.publish(State::Offered);
+                }
+                let is_volatile = object.word.read().state() == State::Offered;
+                if !is_volatile || !self.engine.is_incomplete(object.range) {
+                    return ControlFlow::Break(0);
+                }
+                // SAFETY: its word is Offered, so it is volatile; only the ENGINE lock
+                // holder, this thread, changes that.
+                match unsafe { self.engine.offer_chunk(rest) } {
+                    Ok(left) if left.is_empty() => {
+                        self.engine.set_incomplete(object.range, false);
+                        ControlFlow::Break(0)
+                    }
+                    Ok(left) => ControlFlow::Continue(left),
+                    Err(_) => ControlFlow::Break(rest.len()),
+                }
+            }
+        }
+    }
+
+    /// Returns the objects that could not be offered, if there are any: there may be very
+    /// many objects to search.
+    pub(crate) fn offer_failures(&self) -> Vec<Arc<Object>> {
+        if !self.engine.has_incomplete() {
             return Vec::new();
         }
         let volatile = self.objects.volatile();
@@ -74,19 +126,7 @@ impl Registry {
 
     fn has_offer_failed(&self, object: &Object) -> bool {
         object.word.read().state() == State::Offered
-            && !self.engine.is_offered(object.range)
+            && self.engine.is_incomplete(object.range)
             && !self.engine.has_guards(object.range)
-    }
-
-    /// Offers an object again. Returns whether it is offered now, or need not be.
-    pub(crate) fn retry_offer(&mut self, object: &Object) -> bool {
-        if !self.has_offer_failed(object) {
-            return true;
-        }
-        // SAFETY: its word was found Offered above, so it is volatile; only the ENGINE
-        // lock holder, this thread, changes that.
-        let is_offered = unsafe { self.engine.offer(object.range) }.is_ok();
-        flush_lazyfree_batch();
-        is_offered
     }
 }

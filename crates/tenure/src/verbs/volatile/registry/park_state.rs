@@ -27,6 +27,12 @@ impl ParkState {
         self.0.load(Ordering::SeqCst) != RUNNING
     }
 
+    /// Whether the thread looks for marks. After it has parked, with ENGINE locked: whether
+    /// it has been unparked since.
+    pub(crate) fn is_running(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == RUNNING
+    }
+
     /// Makes the thread look again. The caller holds ENGINE, and notifies the thread
     /// after that. Returns whether there was none: then the caller starts one.
     #[must_use]
@@ -39,8 +45,8 @@ impl ParkState {
         self.0.store(ABSENT, Ordering::SeqCst);
     }
 
-    /// Whether the thread, which holds ENGINE, may wait until it is unparked: nothing is
-    /// due.
+    /// Whether the thread may wait until it is unparked: nothing is due. It locks ENGINE
+    /// then and asks whether it has been unparked meanwhile.
     pub(crate) fn try_park(&self, has_due: impl Fn() -> bool) -> bool {
         !has_due() && self.enter(PARKED, has_due)
     }

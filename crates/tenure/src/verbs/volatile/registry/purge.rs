@@ -1,68 +1,104 @@
 //! Purging volatile ranges and objects.
 
+use std::sync::Arc;
+
 use super::candidates::Candidate;
+use super::lock::ENGINE;
 use super::objects::Object;
 use super::state::Registry;
-use super::word::State;
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
 use crate::observation::stats::{self, Counter};
+use crate::verbs::volatile::engine::SEARCH_BYTES;
+use crate::verbs::volatile::word::State;
+
+/// Purges what is still volatile of the candidate, in chunks between which other threads
+/// get the ENGINE lock, and adds the bytes to `cause`. Returns the bytes.
+pub(crate) fn purge(candidate: &Candidate, cause: Counter) -> Result<usize> {
+    let (mut rest, mut purged_bytes) = (candidate.range(), 0);
+    loop {
+        let purged = ENGINE.lock().purge_chunk(candidate, rest, cause)?;
+        let Some((left, bytes)) = purged else {
+            return Ok(purged_bytes);
+        };
+        rest = left;
+        purged_bytes += bytes;
+        ENGINE.give_way();
+    }
+}
+
+/// Purges the rest of an object of which the kernel has purged a page.
+pub(crate) fn purge_if_partial(object: &Arc<Object>) -> Result<()> {
+    let registry = ENGINE.lock();
+    let is_offered = object.word.read().state() == State::Offered;
+    let may_be_partial = is_offered && !registry.engine.has_purged(object.range);
+    drop(registry);
+    if may_be_partial && misses_pages(object.range)? {
+        let cause = stats::PURGED_UNDER_PRESSURE_BYTES;
+        purge(&Candidate::Object(object.clone()), cause)?;
+    }
+    Ok(())
+}
+
+/// Returns whether the kernel has reclaimed a page that it has been offered of the range:
+/// searches it in chunks between which other threads get the ENGINE lock.
+pub(crate) fn misses_pages(range: PageRange) -> Result<bool> {
+    for chunk in range.chunks(SEARCH_BYTES) {
+        if ENGINE.lock().engine.misses_pages(chunk)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
 
 impl Registry {
-    /// Purges what is still volatile of the candidate, and adds the bytes to `cause`.
-    /// Returns the bytes.
-    pub(crate) fn purge_candidate(
+    /// Purges the first contents of `rest`, a part of the candidate, a chunk of them at
+    /// most. Returns the part that is left and the purged bytes; `None` if nothing of it
+    /// is volatile.
+    fn purge_chunk(
         &mut self,
         candidate: &Candidate,
+        rest: PageRange,
         cause: Counter,
-    ) -> Result<usize> {
+    ) -> Result<Option<(PageRange, usize)>> {
         match candidate {
-            Candidate::Range(range) => self.purge_range(*range, cause),
-            Candidate::Object(object) => self.purge_object(object, cause),
+            Candidate::Range(_) => {
+                let Some(part) = self.marks.first_volatile(rest) else {
+                    return Ok(None);
+                };
+                // SAFETY: the part is marked volatile, under the ENGINE lock.
+                let purged = unsafe { self.engine.purge_chunk(part, cause) };
+                let end = purged.as_ref().map_or(part.end(), |(left, _)| left.start());
+                // After an error, too: a part of it may be offered.
+                let done = PageRange::between(part.start(), end);
+                self.marks.publish(done, true);
+                let left = PageRange::between(end, rest.end());
+                purged.map(|(_, bytes)| Some((left, bytes)))
+            }
+            Candidate::Object(object) => self.purge_object_chunk(object, rest, cause),
         }
     }
 
-    /// Purges the volatile parts of the range, and adds the bytes to `cause`. Returns the
-    /// bytes.
-    pub(crate) fn purge_range(&mut self, range: PageRange, cause: Counter) -> Result<usize> {
-        let mut purged_bytes = 0;
-        for part in self.marks.volatile_parts(range) {
-            // SAFETY: the part is marked volatile, under the ENGINE lock.
-            let purged = unsafe { self.engine.purge(part, cause) };
-            // After an error, too: a part of it may be offered.
-            self.marks.publish(part, true);
-            purged_bytes += purged?;
+    fn purge_object_chunk(
+        &mut self,
+        object: &Object,
+        rest: PageRange,
+        cause: Counter,
+    ) -> Result<Option<(PageRange, usize)>> {
+        if object.word.try_claim() {
+            self.engine.set_incomplete(object.range, true);
+            object.word.publish(State::Offered);
         }
-        Ok(purged_bytes)
-    }
-
-    /// Purges the object if it is volatile, and adds the bytes to `cause`. Returns the
-    /// bytes.
-    pub(crate) fn purge_object(&mut self, object: &Object, cause: Counter) -> Result<usize> {
-        if !object.word.try_claim() && object.word.read().state() != State::Offered {
-            return Ok(0);
+        if rest.is_empty() || object.word.read().state() != State::Offered {
+            return Ok(None);
         }
-        // SAFETY: the object is volatile: claimed, or found Offered, which only the
-        // ENGINE lock holder, this thread, changes.
-        let purged = unsafe { self.engine.purge(object.range, cause) };
-        object.word.publish(State::Offered);
-        purged
-    }
-
-    /// Purges the rest of an object of which the kernel has purged a page.
-    pub(crate) fn purge_if_partial(&mut self, object: &Object) -> Result<()> {
-        let range = object.range;
-        // An object that could not be offered has absent pages because the program never
-        // touched them.
-        let is_offered =
-            object.word.read().state() == State::Offered && self.engine.is_offered(range);
-        if !is_offered || self.engine.has_purged(range) {
-            return Ok(());
+        // SAFETY: its word is Offered, so it is volatile; only the ENGINE lock holder,
+        // this thread, changes that.
+        let (left, bytes) = unsafe { self.engine.purge_chunk(rest, cause) }?;
+        if left.is_empty() {
+            self.engine.set_incomplete(object.range, false);
         }
-        if self.engine.misses_pages(range)? {
-            self.purge_object(object, stats::PURGED_UNDER_PRESSURE_BYTES)?;
-        }
-        Ok(())
+        Ok(Some((left, bytes)))
     }
 }
 
@@ -75,17 +111,17 @@ mod tests {
     use crate::verbs::volatile::engine::can_offer;
     use crate::verbs::volatile::outcome::Outcome;
     use crate::verbs::volatile::priority::{Priority, Timestamp};
-    use crate::verbs::volatile::registry::ENGINE;
+    use crate::verbs::volatile::registry::revoke;
 
     #[test]
     fn partially_purged_object_is_purged_whole_and_intact_one_is_not() {
         if !can_offer() {
             return;
         }
-        let mut registry = ENGINE.lock();
         let [damaged, intact] = [(); 2].map(|()| {
             let mut memory = Mapping::anonymous(4 * page_size()).map().unwrap();
             memory.as_mut_slice().unwrap().fill(7);
+            let mut registry = ENGINE.lock();
             let object = registry.objects.add(memory.range());
             object.word.mark(Priority::Normal, Timestamp::now());
             registry.offer_batch(&[Candidate::Object(object.clone())]);
@@ -96,16 +132,16 @@ mod tests {
         // SAFETY: nothing borrows from it. The kernel reclaims a page with this effect.
         unsafe { advise_destructive(second, DestructiveAdvice::DontNeed) }.unwrap();
         for (_, object) in [&damaged, &intact] {
-            registry.purge_if_partial(object).unwrap();
+            purge_if_partial(object).unwrap();
         }
-        assert!(!registry.engine.has_purged(intact.1.range));
+        assert!(!ENGINE.lock().engine.has_purged(intact.1.range));
         let [damaged, intact] = [damaged, intact].map(|(memory, object)| {
-            let outcome = registry.engine.revoke_offer(object.range).unwrap();
-            object.word.publish(State::Nonvolatile);
-            registry.objects.remove(&object);
-            (memory, outcome)
+            let outcome = revoke(object.range, |registry, _| {
+                object.word.publish(State::Nonvolatile);
+                registry.objects.remove(&object);
+            });
+            (memory, outcome.unwrap())
         });
-        drop(registry);
         assert_eq!(damaged.1, Outcome::Purged(vec![damaged.0.range()]));
         // (The kernel may have reclaimed pages of it at any time.)
         assert!(intact.1 != Outcome::Intact || intact.0.as_slice().iter().all(|&byte| byte == 7));
@@ -115,16 +151,13 @@ mod tests {
     fn object_whose_offer_failed_is_not_purged_as_partial() {
         let mut memory = Mapping::anonymous(4 * page_size()).map().unwrap();
         memory.as_mut_slice().unwrap()[0] = 7;
-        let mut registry = ENGINE.lock();
-        let object = registry.objects.add(memory.range());
-        object.word.mark(Priority::Normal, Timestamp::now());
+        let object = ENGINE.lock().objects.add(memory.range());
         // The state in which a failed offer leaves the word.
-        assert!(object.word.try_claim());
         object.word.publish(State::Offered);
-        registry.purge_if_partial(&object).unwrap();
-        assert!(!registry.engine.has_purged(memory.range()));
-        registry.objects.remove(&object);
-        drop(registry);
+        purge_if_partial(&object).unwrap();
+        assert!(!ENGINE.lock().engine.has_purged(memory.range()));
+        object.word.publish(State::Nonvolatile);
+        ENGINE.lock().objects.remove(&object);
         assert_eq!(memory.as_slice()[0], 7);
     }
 }

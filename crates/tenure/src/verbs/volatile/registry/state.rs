@@ -4,6 +4,8 @@ use super::marks::Marks;
 use super::objects::Objects;
 use crate::ground::range::PageRange;
 use crate::observation::stats;
+use crate::verbs::volatile::arenas::Arenas;
+use crate::verbs::volatile::counts::{COUNTS, Sums};
 use crate::verbs::volatile::engine::{Engine, can_offer};
 
 /// All volatile memory of the process, and the engine that offers it.
@@ -12,7 +14,11 @@ pub(crate) struct Registry {
     pub(crate) marks: Marks,
     /// Buffers, each with a word of its own.
     pub(crate) objects: Objects,
+    /// Buffers of arenas, whose words are in tables.
+    pub(in crate::verbs::volatile) arenas: Arenas,
     pub(crate) engine: Engine,
+    /// The part of the counts that has been added to the process's counters.
+    flushed: Sums,
 }
 
 impl Registry {
@@ -20,18 +26,19 @@ impl Registry {
         Self {
             marks: Marks::new(),
             objects: Objects::new(),
+            arenas: Arenas::new(),
             engine: Engine::new(),
+            flushed: Sums::ZERO,
         }
     }
 
     /// Returns how much is volatile.
     pub(crate) fn volatile_bytes(&self) -> usize {
-        let objects = self.objects.volatile().map(|object| object.range.len());
-        self.marks.volatile_bytes() + objects.sum::<usize>()
+        self.marks.volatile_bytes() + COUNTS.sums().volatile_bytes()
     }
 
     pub(crate) fn has_volatile(&self) -> bool {
-        self.marks.volatile_bytes() > 0 || self.objects.volatile().next().is_some()
+        self.volatile_bytes() > 0
     }
 
     /// Returns whether a range or an object waits to be offered.
@@ -39,40 +46,59 @@ impl Registry {
         self.marks.due_bytes() > 0 || self.objects.has_marked()
     }
 
-    /// Flushes the objects' local counts to the process's counters and sets the gauges.
-    pub(crate) fn flush_counts(&self) {
-        for object in self.objects.all() {
-            object.flush_counts();
-        }
+    /// Flushes the counts of marks to the process's counters and sets the gauges.
+    pub(crate) fn flush_counts(&mut self) {
+        let (sums, flushed) = (COUNTS.sums(), self.flushed);
+        let marks = sums.marks - flushed.marks;
+        let marked_bytes = sums.marked_bytes - flushed.marked_bytes;
+        stats::MARK_VOLATILE.add(marks, marked_bytes);
+        let unmarks = sums.unmarks - flushed.unmarks;
+        let unmarked_bytes = sums.unmarked_bytes - flushed.unmarked_bytes;
+        stats::MARK_NONVOLATILE.add(unmarks, unmarked_bytes);
+        self.flushed = sums;
         self.set_gauges();
     }
 
     fn set_gauges(&self) {
         let volatile_bytes = self.volatile_bytes();
         stats::VOLATILE_BYTES.set(volatile_bytes);
+        let revoked_bytes = COUNTS.sums().revoked_bytes;
+        let offered_bytes = self.engine.offered_bytes() + self.arenas.offered_bytes(revoked_bytes);
+        stats::OFFERED_BYTES.set(offered_bytes);
         let unofferable_bytes = if can_offer() { 0 } else { volatile_bytes };
         stats::UNOFFERABLE_BYTES.set(unofferable_bytes);
     }
 
-    /// Ends the volatility of a range whose contents or mappings go away.
-    pub(super) fn forget(&mut self, range: PageRange) {
+    /// Ends the volatility of a range whose contents or mappings go away, a chunk of it.
+    /// Returns the rest. A forgotten part has no mark any more, so that a child that is
+    /// forked between two chunks does not rely on it.
+    pub(super) fn forget_chunk(&mut self, range: PageRange) -> PageRange {
+        let end = self.engine.forget_chunk(range);
+        self.forget_marks(PageRange::between(range.start(), end));
+        PageRange::between(end, range.end())
+    }
+
+    pub(super) fn forget_marks(&mut self, range: PageRange) {
         let before_bytes = self.marks.volatile_bytes();
         self.marks.forget(range);
         stats::VOLATILE_BYTES.sub(before_bytes - self.marks.volatile_bytes());
-        self.engine.forget(range);
     }
 
-    /// Protects a forked child's copy. Neither allocates nor frees.
-    pub(super) fn start_in_child(&mut self) {
+    /// Protects a forked child's copy. Neither allocates nor frees. Returns whether
+    /// anything is volatile.
+    pub(super) fn start_in_child(&mut self) -> bool {
         // The child's counters begin at zero; the parent flushes these itself.
-        for object in self.objects.all() {
-            let _parents = object.local_counts.take_delta();
-        }
+        self.flushed = COUNTS.sums();
         // The process may never have called tenure: a fork must not create the counters or
         // probe the kernel.
-        if self.has_volatile() || self.engine.is_in_use() {
+        let has_volatile = self.has_volatile();
+        let has_arenas = self.arenas.is_in_use();
+        if has_volatile || has_arenas || self.engine.is_in_use() {
+            let epoch = self.engine.epoch();
+            let was_open = self.engine.reregister_in_child(has_arenas);
+            self.arenas.start_in_child(&self.engine, epoch, was_open);
             self.set_gauges();
-            self.engine.reregister_in_child();
         }
+        has_volatile
     }
 }

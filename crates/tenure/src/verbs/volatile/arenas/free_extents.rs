@@ -25,13 +25,21 @@ impl FreeExtents {
 
     /// Takes `len` bytes from the shortest extent that has them, from the one with the
     /// lowest address among equals.
+    #[cfg(any(test, fuzzing))]
     pub(super) fn take(&mut self, len: usize) -> Option<PageRange> {
-        let &(_, start) = self.by_len.range((len, 0)..).next()?;
+        self.take_up_to(len, len)
+    }
+
+    /// Takes `len` bytes, and up to `max_len` if they follow, from the shortest extent
+    /// that has `len` bytes, from the one with the lowest address among equals.
+    pub(super) fn take_up_to(&mut self, len: usize, max_len: usize) -> Option<PageRange> {
+        let &(extent_len, start) = self.by_len.range((len, 0)..).next()?;
         let end = self.remove(start)?;
-        if start + len < end {
-            self.insert(start + len, end);
+        let middle = start + extent_len.min(max_len);
+        if middle < end {
+            self.insert(middle, end);
         }
-        Some(PageRange::between(start, start + len))
+        Some(PageRange::between(start, middle))
     }
 
     /// Puts a taken range back, and merges it with its neighbours.

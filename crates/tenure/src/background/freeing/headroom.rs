@@ -1,0 +1,327 @@
+//! How many bytes may be pending: a release must not make a program fail that
+//! would run with `munmap(2)`.
+//!
+//! # Memory
+//!
+//! With p pending bytes and the headroom H the program can take H until workers
+//! have freed the rest, where `munmap` would leave it H + p. That is enough if
+//! workers free p while the program takes H + p. Faulting base pages in takes
+//! about four times as long as freeing them, so 4 workers beside 16 threads that
+//! fault on the same CPU free as much as those take. Beside 64 threads on one
+//! CPU, programs lived that took 600 and 900 MiB of a cgroup of 1 GiB in turn,
+//! with p as large as H (Linux 6.18); p is half of H at most.
+//!
+//! A worker beside n busy threads on a CPU waits some n × 3 ms for its turn,
+//! during which they take about n × 10 MiB. Where the headroom is less than
+//! [`AMPLE_BYTES`], all workers therefore start with the release; with more they
+//! notice in time that memory becomes short.
+//!
+//! # Addresses
+//!
+//! One `mmap` can take all that a limit leaves, before a worker could have done
+//! anything. Nothing is deferred where RLIMIT_AS or RLIMIT_DATA leaves less than
+//! the machine has memory, or under strict overcommit, and pending jobs have at
+//! most a sixteenth of the mappings that `vm.max_map_count` allows.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::limits::max_pending_bytes;
+use crate::ground::range::PageRange;
+use crate::ground::sys::cgroup::KnownLimits;
+use crate::ground::sys::{pmd_bytes, process, pud_bytes};
+
+/// Pending bytes are at most the headroom divided by this.
+const PENDING_DIVISOR: usize = 2;
+
+/// From this headroom on, workers need not hurry before they find out why.
+const AMPLE_BYTES: usize = 4 << 30;
+
+/// Workers hurry if the pending bytes are more than the headroom divided by
+/// this.
+const AMPLE_HURRY_DIVISOR: usize = 4;
+const HURRY_DIVISOR: usize = 16;
+
+/// A release of less than this part of an ample headroom needs no new reading
+/// within [`READING_MAX_AGE`], in which a program takes less than the rest.
+const SMALL_DIVISOR: usize = 32;
+const READING_MAX_AGE: Duration = Duration::from_millis(10);
+
+/// How long known limits serve callers; workers look them up anew while they
+/// work.
+const KNOWN_MAX_AGE: Duration = Duration::from_secs(10);
+
+/// A job's pages, and what is left of its reservation before and behind them.
+const MAPPINGS_PER_JOB: usize = 3;
+const MAP_COUNT_DIVISOR: usize = 16;
+
+/// Limits that are looked up ahead of reading the headroom, because they rarely change.
+#[derive(Debug)]
+pub(super) struct Known {
+    limits: KnownLimits,
+    max_jobs: usize,
+    total_bytes: usize,
+    may_be_strict_overcommit: bool,
+    found_at: Instant,
+}
+
+impl Known {
+    /// Looks everything up; `None` where it cannot be read.
+    pub(super) fn find() -> Option<Arc<Self>> {
+        Some(Arc::new(Self {
+            limits: KnownLimits::find()?,
+            max_jobs: process::max_map_count() / (MAP_COUNT_DIVISOR * MAPPINGS_PER_JOB),
+            total_bytes: process::mem_total_bytes()?,
+            may_be_strict_overcommit: process::may_be_strict_overcommit(),
+            found_at: Instant::now(),
+        }))
+    }
+
+    pub(super) fn is_younger_than(&self, age: Duration) -> bool {
+        self.found_at.elapsed() < age
+    }
+
+    /// Reads a lower bound of the headroom, in bytes, to compare it with
+    /// `pending_bytes`. A figure that cannot be read leaves none. Inactive page cache in
+    /// cgroups counts only where there is too little without.
+    pub(super) fn headroom_beside(&self, pending_bytes: usize) -> usize {
+        // From here on everything fits, and memory is not short.
+        let ample_bytes = pending_bytes.saturating_mul(AMPLE_HURRY_DIVISOR);
+        let enough_bytes = pending_bytes
+            .saturating_mul(HURRY_DIVISOR)
+            .min(ample_bytes.max(AMPLE_BYTES));
+        let free_bytes = process::mem_free_bytes();
+        let available_bytes = if free_bytes < enough_bytes {
+            process::mem_available_bytes().unwrap_or(0)
+        } else {
+            free_bytes
+        };
+        let unused_bytes = self.limits.unused_bytes().unwrap_or(0);
+        let in_groups = if unused_bytes < enough_bytes {
+            self.limits.unused_or_cached_bytes().unwrap_or(0)
+        } else {
+            unused_bytes
+        };
+        available_bytes.min(in_groups)
+    }
+
+    /// Returns whether `bytes` more may stay mapped for a while.
+    fn has_addresses_for(&self, bytes: usize, job_count: usize) -> bool {
+        let needed_bytes = self.total_bytes.saturating_add(bytes);
+        !self.may_be_strict_overcommit
+            && job_count < self.max_jobs
+            && process::mappable_bytes().is_some_and(|left| left >= needed_bytes)
+    }
+}
+
+/// A reading of the headroom.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    at: Instant,
+    headroom_bytes: usize,
+}
+
+/// The limits and the last reading, which callers use before they read the headroom.
+#[derive(Debug)]
+pub(super) struct HeadroomCache {
+    pub(super) known: Option<Arc<Known>>,
+    /// The last reading by a caller.
+    reading: Option<Reading>,
+}
+
+/// How much of a release may be deferred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fit {
+    /// The bytes that fit; the caller frees the others.
+    pub(super) bytes: usize,
+    /// Whether memory is short with these bytes pending.
+    pub(super) is_short: bool,
+}
+
+impl HeadroomCache {
+    pub(super) const EMPTY: Self = Self {
+        known: None,
+        reading: None,
+    };
+
+    /// Returns how many of `bytes` fit beside `pending_bytes` in `job_count`
+    /// jobs.
+    pub(super) fn fit(&mut self, bytes: usize, pending_bytes: usize, job_count: usize) -> Fit {
+        let none = Fit {
+            bytes: 0,
+            is_short: true,
+        };
+        if pending_bytes >= max_pending_bytes() {
+            return none;
+        }
+        let all_bytes = pending_bytes.saturating_add(bytes);
+        let is_covered = self.reading.is_some_and(|last| last.covers(all_bytes));
+        let known = if is_covered {
+            self.known.clone()
+        } else {
+            self.known()
+        };
+        let Some(known) = known else { return none };
+        // The reservation is longer than the range by a GiB at most.
+        let reserved_bytes = bytes.saturating_mul(2).saturating_add(pud_bytes());
+        if !known.has_addresses_for(reserved_bytes, job_count) {
+            return none;
+        }
+        if is_covered {
+            let is_short = false;
+            return Fit { bytes, is_short };
+        }
+        let headroom_bytes = known.headroom_beside(all_bytes);
+        self.reading = Some(Reading {
+            at: Instant::now(),
+            headroom_bytes,
+        });
+        let bytes = fitting_bytes(bytes, pending_bytes, headroom_bytes);
+        Fit {
+            bytes,
+            is_short: is_short(headroom_bytes, pending_bytes + bytes),
+        }
+    }
+
+    /// Returns whether more is pending than the headroom is.
+    pub(super) fn is_exceeded_by(&mut self, pending_bytes: usize) -> bool {
+        let known = self.known();
+        known.is_none_or(|known| known.headroom_beside(pending_bytes) < pending_bytes)
+    }
+
+    /// Looks the limits up, unless they are known and hold.
+    fn known(&mut self) -> Option<Arc<Known>> {
+        let is_current =
+            |known: &Arc<Known>| known.is_younger_than(KNOWN_MAX_AGE) && known.limits.is_current();
+        if !self.known.as_ref().is_some_and(is_current) {
+            self.known = Known::find();
+        }
+        self.known.clone()
+    }
+}
+
+impl Reading {
+    /// Returns whether so many pending bytes are few, whatever has been taken
+    /// since.
+    fn covers(&self, pending_bytes: usize) -> bool {
+        self.headroom_bytes >= AMPLE_BYTES
+            && pending_bytes <= self.headroom_bytes / SMALL_DIVISOR
+            && self.at.elapsed() < READING_MAX_AGE
+    }
+}
+
+/// Returns how many of `bytes` fit: what the caller frees itself increases the
+/// headroom.
+fn fitting_bytes(bytes: usize, pending_bytes: usize, headroom_bytes: usize) -> usize {
+    let pending_share = pending_bytes.saturating_mul(PENDING_DIVISOR);
+    if headroom_bytes / PENDING_DIVISOR >= pending_bytes.saturating_add(bytes) {
+        return bytes;
+    }
+    let free_bytes = headroom_bytes.saturating_add(bytes);
+    (free_bytes.saturating_sub(pending_share) / (PENDING_DIVISOR + 1)).min(bytes)
+}
+
+/// Returns whether workers have to hurry.
+pub(super) fn is_short(headroom_bytes: usize, pending_bytes: usize) -> bool {
+    let divisor = if headroom_bytes < AMPLE_BYTES {
+        HURRY_DIVISOR
+    } else {
+        AMPLE_HURRY_DIVISOR
+    };
+    pending_bytes > headroom_bytes / divisor
+}
+
+/// Divides parts into those of `fitting_bytes` at most and the rest. A part is
+/// cut where page tables can still move whole.
+pub(super) fn split_parts(
+    parts: Vec<PageRange>,
+    mut fitting_bytes: usize,
+) -> (Vec<PageRange>, Vec<PageRange>) {
+    let (mut fitting, mut rest) = (Vec::with_capacity(parts.len()), Vec::new());
+    for part in parts {
+        let cut = match part.start().checked_add(fitting_bytes) {
+            Some(end) if end < part.end() => end - end % pmd_bytes(),
+            _ => part.end(),
+        };
+        let cut = cut.max(part.start());
+        let pieces = [(part.start(), cut), (cut, part.end())];
+        let [first, second] = pieces.map(|(start, end)| PageRange::between(start, end));
+        fitting_bytes = fitting_bytes.saturating_sub(part.len());
+        fitting.extend(Some(first).filter(|piece| !piece.is_empty()));
+        rest.extend(Some(second).filter(|piece| !piece.is_empty()));
+    }
+    (fitting, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+    const GIB: usize = 1 << 30;
+
+    #[test]
+    fn release_beside_ample_headroom_fits_whole() {
+        assert_eq!(fitting_bytes(8 * GIB, 0, 40 * GIB), 8 * GIB);
+        assert!(!is_short(40 * GIB, 8 * GIB));
+    }
+
+    #[test]
+    fn pending_bytes_are_half_of_headroom_at_most() {
+        for (bytes, pending, headroom) in [
+            (2 * GIB, 0, GIB),
+            (600 * MIB, 0, 400 * MIB),
+            (GIB, 256 * MIB, 2 * GIB),
+            (GIB, 2 * GIB, GIB),
+            (GIB, 0, 0),
+            (usize::MAX, usize::MAX, usize::MAX),
+        ] {
+            let fitting = fitting_bytes(bytes, pending, headroom);
+            let freed = bytes - fitting;
+            let bound = headroom.saturating_add(freed) / PENDING_DIVISOR;
+            assert!(
+                fitting == 0 || pending + fitting <= bound,
+                "{bytes} {pending} {headroom}: {fitting}"
+            );
+            assert!(fitting < bytes);
+        }
+        assert!(is_short(GIB, 200 * MIB), "a release that may starve");
+        assert!(!is_short(GIB, 4 * MIB));
+    }
+
+    #[test]
+    fn split_parts_cuts_one_part_at_a_page_table() {
+        let part = |from: usize, to: usize| PageRange::between(from * MIB, to * MIB);
+        let parts = || vec![part(10, 20), part(30, 40)];
+        assert_eq!(split_parts(parts(), 20 * MIB), (parts(), vec![]));
+        assert_eq!(split_parts(parts(), 0), (vec![], parts()));
+        let (fitting, rest) = split_parts(parts(), 15 * MIB);
+        assert_eq!(fitting, [part(10, 20), part(30, 34)]);
+        assert_eq!(rest, [part(34, 40)]);
+    }
+
+    #[test]
+    fn reading_covers_small_releases_only_while_fresh_and_ample() {
+        let reading = |headroom_bytes| Reading {
+            at: Instant::now(),
+            headroom_bytes,
+        };
+        assert!(reading(8 * GIB).covers(64 * MIB));
+        assert!(!reading(8 * GIB).covers(GIB));
+        assert!(!reading(2 * GIB).covers(MIB));
+        let old = Instant::now().checked_sub(READING_MAX_AGE);
+        let old = old.map(|at| Reading {
+            at,
+            ..reading(8 * GIB)
+        });
+        assert!(old.is_none_or(|old| !old.covers(MIB)));
+    }
+
+    #[test]
+    fn known_headroom_is_below_machine_memory() {
+        let known = Known::find().unwrap();
+        let headroom_bytes = known.headroom_beside(usize::MAX);
+        assert!(headroom_bytes > 0 && headroom_bytes < known.total_bytes);
+        assert!(known.limits.is_current());
+    }
+}

@@ -1,0 +1,127 @@
+//! Address space for many buffers, as one mapping of the kernel's.
+
+use std::sync::Arc;
+
+use super::memory::{ArenaMemory, ArenaOwner};
+use super::place::Place;
+use super::purge::purge_places;
+use super::space::Space;
+use super::table::Table;
+use crate::ground::error::{Error, Result};
+use crate::ground::range::PageRange;
+use crate::ground::sys::registration::unmerge;
+use crate::ground::sys::{Errno, map, page_size};
+use crate::observation::stats;
+use crate::verbs::volatile::buffer::VolatileBuffer;
+use crate::verbs::volatile::error::at;
+use crate::verbs::volatile::registry::ENGINE;
+
+/// How many places are purged together.
+const PURGED_TOGETHER: usize = 64;
+
+/// Address space for [`VolatileBuffer`]s: each buffer is volatile or not by itself, and
+/// yet all of them together take few mappings of the kernel's, where 65,530 are all that a
+/// process may have (`vm.max_map_count`).
+///
+/// [`new`](Self::new) reserves the address space at once (`mmap(2)` with
+/// MAP_NORESERVE); only written pages take memory, and 24 bytes for each buffer. Buffers
+/// keep the arena alive. Their memory consists of base pages. The pages of small buffers
+/// that were dropped are freed together: up to 64 of them wait for the next ones, a second
+/// at most while anything is volatile.
+///
+/// ```
+/// use tenure::VolatileArena;
+///
+/// let arena = VolatileArena::new(1 << 30)?;
+/// let mut thumbnails = Vec::new();
+/// for _ in 0..1000 {
+///     let mut thumbnail = arena.buffer(16 << 10)?;
+///     thumbnail.as_mut_slice()?.fill(7);
+///     thumbnail.mark_volatile();
+///     thumbnails.push(thumbnail);
+/// }
+/// # Ok::<(), tenure::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct VolatileArena(Arc<ArenaOwner>);
+
+impl VolatileArena {
+    /// Reserves address space for buffers of `len` bytes in all, each rounded up to
+    /// whole pages: `mmap(2)`.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::EmptyMapping`] and [`Error::Overflow`] as for a mapping,
+    /// * [`Error::System`] when that much address space is not free (RLIMIT_AS, strict
+    ///   overcommit).
+    pub fn new(len: usize) -> Result<Self> {
+        if len == 0 {
+            return Err(Error::EmptyMapping);
+        }
+        let rounded = len
+            .checked_next_multiple_of(page_size())
+            .filter(|&rounded| isize::try_from(rounded).is_ok())
+            .ok_or(Error::Overflow { addr: 0, len })?;
+        let failed = |errno| Error::System {
+            call: "mmap",
+            errno,
+        };
+        let table = Table::new(rounded / page_size()).map_err(failed)?;
+        let range = map::reserve_writable(rounded).map_err(failed)?;
+        let memory = Arc::new(ArenaMemory::new(range, table));
+        let owner = Arc::new(ArenaOwner(memory.clone()));
+        // A process may have all of its memory merged (PR_SET_MEMORY_MERGE).
+        unmerge(range).map_err(at("madvise(MADV_UNMERGEABLE)", range))?;
+        let mut registry = ENGINE.lock_to_insert()?;
+        let weak = Arc::downgrade(&memory);
+        let space = Space::new(weak, range, registry.engine.epoch());
+        let Some(space) = space else {
+            // ENGINE is unlocked first: dropping the memory locks it.
+            drop(registry);
+            return Err(failed(Errno::NOMEM));
+        };
+        registry.arenas.insert(space);
+        drop(registry);
+        Ok(Self(owner))
+    }
+
+    /// Has buffers that are dropped from now on leave their places as they are, because
+    /// the arena is dropped with them: a million drops cost an `munmap`. No buffer is
+    /// taken from it any more.
+    pub(crate) fn close(&self) {
+        self.0.0.close();
+    }
+
+    /// Purges what is volatile if a nonvolatile buffer keeps the arena alive, for a closed
+    /// arena whose volatile buffers are dropped. (One may be in use still, by a thread that
+    /// has just taken it: it finds itself purged.)
+    pub(crate) fn purge_if_in_use(&self) {
+        if self.0.0.has_nonvolatile() {
+            let slots: Vec<usize> = (0..self.0.0.table.words().len()).collect();
+            for slots in slots.chunks(PURGED_TOGETHER) {
+                // A place that cannot be purged stays until the arena is unmapped.
+                let _ = purge_places(&self.0.0, slots, stats::PURGED_ON_REQUEST_BYTES);
+            }
+        }
+    }
+
+    /// Returns all addresses of the arena.
+    pub fn range(&self) -> PageRange {
+        self.0.0.range
+    }
+
+    /// Takes a buffer of at least `len` bytes of zeros, where buffers were before:
+    /// `ioctl(UFFDIO_ZEROPAGE)`, for several small ones together.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::EmptyMapping`] for no bytes,
+    /// * [`Error::ArenaFull`] when no free part is as long,
+    /// * [`Error::SystemAt`] when the kernel cannot map its pages (ENOMEM).
+    pub fn buffer(&self, len: usize) -> Result<VolatileBuffer> {
+        if len == 0 {
+            return Err(Error::EmptyMapping);
+        }
+        Ok(VolatileBuffer::in_arena(Place::take(&self.0, len)?, len))
+    }
+}

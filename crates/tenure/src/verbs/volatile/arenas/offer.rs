@@ -1,0 +1,242 @@
+//! Offering the kernel the places of volatile buffers.
+
+use super::blocks::BLOCK_BYTES;
+use super::memory::ArenaMemory;
+use super::{Arenas, CHUNK_BYTES};
+use crate::ground::error::Result;
+use crate::ground::range::PageRange;
+use crate::ground::sys::advise::flush_lazyfree_batch;
+use crate::ground::sys::map;
+use crate::ground::sys::page_runs::PageError;
+use crate::ground::sys::pagemap::{self, PageRun, PageState};
+use crate::observation::stats;
+use crate::verbs::volatile::engine::Engine;
+use crate::verbs::volatile::error::{at, explain_pages};
+use crate::verbs::volatile::registry::{ENGINE, Registry};
+use crate::verbs::volatile::word::{State, Word};
+
+/// Blocks between two registered ones are registered as well if they are no more than
+/// these, so that an arena has few mappings.
+const MAX_GAP_BYTES: usize = 8 * BLOCK_BYTES;
+
+/// Offers the places of the slots whose words `claim` claims. Returns whether the kernel
+/// has accepted all of them.
+pub(super) fn offer_slots(
+    memory: &ArenaMemory,
+    slots: &[usize],
+    claim: impl Fn(&Word) -> bool,
+) -> bool {
+    let mut all_offered = true;
+    let mut registry = ENGINE.lock_in_turn();
+    if !registry.arenas.has(memory) {
+        return true;
+    }
+    let claimed = slots.iter().filter(|&&slot| claim(memory.table.word(slot)));
+    let mut places: Vec<(usize, PageRange)> = claimed
+        .map(|&slot| (slot, memory.table.place(slot)))
+        .collect();
+    places.sort_unstable_by_key(|(_, place)| place.start());
+    let (small, large): (Vec<_>, Vec<_>) = places
+        .into_iter()
+        .partition(|(_, place)| place.len() <= CHUNK_BYTES);
+    for neighbours in small.chunk_by(|(_, a), (_, b)| a.end() == b.start()) {
+        all_offered &= registry.offer_neighbours(memory, neighbours);
+    }
+    flush_lazyfree_batch();
+    drop(registry);
+    for (slot, place) in large {
+        all_offered &= offer_large(memory, slot, place);
+    }
+    all_offered
+}
+
+/// Offers a claimed place chunk by chunk. Stops when its owner wants it back: the rest of
+/// it then stays resident.
+fn offer_large(memory: &ArenaMemory, slot: usize, place: PageRange) -> bool {
+    let word = memory.table.word(slot);
+    let mut is_populated = true;
+    let mut answer = Ok(());
+    let mut first_epoch = None;
+    for chunk in place.chunks(CHUNK_BYTES) {
+        if word.is_wanted() {
+            is_populated = false;
+            break;
+        }
+        // A lock for each chunk, so that other threads get their turn.
+        let mut registry = ENGINE.lock_in_turn();
+        if !registry.arenas.has(memory) {
+            return true;
+        }
+        let offered = registry.offer_pages(memory, chunk);
+        let epoch = registry.arenas.of(memory).epoch;
+        if *first_epoch.get_or_insert(epoch) != epoch {
+            // The protection of the chunks before has ended.
+            registry.engine.record_unprotected_part(place);
+        }
+        drop(registry);
+        match offered {
+            Ok(runs) => is_populated &= contents_bytes(&runs, chunk) == chunk.len(),
+            Err(error) => {
+                answer = Err(error);
+                break;
+            }
+        }
+    }
+    flush_lazyfree_batch();
+    let mut registry = ENGINE.lock();
+    if !registry.arenas.has(memory) {
+        return true;
+    }
+    registry.publish_place(memory, slot, place.len(), answer.map(|()| is_populated))
+}
+
+impl Registry {
+    /// Offers claimed places, each of which begins where the one before ends.
+    fn offer_neighbours(&mut self, memory: &ArenaMemory, places: &[(usize, PageRange)]) -> bool {
+        let (first, last) = (places[0].1, places[places.len() - 1].1);
+        let all = PageRange::between(first.start(), last.end());
+        let offered = self.offer_pages(memory, all);
+        let mut all_offered = true;
+        for &(slot, place) in places {
+            let is_populated = match &offered {
+                Ok(runs) => Ok(contents_bytes(runs, place) == place.len()),
+                // One unofferable place does not block its neighbours.
+                Err(_) => self
+                    .offer_pages(memory, place)
+                    .map(|runs| contents_bytes(&runs, place) == place.len()),
+            };
+            all_offered &= self.publish_place(memory, slot, place.len(), is_populated);
+        }
+        all_offered
+    }
+
+    /// Publishes a claimed slot after an offer. Returns whether that has succeeded.
+    fn publish_place(
+        &mut self,
+        memory: &ArenaMemory,
+        slot: usize,
+        len: usize,
+        is_populated: Result<bool>,
+    ) -> bool {
+        let word = memory.table.word(slot);
+        match is_populated {
+            Ok(is_populated) => {
+                self.arenas.offered_bytes += len;
+                word.publish_offered(is_populated);
+                true
+            }
+            Err(_) => {
+                stats::OFFER_FAILED_BYTES.add(len);
+                word.publish(State::Refused);
+                false
+            }
+        }
+    }
+
+    /// Lets the kernel purge the pages of claimed places. Returns which pages there are.
+    pub(super) fn offer_pages(
+        &mut self,
+        memory: &ArenaMemory,
+        range: PageRange,
+    ) -> Result<Vec<PageRun>> {
+        self.restore_protection(memory)?;
+        let scan = |range| pagemap::scan(range).map_err(PageError::Scan);
+        let runs = scan(range).map_err(explain_pages)?;
+        let Self { arenas, engine, .. } = self;
+        for run in runs.iter().filter(|run| run.state != PageState::Absent) {
+            arenas.register(engine, memory, run.range)?;
+        }
+        let populated = runs.iter().any(|run| run.state != PageState::Absent);
+        for part in arenas.of(memory).blocks.registered(range) {
+            if populated {
+                // SAFETY: the caller has claimed the volatile places in the range.
+                unsafe { engine.free_part(part) }?;
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Has the arena protected by the engine's userfaultfd. If an earlier protection has
+    /// ended, all that was offered counts as purged from now on.
+    pub(super) fn restore_protection(&mut self, memory: &ArenaMemory) -> Result<()> {
+        let Self { arenas, engine, .. } = self;
+        let space = arenas.of(memory);
+        if engine.uffd_of(space.epoch).is_some() {
+            space.was_protected = true;
+            if !memory.is_kept() {
+                // This may be a child, whose first use of the arena this is.
+                engine.open_epoch()?;
+                memory.set_kept(engine.is_kept());
+            }
+            return Ok(());
+        }
+        for (slot, word) in memory.table.words().iter().enumerate() {
+            // One that is claimed may have been offered before.
+            // The kernel may have accepted a part of what it refused.
+            let before = word.read().unclaimed_state();
+            let was_offered = matches!(before, State::Offered | State::Refused);
+            if was_offered && space.was_protected {
+                engine.record_unprotected_part(memory.table.place(slot));
+                // The owner finds the record only where the word does not say that all was populated.
+                if let Some(before) = word.try_claim_volatile() {
+                    word.publish(before);
+                }
+            }
+        }
+        space.was_protected = false;
+        memory.set_kept(false);
+        if space.is_inaccessible {
+            // SAFETY: arenas are readable and writable except where the fork handler has
+            // found no way to protect what was offered, which is recorded as purged now.
+            unsafe { map::protect_read_write(space.range) }.map_err(at("mprotect", space.range))?;
+            space.is_inaccessible = false;
+        }
+        space.blocks.clear();
+        space.epoch = engine.open_epoch()?;
+        space.was_protected = true;
+        memory.set_kept(engine.is_kept());
+        Ok(())
+    }
+}
+
+impl Arenas {
+    /// Registers the blocks of these pages, and a few blocks before them if that closes a
+    /// gap.
+    fn register(
+        &mut self,
+        engine: &mut Engine,
+        memory: &ArenaMemory,
+        pages: PageRange,
+    ) -> Result<()> {
+        let space = self.of(memory);
+        let (epoch, blocks) = (space.epoch, &mut space.blocks);
+        let unregistered =
+            |(part, is_registered): (PageRange, bool)| (!is_registered).then_some(part);
+        let parts: Vec<PageRange> = blocks.parts(pages).filter_map(unregistered).collect();
+        for part in parts {
+            let mut part = blocks.covering(part);
+            if let Some(gap) = blocks.gap_before(part)
+                && gap.len() <= MAX_GAP_BYTES
+            {
+                part = PageRange::between(gap.start(), part.end());
+            }
+            engine.register_part(part, epoch)?;
+            blocks.set(part, true);
+        }
+        Ok(())
+    }
+}
+
+/// Returns how many bytes of the place have contents, by the runs of pages around it.
+fn contents_bytes(runs: &[PageRun], place: PageRange) -> usize {
+    let first = runs.partition_point(|run| run.range.end() <= place.start());
+    let within = runs[first..]
+        .iter()
+        .take_while(|run| run.range.start() < place.end());
+    let has_contents =
+        |run: &&PageRun| matches!(run.state, PageState::Present | PageState::Swapped);
+    let parts = within
+        .filter(has_contents)
+        .filter_map(|run| run.range.intersection(place));
+    parts.map(|part| part.len()).sum()
+}
