@@ -132,6 +132,7 @@ fn serve(size: usize, align: usize, contents: Contents) -> *mut u8 {
     let Some(class) = class_for(size, align) else {
         return ptr::null_mut();
     };
+    fork::generation();
     let pages = size.div_ceil(SPACE.page_bytes());
     let dirty = || shard::take(class, largest_for(class, align), pages);
     let place = if contents == Contents::Zeros && size > MAX_CLEARED_BYTES {

@@ -5,8 +5,13 @@
 //! child may therefore find locks held and lists half changed. It resets all locks,
 //! drops all lists, and rebuilds each class's lists from the places' states when it
 //! first looks for memory there.
+//!
+//! A fork handler that was registered before the heap's runs before it, and may allocate
+//! and free. So the child's first use of the heap notices by itself that it is in a child.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 use tenure::Errno;
 
@@ -14,29 +19,64 @@ use crate::class::CLASSES;
 use crate::shard::{self, Shard};
 use crate::{decay_thread, limits, sys};
 
-/// The process's generation, one higher in each child. The places' states have 24 bits
-/// for it.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// The process's generation plus one, or 0 in a child that has not reset the heap: in a
+/// page that the kernel wipes on fork.
+static GENERATION: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const FALLBACK).cast_mut());
+
+/// In place of the page where the kernel wipes none (before Linux 4.14): there the handler
+/// resets the heap, and not the first use.
+static FALLBACK: AtomicU32 = AtomicU32::new(1);
+
+/// The generation of the process that last reset the heap, one higher in each child. The
+/// places' states have 24 bits for it.
+static LAST_GENERATION: AtomicU32 = AtomicU32::new(0);
 const MAX_GENERATION: u32 = (1 << 24) - 1;
 
+fn word() -> &'static AtomicU32 {
+    // SAFETY: it refers to a static, or to a page that is never unmapped and that children
+    // have, too.
+    unsafe { &*GENERATION.load(Acquire) }
+}
+
+/// Returns the process's generation. In a child the first call resets the heap, so it
+/// comes before any use of a lock or a list.
 #[inline]
 pub(crate) fn generation() -> u32 {
-    GENERATION.load(Relaxed)
+    match word().load(Relaxed) {
+        0 => reset_in_child(),
+        more => more - 1,
+    }
 }
 
-/// Registers the handler that resets the heap in children.
-pub(crate) fn register_atfork() -> Result<(), Errno> {
-    sys::atfork_child(child)
+/// Has children reset the heap.
+pub(crate) fn start() -> Result<(), Errno> {
+    let word = sys::wiped_on_fork()?;
+    if !word.is_null() {
+        // SAFETY: the page has just been mapped for reading and writing.
+        unsafe { &*word }.store(1, Relaxed);
+        GENERATION.store(word, Release);
+    }
+    sys::atfork_child(in_child)
 }
 
-unsafe extern "C" fn child() {
-    GENERATION.store((generation() + 1) & MAX_GENERATION, Relaxed);
+unsafe extern "C" fn in_child() {
+    FALLBACK.store(0, Relaxed);
+    generation();
+}
+
+/// A signal handler that allocates meanwhile resets the heap, too, which does no harm.
+#[cold]
+fn reset_in_child() -> u32 {
+    let generation = (LAST_GENERATION.load(Relaxed) + 1) & MAX_GENERATION;
     shard::all().iter().for_each(Shard::reset);
     for class in &CLASSES {
         class.reset();
     }
     limits::reset();
     decay_thread::reset();
+    LAST_GENERATION.store(generation, Relaxed);
+    word().store(generation + 1, Relaxed);
+    generation
 }
 
 #[cfg(test)]
@@ -48,6 +88,46 @@ mod tests {
     use crate::shard;
     use crate::space::{Place, SPACE};
     use crate::{allocate, allocate_zeroed, deallocate, decay, misuse};
+
+    /// Runs before the heap registers its handler.
+    #[used]
+    #[unsafe(link_section = ".init_array.00100")]
+    static AT_LOAD: extern "C" fn() = {
+        extern "C" fn register() {
+            sys::atfork_child(early_handler).unwrap();
+        }
+        register
+    };
+
+    /// The block that the early handler frees in a child.
+    static EARLY_BLOCK: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+
+    unsafe extern "C" fn early_handler() {
+        let block = EARLY_BLOCK.load(Relaxed);
+        if !block.is_null() {
+            // SAFETY: `alarm` has no preconditions; the test's own block.
+            unsafe {
+                libc::alarm(20);
+                deallocate(block);
+            }
+            let other = allocate(900 << 10, 16);
+            assert!(!other.is_null());
+            // SAFETY: a block that nobody uses afterwards.
+            unsafe { deallocate(other) };
+        }
+    }
+
+    #[test]
+    fn handler_before_the_heaps_allocates_although_locks_were_held() {
+        let _alone = ALONE.lock().unwrap();
+        let blocks = [(); 9].map(|()| allocate(900 << 10, 16));
+        let _shards: Vec<_> = shard::all().iter().map(Shard::hold).collect();
+        EARLY_BLOCK.store(blocks[0], Relaxed);
+        let generation_before = generation();
+        let is_true = is_true_in_child(|| generation() == generation_before + 1);
+        EARLY_BLOCK.store(std::ptr::null_mut(), Relaxed);
+        assert!(is_true);
+    }
 
     /// Serialises the tests: one of them holds the heap's locks, and while one starts
     /// the heap the others get no blocks.

@@ -97,6 +97,7 @@
 
 #![warn(missing_docs)]
 
+mod addresses;
 mod allocate;
 mod class;
 mod classes;
@@ -117,6 +118,7 @@ mod slot;
 mod space;
 mod start;
 mod stats;
+mod sync;
 mod sys;
 mod vma_splits;
 

@@ -87,6 +87,7 @@ fn in_place(place: Place, slot: &Slot, pages: usize) {
 /// Moves the block to a place that is large enough.
 #[cold]
 fn relocate(from: Place, slot: &Slot, size: usize, pages: usize) -> Option<*mut u8> {
+    fork::generation();
     let (before, touched) = (slot.pages.get(), slot.touched.get());
     if bytes(touched) < MIN_MOVED_BYTES || !vma_splits::has_capacity() {
         return None;

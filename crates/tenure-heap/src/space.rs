@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tenure::{Errno, Error};
 
+use crate::addresses::Addresses;
 use crate::class::{CLASSES, Class};
 use crate::classes::{MAX_CLASSES, class_of, pitch_of};
 use crate::shard;
@@ -25,9 +26,8 @@ const MIN_SHIFT: u32 = 33;
 
 /// The layout of the reservation.
 pub(crate) struct Space {
-    /// The address of the first class's range. 0: nothing is reserved.
-    base: AtomicUsize,
-    bytes: AtomicUsize,
+    /// The ranges of all classes. Set last, because other threads may free blocks.
+    addresses: Addresses,
     /// The logarithm of a range's length.
     shift: AtomicUsize,
     classes: AtomicUsize,
@@ -35,8 +35,7 @@ pub(crate) struct Space {
 }
 
 pub(crate) static SPACE: Space = Space {
-    base: AtomicUsize::new(0),
-    bytes: AtomicUsize::new(0),
+    addresses: Addresses::none(AtomicUsize::new(0), AtomicUsize::new(0)),
     shift: AtomicUsize::new(0),
     classes: AtomicUsize::new(0),
     page_bytes: AtomicUsize::new(0),
@@ -65,13 +64,13 @@ impl Space {
     /// Returns whether the address lies in the range of a class.
     #[inline]
     pub(crate) fn owns(&self, address: usize) -> bool {
-        address.wrapping_sub(self.base.load(Relaxed)) < self.bytes.load(Relaxed)
+        self.addresses.contains(address)
     }
 
     /// Returns the place that begins at the address, if it has been used.
     #[inline]
     pub(crate) fn place_at(&self, address: usize) -> Option<Place> {
-        let offset = address.wrapping_sub(self.base.load(Relaxed));
+        let offset = self.addresses.offset_of(address);
         let shift = self.shift.load(Relaxed);
         let class = CLASSES.get(offset >> shift)?;
         let index = class.index_at(address)?;
@@ -138,8 +137,7 @@ impl Space {
         }
         self.shift.store(shift as usize, Relaxed);
         self.classes.store(classes, Relaxed);
-        self.base.store(base, Relaxed);
-        self.bytes.store(classes << shift, Relaxed);
+        self.addresses.set(base, classes << shift);
         Ok(())
     }
 }

@@ -58,7 +58,7 @@ pub fn start(options: HeapOptions) -> Result<(), Error> {
 }
 
 fn make(options: &HeapOptions) -> Result<(), Error> {
-    fork::register_atfork().map_err(|errno| Error::System {
+    fork::start().map_err(|errno| Error::System {
         call: "pthread_atfork",
         errno,
     })?;

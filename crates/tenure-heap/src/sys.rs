@@ -34,6 +34,22 @@ pub(crate) fn reserve(bytes: usize) -> Result<usize, Errno> {
     Ok(at.expose_provenance())
 }
 
+/// Maps a page that is zero and that the kernel wipes in children (MADV_WIPEONFORK, Linux 4.14);
+/// null where it cannot.
+pub(crate) fn wiped_on_fork() -> Result<*mut AtomicU32, Errno> {
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    let bytes = page_bytes();
+    // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
+    let page = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }?;
+    // SAFETY: nothing relies on the contents of the new page.
+    if unsafe { mm::madvise(page, bytes, Advice::LinuxWipeOnFork) }.is_ok() {
+        return Ok(page.cast());
+    }
+    // SAFETY: mapped above, and no other code knows the address.
+    let _ = unsafe { mm::munmap(page, bytes) };
+    Ok(std::ptr::null_mut())
+}
+
 /// Makes reserved addresses readable and writable (mprotect).
 ///
 /// # Safety

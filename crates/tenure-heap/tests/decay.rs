@@ -90,12 +90,15 @@ fn muzzy_then_returned() {
             .map(|seed| Block::filled(MIB + seed, seed as u64))
             .collect::<Vec<_>>(),
     );
+    // A block is counted nowhere for a moment, between two of its states.
     assert!(
-        comes_true(|| stats().dirty_bytes + stats().muzzy_bytes == 0),
+        comes_true(|| {
+            let now = stats();
+            now.dirty_bytes + now.muzzy_bytes == 0 && now.returned_bytes >= 100 * MIB
+        }),
         "{:?}",
         stats()
     );
-    assert!(stats().returned_bytes >= 100 * MIB, "{:?}", stats());
     assert!(Held::now().anonymous < before.anonymous + SLACK);
 }
 

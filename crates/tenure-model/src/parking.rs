@@ -63,11 +63,13 @@ impl World {
     fn run(&self) {
         loop {
             self.offer();
+            // Without the ENGINE lock, as in `offer_thread::run`.
+            let is_parked = self.offer_thread.try_park(|| self.has_marked());
             let offered = self.engine.lock().unwrap();
             if *offered == self.words.len() {
                 return;
             }
-            if self.offer_thread.try_park(|| self.has_marked()) {
+            if is_parked && !self.offer_thread.is_running() {
                 let unparked: MutexGuard<'_, usize> = self.marked.wait(offered).unwrap();
                 drop(unparked);
             }

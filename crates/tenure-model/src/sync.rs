@@ -55,3 +55,4 @@ macro_rules! atomic {
 
 atomic!(AtomicU8, u8);
 atomic!(AtomicU64, u64);
+atomic!(AtomicUsize, usize);

@@ -13,6 +13,11 @@ mod thorough {
     }
 
     #[test]
+    fn large_object_is_offered_until_it_is_wanted() {
+        tenure_model::large_object_is_offered_until_it_is_wanted();
+    }
+
+    #[test]
     fn unmarked_object_is_not_purged() {
         tenure_model::unmarked_object_is_not_purged();
     }

@@ -7,7 +7,7 @@
 //! changed.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
 use std::ptr::{copy_nonoverlapping, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,14 +115,22 @@ pub(crate) unsafe fn free(block: *mut u8) {
 #[unsafe(link_section = ".init_array.00200")]
 static AT_LOAD: extern "C" fn() = register_atfork;
 
+thread_local! {
+    /// How many forks this thread, which holds the lock across them, is in: handlers
+    /// that other code has registered earlier run meanwhile, and may allocate and fork.
+    static FORKS: Cell<usize> = const { Cell::new(0) };
+}
+
 /// Registers fork handlers that hold the lock during a fork, so that the child's copy
-/// of the heap is consistent. It must be registered before all others: the locks of
-/// later handlers are taken first, and their holders may allocate.
+/// of the heap is consistent. It must be registered before all others of this library:
+/// the locks of later handlers are taken first, and their holders may allocate.
 extern "C" fn register_atfork() {
     unsafe extern "C" fn prepare() {
         HEAP.lock();
+        FORKS.set(FORKS.get() + 1);
     }
     unsafe extern "C" fn after() {
+        FORKS.set(FORKS.get() - 1);
         // SAFETY: `prepare` has locked it in this thread, or in the thread that this
         // one is a copy of.
         unsafe { HEAP.unlock() };
@@ -155,17 +163,22 @@ impl Heap {
         answer
     }
 
+    /// Does nothing in a thread that holds the lock across a fork.
     fn lock(&self) {
-        // SAFETY: the mutex is a static, and is never moved.
-        unsafe { libc::pthread_mutex_lock(self.lock.get()) };
+        if FORKS.get() == 0 {
+            // SAFETY: the mutex is a static, and is never moved.
+            unsafe { libc::pthread_mutex_lock(self.lock.get()) };
+        }
     }
 
     /// # Safety
     ///
     /// This thread must hold the lock.
     unsafe fn unlock(&self) {
-        // SAFETY: this thread holds the lock, as the caller ensures.
-        unsafe { libc::pthread_mutex_unlock(self.lock.get()) };
+        if FORKS.get() == 0 {
+            // SAFETY: this thread holds the lock, as the caller ensures.
+            unsafe { libc::pthread_mutex_unlock(self.lock.get()) };
+        }
     }
 }
 

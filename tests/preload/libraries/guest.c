@@ -4,6 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define handlers_are_on guest_handlers_are_on
+#define handled guest_handled
+#include "../handlers.h"
+
 static char *early_small, *early_large, *early_aligned;
 
 static void must(int holds)
@@ -27,6 +31,7 @@ __attribute__((constructor)) static void come(void)
     memory[1] = 1;
     must(madvise(memory, 8 << 20, MADV_DONTNEED) == 0 && memory[1] == 0);
     must(munmap(memory, 8 << 20) == 0);
+    register_handlers();
 }
 
 __attribute__((destructor)) static void go(void)

@@ -6,7 +6,7 @@ mod entry;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tenure::{Access, PageRange};
+use tenure::{Access, PageRange, release};
 use tenure_options::Options;
 
 use crate::reentrancy::try_verb;
@@ -21,12 +21,16 @@ const NEVER: usize = usize::MAX;
 static MUNMAP_BYTES: AtomicUsize = AtomicUsize::new(NEVER);
 static DISCARD_BYTES: AtomicUsize = AtomicUsize::new(NEVER);
 static POPULATE_BYTES: AtomicUsize = AtomicUsize::new(NEVER);
+/// The least of those that release.
+static MIN_RELEASE_BYTES: AtomicUsize = AtomicUsize::new(NEVER);
 
 /// Puts the options into effect.
 pub(crate) fn turn_on(options: &Options) {
     let large_if = |is_on| if is_on { LARGE_BYTES } else { NEVER };
     MUNMAP_BYTES.store(large_if(options.munmap), Ordering::Relaxed);
     DISCARD_BYTES.store(large_if(options.discard), Ordering::Relaxed);
+    let releases = options.munmap || options.discard;
+    MIN_RELEASE_BYTES.store(large_if(releases), Ordering::Relaxed);
     POPULATE_BYTES.store(options.populate_bytes.unwrap_or(NEVER), Ordering::Relaxed);
 }
 
@@ -72,8 +76,16 @@ unsafe extern "C" fn mmap(
     offset: i64,
     caller: usize,
 ) -> *mut c_void {
+    // It could fault in more than the headroom before workers have freed what is pending.
+    if flags & libc::MAP_ANONYMOUS != 0 && is_handled(len, &MIN_RELEASE_BYTES, caller) {
+        try_verb(|| {
+            release::drain_if_short();
+            Ok(())
+        });
+    }
     // SAFETY: the caller keeps the conditions of `mmap(2)`.
-    let memory = unsafe { sys::mmap(addr, len, prot, flags, fd, offset) };
+    let map = || unsafe { sys::mmap(addr, len, prot, flags, fd, offset) };
+    let memory = retry_after_drain(flags & libc::MAP_FIXED == 0, caller, map);
     if memory != libc::MAP_FAILED
         && is_handled(len, &POPULATE_BYTES, caller)
         && is_prefault_candidate(prot, flags)
@@ -83,6 +95,32 @@ unsafe extern "C" fn mmap(
         try_verb(|| unsafe { pages(memory, len)?.populate(Access::Write) });
     }
     memory
+}
+
+/// Makes a call that maps memory, and once more if the kernel had none while released
+/// memory was pending. A fixed target may be a hole after the refusal, where another
+/// thread may have mapped memory by now: `may_repeat` is false for it.
+fn retry_after_drain(
+    may_repeat: bool,
+    caller: usize,
+    map: impl Fn() -> *mut c_void,
+) -> *mut c_void {
+    let memory = map();
+    // SAFETY: `__errno_location` always points to this thread's `errno`.
+    let has_failed = || unsafe { *libc::__errno_location() } == libc::ENOMEM;
+    if memory != libc::MAP_FAILED
+        || !may_repeat
+        || !has_failed()
+        || !is_handled(LARGE_BYTES, &MIN_RELEASE_BYTES, caller)
+    {
+        return memory;
+    }
+    let mut is_worthwhile = false;
+    try_verb(|| {
+        is_worthwhile = release::drain_for_retry();
+        Ok(())
+    });
+    if is_worthwhile { map() } else { memory }
 }
 
 /// Returns whether the mapping is private, anonymous and writable, and not a mere
@@ -127,7 +165,8 @@ unsafe extern "C" fn mremap(
         }
     }
     // SAFETY: the caller keeps the conditions of `mremap(2)`.
-    unsafe { sys::mremap(old, old_len, new_len, flags, new) }
+    let remap = || unsafe { sys::mremap(old, old_len, new_len, flags, new) };
+    retry_after_drain(flags & libc::MREMAP_FIXED == 0, caller, remap)
 }
 
 #[cfg(test)]
