@@ -311,6 +311,11 @@ int tenure_lazy_free(void *addr,
  * pages; 0 succeeds and does nothing. mode is TENURE_LOCK_NOW or
  * TENURE_LOCK_ONFAULT. Parts that are locked already take the new mode.
  *
+ * With TENURE_LOCK_NOW, more than 1 MiB is faulted in as by tenure_populate(): in
+ * chunks, by several threads, so that other threads' mmap() and fork() do not wait for
+ * the whole range. If another thread locks, unlocks or unmaps a part meanwhile, that part
+ * is as the other thread wants it.
+ *
  * The whole range counts against RLIMIT_MEMLOCK from now on, in both modes; parts that
  * were locked before are not counted twice. Locks do not stack, and children do not
  * inherit them. hugetlb memory is faulted in whole in both modes, has no lock and does not
@@ -329,12 +334,16 @@ int tenure_lazy_free(void *addr,
  * * -ENOMEM: A part is not mapped: map it, or shorten the range. Or RLIMIT_MEMLOCK does
  *   not allow the lock: raise it (ulimit -l, LimitMEMLOCK=) or give the program
  *   CAP_IPC_LOCK. Or the process has too many mappings to split one more: raise
- *   vm.max_map_count.
+ *   vm.max_map_count. Or, with TENURE_LOCK_NOW, the range needs more memory than the
+ *   machine, the memory cgroup or the pool of huge pages has left: free memory, raise the
+ *   limit, or use tenure_mlock_with().
  * * -EPERM: RLIMIT_MEMLOCK is 0. Raise it.
  * * -EACCES: With TENURE_LOCK_NOW, a part has no access (PROT_NONE) and cannot be
  *   faulted in. Lock it on fault, or use mprotect() first.
  * * -EFAULT: With TENURE_LOCK_NOW, a page cannot be faulted in: its file is shorter
  *   than the mapping. Lock less, or make the file longer.
+ * * -EHWPOISON: With TENURE_LOCK_NOW, a page is on memory that has failed. Map other
+ *   memory.
  * * -ENOSYS: With TENURE_LOCK_ONFAULT, mlock2 is unavailable: before Linux 4.4, and
  *   under valgrind. Use TENURE_LOCK_NOW.
  *
@@ -350,6 +359,44 @@ int tenure_lazy_free(void *addr,
 int tenure_mlock(const void *addr,
                  size_t len,
                  unsigned int mode);
+
+/**
+ * Locks a range in memory with options: as tenure_mlock() does with TENURE_LOCK_NOW,
+ * by a given number of threads, in chunks of a given size, with reports of the progress,
+ * and until a callback ends it early.
+ *
+ * addr and len are as for tenure_mlock(). flags is 0 or TENURE_POPULATE_FORCE.
+ * options may be NULL for all defaults. The structure is the caller's, and tenure does
+ * not use it, its callback or its data after the call.
+ *
+ * Return value:
+ *
+ * 0, or one of the errors below, negative. errno is unchanged.
+ *
+ * Errors:
+ *
+ * Those of tenure_mlock(), and, also with every lock as it was before:
+ *
+ * * -EINVAL: flags is not as above, or options->size is smaller than the structure
+ *   was in the first version. Set it to sizeof(struct tenure_populate_options).
+ * * -E2BIG: The structure is a later version's and sets a field that this version does
+ *   not know. Use the library that the program was built for.
+ * * -ECANCELED: progress did not return 0. The pages that were faulted in stay in
+ *   memory, unlocked.
+ *
+ * Caveats:
+ *
+ * Those of tenure_mlock().
+ *
+ * Notes:
+ *
+ * Before Linux 5.14 only private anonymous memory is faulted in with reports of the
+ * progress. The kernel faults other memory in after the last report.
+ */
+int tenure_mlock_with(const void *addr,
+                      size_t len,
+                      unsigned int flags,
+                      const struct tenure_populate_options *options);
 
 /**
  * Unlocks the parts of a range that are locked in one of the given modes: with
@@ -410,6 +457,10 @@ int tenure_munlock(const void *addr,
  * * -EPERM: RLIMIT_MEMLOCK is 0. Raise it.
  *
  * Notes:
+ *
+ * With TENURE_LOCK_CURRENT and TENURE_LOCK_NOW one system call faults all pages in, about
+ * 1 s for each GiB. Other threads' mmap() and fork() wait for all of it. To avoid that,
+ * lock on fault, or use tenure_populate() on the large ranges first.
  *
  * Locking on fault is available since Linux 4.4.
  */
@@ -739,7 +790,8 @@ const char *tenure_version(void);
  *   the address space; or a part is not private anonymous memory, or is locked.
  *   Correct the call; use tenure_munlock() first.
  * * -ENOMEM: A part is not mapped: map it, or shorten the range. Or the process has too
- *   many mappings to split one more: raise vm.max_map_count.
+ *   many mappings to split one more, of which volatile memory takes a quarter at most:
+ *   raise vm.max_map_count.
  * * -EACCES: A part cannot be read and written. Use mprotect() first.
  * * -EBUSY: A part is registered with another userfaultfd. Unregister it first.
  * * -EMFILE, -ENFILE: No file descriptor is left to read the mappings. Raise
@@ -824,15 +876,18 @@ int tenure_mvolatile_with(void *addr,
  * * -EINVAL: addr or len is not whole pages, or the range goes past the end of
  *   the address space. Nothing was done; correct the call.
  * * -ENOMEM: A part is not mapped, and nothing was done: map it, or shorten the range.
+ *   Or it lies inside a larger range, and to split what is offered to the kernel would
+ *   take more than a quarter of vm.max_map_count, and nothing was done: unmark the
+ *   whole range, or raise the limit.
  *   Or there is too little memory to repopulate a page. Then the range stays volatile,
  *   and the next call that succeeds reports the purged pages that this one found: free
  *   memory and call again.
  *
  * Caveats:
  *
- * A part whose protection ended outside of tenure (all descriptors were closed, or
- * something else was mapped there) is reported as purged whole; its contents are left
- * alone.
+ * A part whose protection ended outside of tenure (something else was mapped there, or
+ * all descriptors were closed and the thread tenure-files could not be started) is
+ * reported as purged whole; its contents are left alone.
  *
  * Notes:
  *

@@ -3,11 +3,13 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use tenure::{
-    LockMode,
+    Access, LockMode,
     lock::{LockFlags, LockScope},
+    populate::PopulateOptions,
 };
 
 use crate::answer::{Errno, INVALID, answer_zero, check_flags, covering_pages};
+use crate::populate::{TENURE_POPULATE_FORCE, tenure_populate_options, with_options};
 
 /// The mode in which all pages are faulted in, and locked, at once.
 pub const TENURE_LOCK_NOW: c_uint = 1;
@@ -27,6 +29,11 @@ const MODES: c_uint = TENURE_LOCK_NOW | TENURE_LOCK_ONFAULT;
 /// pages; 0 succeeds and does nothing. `mode` is `TENURE_LOCK_NOW` or
 /// `TENURE_LOCK_ONFAULT`. Parts that are locked already take the new mode.
 ///
+/// With `TENURE_LOCK_NOW`, more than 1 MiB is faulted in as by `tenure_populate()`: in
+/// chunks, by several threads, so that other threads' `mmap()` and `fork()` do not wait for
+/// the whole range. If another thread locks, unlocks or unmaps a part meanwhile, that part
+/// is as the other thread wants it.
+///
 /// The whole range counts against RLIMIT_MEMLOCK from now on, in both modes; parts that
 /// were locked before are not counted twice. Locks do not stack, and children do not
 /// inherit them. hugetlb memory is faulted in whole in both modes, has no lock and does not
@@ -45,12 +52,16 @@ const MODES: c_uint = TENURE_LOCK_NOW | TENURE_LOCK_ONFAULT;
 /// * `-ENOMEM`: A part is not mapped: map it, or shorten the range. Or RLIMIT_MEMLOCK does
 ///   not allow the lock: raise it (`ulimit -l`, `LimitMEMLOCK=`) or give the program
 ///   CAP_IPC_LOCK. Or the process has too many mappings to split one more: raise
-///   `vm.max_map_count`.
+///   `vm.max_map_count`. Or, with `TENURE_LOCK_NOW`, the range needs more memory than the
+///   machine, the memory cgroup or the pool of huge pages has left: free memory, raise the
+///   limit, or use `tenure_mlock_with()`.
 /// * `-EPERM`: RLIMIT_MEMLOCK is 0. Raise it.
 /// * `-EACCES`: With `TENURE_LOCK_NOW`, a part has no access (PROT_NONE) and cannot be
 ///   faulted in. Lock it on fault, or use `mprotect()` first.
 /// * `-EFAULT`: With `TENURE_LOCK_NOW`, a page cannot be faulted in: its file is shorter
 ///   than the mapping. Lock less, or make the file longer.
+/// * `-EHWPOISON`: With `TENURE_LOCK_NOW`, a page is on memory that has failed. Map other
+///   memory.
 /// * `-ENOSYS`: With `TENURE_LOCK_ONFAULT`, mlock2 is unavailable: before Linux 4.4, and
 ///   under valgrind. Use `TENURE_LOCK_NOW`.
 ///
@@ -65,7 +76,8 @@ const MODES: c_uint = TENURE_LOCK_NOW | TENURE_LOCK_ONFAULT;
 ///
 /// # See also
 ///
-/// tenure_munlock(3), tenure_mlockall(3), tenure_mmap(3), mlock(2), tenure(7)
+/// tenure_mlock_with(3), tenure_munlock(3), tenure_mlockall(3), tenure_mmap(3), mlock(2),
+/// tenure(7)
 ///
 /// # Safety
 ///
@@ -77,6 +89,69 @@ pub unsafe extern "C" fn tenure_mlock(addr: *const c_void, len: usize, mode: c_u
         let mode = mode_of(mode)?;
         // SAFETY: handed on to the caller.
         unsafe { covering_pages(addr, len)?.lock(mode) }?;
+        Ok(())
+    })
+}
+
+/// Locks a range in memory with options: as `tenure_mlock()` does with `TENURE_LOCK_NOW`,
+/// by a given number of threads, in chunks of a given size, with reports of the progress,
+/// and until a callback ends it early.
+///
+/// `addr` and `len` are as for `tenure_mlock()`. `flags` is 0 or `TENURE_POPULATE_FORCE`.
+/// `options` may be NULL for all defaults. The structure is the caller's, and tenure does
+/// not use it, its callback or its `data` after the call.
+///
+/// # Return value
+///
+/// 0, or one of the errors below, negative. `errno` is unchanged.
+///
+/// # Errors
+///
+/// Those of `tenure_mlock()`, and, also with every lock as it was before:
+///
+/// * `-EINVAL`: `flags` is not as above, or `options->size` is smaller than the structure
+///   was in the first version. Set it to `sizeof(struct tenure_populate_options)`.
+/// * `-E2BIG`: The structure is a later version's and sets a field that this version does
+///   not know. Use the library that the program was built for.
+/// * `-ECANCELED`: `progress` did not return 0. The pages that were faulted in stay in
+///   memory, unlocked.
+///
+/// # Caveats
+///
+/// Those of `tenure_mlock()`.
+///
+/// # Notes
+///
+/// Before Linux 5.14 only private anonymous memory is faulted in with reports of the
+/// progress. The kernel faults other memory in after the last report.
+///
+/// # See also
+///
+/// tenure_mlock(3), tenure_populate_with(3), tenure(7)
+///
+/// # Safety
+///
+/// * The range is the caller's to lock: a later unlock by another owner of the same pages
+///   ends this lock.
+/// * `options` is NULL or points to `options->size` bytes.
+/// * `progress` may be called with `data` on this thread until the call returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tenure_mlock_with(
+    addr: *const c_void,
+    len: usize,
+    flags: c_uint,
+    options: *const tenure_populate_options,
+) -> c_int {
+    answer_zero(|| {
+        check_flags(flags, TENURE_POPULATE_FORCE)?;
+        let mut lock_options = PopulateOptions::new(Access::Write);
+        if flags != 0 {
+            lock_options = lock_options.force();
+        }
+        // SAFETY: handed on to the caller.
+        let lock_options = unsafe { with_options(lock_options, options) }?;
+        // SAFETY: handed on to the caller.
+        unsafe { covering_pages(addr, len)?.lock_with(&lock_options) }?;
         Ok(())
     })
 }
@@ -151,6 +226,10 @@ pub unsafe extern "C" fn tenure_munlock(addr: *const c_void, len: usize, modes: 
 /// * `-EPERM`: RLIMIT_MEMLOCK is 0. Raise it.
 ///
 /// # Notes
+///
+/// With `TENURE_LOCK_CURRENT` and `TENURE_LOCK_NOW` one system call faults all pages in, about
+/// 1 s for each GiB. Other threads' `mmap()` and `fork()` wait for all of it. To avoid that,
+/// lock on fault, or use `tenure_populate()` on the large ranges first.
 ///
 /// Locking on fault is available since Linux 4.4.
 ///

@@ -155,16 +155,28 @@ pub unsafe extern "C" fn tenure_populate_with(
     options: *const tenure_populate_options,
 ) -> c_int {
     answer_zero(|| {
-        let mut populate_options = options_of(flags)?;
-        if !options.is_null() {
-            // SAFETY: not NULL, so it points to `options->size` bytes.
-            let given = unsafe { read_options(options) }?;
-            populate_options = apply(populate_options, &given);
-        }
+        // SAFETY: handed on to the caller.
+        let populate_options = unsafe { with_options(options_of(flags)?, options) }?;
         // SAFETY: handed on to the caller.
         unsafe { covering_pages(addr, len)?.populate_with(&populate_options) }?;
         Ok(())
     })
+}
+
+/// Applies the program's structure, if there is one.
+///
+/// # Safety
+///
+/// `given` is NULL or points to `given->size` bytes.
+pub(crate) unsafe fn with_options(
+    options: PopulateOptions,
+    given: *const tenure_populate_options,
+) -> Result<PopulateOptions, Errno> {
+    if given.is_null() {
+        return Ok(options);
+    }
+    // SAFETY: not NULL, so it points to `given->size` bytes.
+    Ok(apply(options, &unsafe { read_options(given) }?))
 }
 
 fn options_of(flags: c_uint) -> Result<PopulateOptions, Errno> {

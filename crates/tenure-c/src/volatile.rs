@@ -41,7 +41,8 @@ pub const TENURE_VOLATILE_OFFER_NOW: c_uint = 1;
 ///   the address space; or a part is not private anonymous memory, or is locked.
 ///   Correct the call; use `tenure_munlock()` first.
 /// * `-ENOMEM`: A part is not mapped: map it, or shorten the range. Or the process has too
-///   many mappings to split one more: raise `vm.max_map_count`.
+///   many mappings to split one more, of which volatile memory takes a quarter at most:
+///   raise `vm.max_map_count`.
 /// * `-EACCES`: A part cannot be read and written. Use `mprotect()` first.
 /// * `-EBUSY`: A part is registered with another userfaultfd. Unregister it first.
 /// * `-EMFILE`, `-ENFILE`: No file descriptor is left to read the mappings. Raise
@@ -162,15 +163,18 @@ pub unsafe extern "C" fn tenure_mvolatile_with(
 /// * `-EINVAL`: `addr` or `len` is not whole pages, or the range goes past the end of
 ///   the address space. Nothing was done; correct the call.
 /// * `-ENOMEM`: A part is not mapped, and nothing was done: map it, or shorten the range.
+///   Or it lies inside a larger range, and to split what is offered to the kernel would
+///   take more than a quarter of `vm.max_map_count`, and nothing was done: unmark the
+///   whole range, or raise the limit.
 ///   Or there is too little memory to repopulate a page. Then the range stays volatile,
 ///   and the next call that succeeds reports the purged pages that this one found: free
 ///   memory and call again.
 ///
 /// # Caveats
 ///
-/// A part whose protection ended outside of tenure (all descriptors were closed, or
-/// something else was mapped there) is reported as purged whole; its contents are left
-/// alone.
+/// A part whose protection ended outside of tenure (something else was mapped there, or
+/// all descriptors were closed and the thread tenure-files could not be started) is
+/// reported as purged whole; its contents are left alone.
 ///
 /// # Notes
 ///

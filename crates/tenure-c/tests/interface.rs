@@ -148,7 +148,7 @@ fn functions(installed: &Installed) -> Verdict {
             )
         })
         .collect();
-    assert_eq!(declared.len(), 17, "{declared:?}");
+    assert_eq!(declared.len(), 18, "{declared:?}");
 
     let map = fs::read_to_string(crate_folder().join("tenure.map"))?;
     let mapped = map.lines().filter_map(|line| line.trim().strip_suffix(';'));
@@ -187,7 +187,7 @@ fn symbols(installed: &Installed) -> Vec<(String, String)> {
 
 fn versions(installed: &Installed) -> Verdict {
     let symbols = symbols(installed);
-    assert_eq!(symbols.len(), 17);
+    assert_eq!(symbols.len(), 18);
     assert!(
         symbols.iter().all(|(_, version)| version == "TENURE_0.1"),
         "{symbols:?}"

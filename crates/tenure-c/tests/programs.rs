@@ -11,10 +11,11 @@ use common::*;
 use libtest_mimic::{Completion, Trial};
 
 /// The tests that do not run under valgrind, and why.
-const NOT_UNDER_VALGRIND: [(&str, &str); 5] = [
+const NOT_UNDER_VALGRIND: [(&str, &str); 6] = [
     ("forks", NO_MLOCK2),
     ("lock_limit", NO_MLOCK2),
     ("mlock_onfault", NO_MLOCK2),
+    ("mlock_with", NO_MLOCK2),
     ("mmap", NO_MLOCK2),
     ("munlock", NO_MLOCK2),
 ];
