@@ -5,6 +5,25 @@ use std::{fs, os::unix::fs::FileExt, thread, time::Duration};
 use anyhow::{Context as _, Result, bail};
 use tenure::page_size;
 
+/// Returns how long the thread of this process that is called `name` has run, from
+/// /proc/self/task; `None` where there is none, or the kernel does not count it.
+pub fn cpu_time_of_thread(name: &str) -> Result<Option<Duration>> {
+    for task in fs::read_dir("/proc/self/task").context("reading /proc/self/task")? {
+        let folder = task?.path();
+        // A thread that has ended meanwhile has no files.
+        let read = |file| fs::read_to_string(folder.join(file)).unwrap_or_default();
+        if read("comm").trim_end() == name {
+            let schedstat = read("schedstat");
+            let nanoseconds = schedstat
+                .split(' ')
+                .next()
+                .and_then(|time| time.parse().ok());
+            return Ok(nanoseconds.map(Duration::from_nanos));
+        }
+    }
+    Ok(None)
+}
+
 /// Counts the pages of `len` bytes from `start` that are mapped to memory, with
 /// /proc/self/pagemap. mincore does not tell for files: it answers for the page
 /// cache, not for the mapping.

@@ -85,11 +85,10 @@ fn way(name: &'static str, processes: usize, search: Search, group: Option<Rc<Gr
                 wrong += done.wrong;
             }
             recorder.record(RECORDS, Unit::PerSecond, rate);
-            Ok((rate, wrong))
+            Ok(wrong)
         },
-        |(rate, wrong), _| {
+        |wrong, _| {
             ensure!(wrong == 0, "{wrong} searches had a wrong answer");
-            ensure!(rate > 0.0, "no record ended in time: others have the CPUs");
             Ok(())
         },
     )

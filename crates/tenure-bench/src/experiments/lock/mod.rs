@@ -5,6 +5,7 @@ mod data;
 mod handler;
 mod mappings;
 mod stream;
+mod wait;
 mod ways;
 
 use std::rc::Rc;
@@ -71,6 +72,7 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
     let mut cases: Vec<Case> = caches.into_iter().map(competing).collect();
     cases.push(all);
     cases.push(stream::case(&data, arrays.len / 3));
+    cases.push(wait::case(&data));
     Ok(Experiment {
         title: format!("random reads in a mapped file of {size}, locking what is read"),
         notes,

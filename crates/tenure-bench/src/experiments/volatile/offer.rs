@@ -1,7 +1,7 @@
 //! The cost of offering memory to the kernel, and of unmarking it when none, some or
 //! all of its pages were purged.
 
-use tenure::{Features, VolatileBuffer};
+use tenure::VolatileBuffer;
 
 use super::TIME;
 use super::region::{self, AtOnce, Contents, DONT_NEED, FREE, Region, advised};
@@ -19,15 +19,11 @@ const SMALL: usize = MIB;
 const OLD: u8 = 7;
 const WRITTEN: u8 = 9;
 
-/// Makes two cases for each size; none where tenure cannot offer memory.
+/// Makes two cases for each size.
 pub fn cases(settings: &Settings, notes: &mut Vec<String>) -> Result<Vec<Case>> {
     let lens: &[usize] = settings
         .sizes
         .pick(&[&[LENS[0], LENS[2], LENS[3]], &LENS, &LENS]);
-    if !Features::get().sigbus_on_missing() || Features::get().madv_populate.is_err() {
-        notes.push("Nothing is offered: userfaultfd or MADV_POPULATE is unavailable.".to_owned());
-        return Ok(Vec::new());
-    }
     let len = lens[lens.len() - 1];
     let fitted = settings.headroom.fit(len, 4, page_size())?;
     notes.extend(fitted.note);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use rustix::mm::Advice;
+use tenure::volatile::VolatileOptions;
 use tenure::{HugePages, Mapping, Outcome, PageRange, VolatileBuffer, page_size};
 
 use crate::machine::memory::RawMapping;
@@ -52,7 +53,19 @@ pub const FREE: Option<Advice> = Some(Advice::LinuxFree);
 
 /// Returns what makes plain memory of a length, with `advice`.
 pub fn advised(advice: Option<Advice>) -> impl Fn(usize) -> Result<Advised> + Copy {
-    move |len| Ok(Advised(RawMapping::base_pages(len)?, advice))
+    move |len| Ok(Advised::new(RawMapping::base_pages(len)?, advice))
+}
+
+impl Advised {
+    pub fn new(memory: RawMapping, advice: Option<Advice>) -> Self {
+        Self(memory, advice)
+    }
+
+    /// Gives `advice` for the first `len` bytes of each `step`, with a call for each.
+    pub fn advise_each(&mut self, len: usize, step: usize, advice: Advice) -> Result<()> {
+        let mut parts = (0..self.0.len()).step_by(step);
+        parts.try_for_each(|start| self.0.advise_part(start..start + len, advice))
+    }
 }
 
 impl Region for Advised {
@@ -147,6 +160,50 @@ impl Region for RawRange {
         // SAFETY: a page of a writable mapping that outlives the range, borrowed for as
         // long as `self`.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len()) })
+    }
+}
+
+/// A mapping that is marked by its addresses, and offered inside the call.
+pub struct WholeRange(RawMapping);
+
+impl WholeRange {
+    pub fn new(memory: RawMapping) -> Self {
+        Self(memory)
+    }
+
+    fn range(&self) -> Result<PageRange> {
+        Ok(PageRange::new(self.0.start(), self.0.len())?)
+    }
+
+    pub fn purge(&mut self) -> Result<()> {
+        // SAFETY: the mapping is owned, and nothing borrows from it.
+        Ok(unsafe { self.range()?.purge() }?)
+    }
+}
+
+impl Region for WholeRange {
+    fn mark(&mut self) -> Result<()> {
+        let options = VolatileOptions::new().offer_now();
+        // SAFETY: what `bytes` borrowed has ended, because that borrowed `self`; dropping
+        // unmarks the range before it is unmapped.
+        Ok(unsafe { self.range()?.mark_volatile_with(options) }?)
+    }
+
+    fn unmark(&mut self) -> Result<Contents> {
+        // SAFETY: the mapping is owned.
+        Ok(unsafe { self.range()?.mark_nonvolatile() }?.into())
+    }
+
+    fn bytes(&mut self) -> Result<&mut [u8]> {
+        Ok(self.0.bytes_mut())
+    }
+}
+
+impl Drop for WholeRange {
+    fn drop(&mut self) {
+        // munmap, which follows, does not tell tenure. Without memory to repopulate a page
+        // unmarking fails, and the next mapping there ends the volatility.
+        let _ = self.unmark();
     }
 }
 

@@ -203,7 +203,7 @@ impl<R: Region, M> Live<R, M> {
 }
 
 /// Waits until the offer thread has offered so many pages.
-fn wait_until_offered(pages: usize) -> Result<()> {
+pub fn wait_until_offered(pages: usize) -> Result<()> {
     const MAX_WAIT: Duration = Duration::from_secs(30);
     let expected = (pages * page_size()) as u64;
     let start = Instant::now();

@@ -60,7 +60,7 @@ impl<'a> Thread<'a> {
     }
 
     /// Makes records until the time that began at `begin` is over. A record counts when it
-    /// ends while records count.
+    /// ends while records count; if none does, the first that ends later gives the rate.
     pub fn run(mut self, begin: Duration, clock: &dyn Clock) -> Result<Done> {
         let Search {
             before, counted, ..
@@ -71,8 +71,13 @@ impl<'a> Thread<'a> {
             self.make_record(block)?;
             self.done.all_records += 1;
             let now = clock.now();
-            if now > begin + before + counted {
-                let rate = f64::from(records) / counted.as_secs_f64();
+            let is_over = now > begin + before + counted;
+            if is_over {
+                let rate = match records {
+                    // Others had the CPUs all the time: the record that has just ended.
+                    0 => 1.0 / (now - begin - before).as_secs_f64(),
+                    records => f64::from(records) / counted.as_secs_f64(),
+                };
                 return Ok(Done { rate, ..self.done });
             }
             records += u32::from(now >= begin + before);

@@ -36,3 +36,13 @@ fn touched_pages_are_present_and_counted_as_faults() {
         assert!(check_all_present(mapping.bytes()).is_err());
     });
 }
+
+#[test]
+fn cpu_time_of_a_named_thread_is_found_while_it_lives() {
+    const NAME: &str = "bench-cpu-time";
+    let work = || cpu_time_of_thread(NAME).unwrap();
+    let thread = thread::Builder::new().name(NAME.to_owned()).spawn(work);
+    let is_counted = std::path::Path::new("/proc/self/schedstat").exists();
+    assert_eq!(thread.unwrap().join().unwrap().is_some(), is_counted);
+    assert_eq!(cpu_time_of_thread("no such thread").unwrap(), None);
+}

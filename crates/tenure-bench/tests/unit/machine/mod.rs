@@ -1,4 +1,7 @@
-use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use std::{fs, thread};
 
 use fastrand::Rng;
 use rustix::mm::Advice;
@@ -10,7 +13,7 @@ use super::files::{map_for_reading, random_file, sum};
 use super::group::Group;
 use super::kernel::{self, is_mapped};
 use super::memory::RawMapping;
-use super::probe::longest_wait;
+use super::probe::{self, longest_wait, longest_waits};
 use super::touch::{bring_in, read_and_write_each_page, write_each_page};
 
 #[test]
@@ -97,4 +100,37 @@ fn touching_maps_pages_and_keeps_contents() {
     read_and_write_each_page(bytes);
     kernel::check_all_present(bytes).unwrap();
     assert_eq!(bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>(), 9);
+}
+
+#[test]
+fn prepared_probe_leaves_out_the_preparation() {
+    let clock = Arc::new(MockClock::default());
+    let (before, meanwhile) = (clock.clone(), clock.clone());
+    let pass = |clock: &MockClock, milliseconds| {
+        clock.pass(milliseconds);
+        Ok(())
+    };
+    let prepare = move || pass(&before, 100);
+    let mut probe = probe::prepared(prepare, move |()| pass(&meanwhile, 3));
+    assert_eq!(probe(&*clock).unwrap().as_millis(), 3);
+}
+
+#[test]
+fn longest_waits_of_several_probes_are_in_their_order() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let quick = probe::of(|| Ok(()));
+    let failing = probe::of(|| match CALLS.fetch_add(1, Relaxed) {
+        0 => Ok(()),
+        _ => anyhow::bail!("a probe that fails"),
+    });
+    let clock = MonotonicClock::start();
+    let slow = probe::of(|| {
+        thread::sleep(Duration::from_millis(2));
+        Ok(())
+    });
+    let (answer, waits) = longest_waits(&clock, &mut [quick, slow], || 7).unwrap();
+    assert_eq!((answer, waits.len()), (7, 2));
+    assert!(waits[1] >= 0.002);
+    let until_it_fails = || while CALLS.load(Relaxed) < 2 {};
+    longest_waits(&clock, &mut [failing], until_it_fails).unwrap_err();
 }
