@@ -44,6 +44,10 @@ pub struct SoakArguments {
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(u64).range(128..=1 << 24))]
     pub memory: Option<u64>,
 
+    /// Use a million objects at once instead of 100,000
+    #[arg(long)]
+    pub long: bool,
+
     /// Print one JSON document and nothing else on standard output
     #[arg(long)]
     pub json: bool,

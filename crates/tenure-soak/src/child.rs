@@ -4,6 +4,7 @@
 //! the standard library, because another thread may have held that lock during the fork.
 //! It reports a mismatch on the board.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use std::{io, ptr};
 
@@ -14,6 +15,7 @@ use super::model::{Checked, mismatch};
 use super::plan::Plan;
 use super::step::{Count, Step, Verb};
 use super::worker::{CHILD, Worker};
+use super::{handlers, shortage};
 
 /// How long a child may take: less than the supervisor grants its parent.
 const ALARM_SECONDS: u32 = 45;
@@ -22,9 +24,10 @@ const ALARM_SECONDS: u32 = 45;
 const MAX_PAGES: usize = 1024;
 
 /// Forks, and waits for the child.
-pub fn fork(worker: &mut Worker, step: &Step, steps: usize) -> Checked {
+pub fn fork(worker: &mut Worker, step: &Step, steps: usize, has_handlers: bool) -> Checked {
     let board = worker.tools.board;
     let _one_at_a_time = CHILD.lock();
+    handlers::IS_ACTIVE.store(has_handlers, Relaxed);
     // SAFETY: the child keeps to the rules in the module's documentation.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
@@ -59,6 +62,15 @@ pub fn fork(worker: &mut Worker, step: &Step, steps: usize) -> Checked {
 
 fn run_child(worker: &mut Worker, step: &Step, steps: usize, done: &mut Vec<Step>) -> Checked {
     set_signals();
+    if shortage::is_without_descriptors() {
+        // tenure could not protect it, and reports all of it purged.
+        for slot in &mut worker.slots {
+            drop(slot.take_if(|slot| slot.is_volatile()));
+        }
+    }
+    shortage::end_in_child();
+    worker.tools.begin();
+    handlers::check_in_child()?;
     worker.forget_locks();
     let board = worker.tools.board;
     let before = board.get(Count::PagesChecked);

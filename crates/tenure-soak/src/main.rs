@@ -14,12 +14,15 @@
 mod arguments;
 mod board;
 mod child;
+mod descriptors;
+mod handlers;
 mod model;
 mod peek;
 mod plan;
 mod pressure;
 mod ready;
 mod report;
+mod shortage;
 mod slot;
 mod soaked;
 mod step;

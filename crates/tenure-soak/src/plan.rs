@@ -139,6 +139,10 @@ impl Plan {
         })
     }
 
+    fn shortage(&mut self) -> Duration {
+        Duration::from_micros(self.random.u64(500..30_000))
+    }
+
     fn on_private_anonymous(&mut self, slot: usize) -> Verb {
         match self.random.usize(..60) {
             0..10 => Verb::Write,
@@ -204,7 +208,7 @@ impl Plan {
     }
 
     fn without_slot(&mut self) -> Verb {
-        match self.random.usize(..200) {
+        match self.random.usize(..220) {
             0..100 => {
                 let what = match self.random.usize(..8) {
                     0..3 => CacheUse::Insert(self.priority()),
@@ -228,7 +232,7 @@ impl Plan {
                 Verb::Secret(what, self.random.usize(..MAX_SECRET_BYTES))
             }
             130..155 => Verb::LockedFile(self.random.usize(..6) == 0),
-            155..175 => Verb::Fork(self.random.usize(1..=4)),
+            155..175 => Verb::Fork(self.random.usize(1..=4), self.random.bool()),
             175..185 => {
                 let micros = self.pick(&[0, 200, 2000, 100_000]);
                 Verb::OfferDelay(Duration::from_micros(micros))
@@ -239,7 +243,16 @@ impl Plan {
                 let scope = self.pick(&[LockScope::Current, LockScope::CurrentAndFuture]);
                 Verb::LockProcess(scope, LockMode::OnFault)
             }
-            _ => Verb::LockProcess(LockScope::Future, self.lock_mode()),
+            197..200 => Verb::LockProcess(LockScope::Future, self.lock_mode()),
+            200..204 => Verb::NoDescriptors(self.random.bool(), self.shortage()),
+            204..206 => Verb::CloseDescriptors,
+            206..210 => Verb::LimitData(self.random.usize(..8 << 20), self.shortage()),
+            210..217 => {
+                let cpu = self.random.usize(..3);
+                Verb::Pin(cpu.checked_sub(1).map(|_| self.random.usize(..1 << 10)))
+            }
+            217 => Verb::ManyObjects,
+            _ => Verb::MostlyEmpty,
         }
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::board::Board;
 use super::step::{COUNTS, VERBS};
-use super::verbs::ERRORS;
+use super::verbs::{ERRORS, Scale};
 use tenure_bench::table::{number, table_with};
 use tenure_bench::text::{bytes_text, count_text};
 
@@ -24,9 +24,26 @@ pub struct Setting {
     /// The limit of the memory cgroup.
     pub limit_bytes: Option<usize>,
     pub why_no_limit: Option<String>,
+    /// Use many more objects.
+    pub long: bool,
 }
 
 impl Setting {
+    /// The warm-up, and a run of less than half a minute, as tests have it, use fewer objects
+    /// and addresses.
+    pub fn scale(&self, is_warm_up: bool) -> Scale {
+        let (objects, empty_gib) = match (self.long, self.minutes < 0.5) {
+            _ if is_warm_up => (10_000, 4),
+            (true, _) => (1_000_000, 64),
+            (false, true) => (10_000, 4),
+            (false, false) => (100_000, 64),
+        };
+        Scale {
+            objects,
+            empty_bytes: empty_gib << 30,
+        }
+    }
+
     /// Returns the first line of the output.
     pub fn text(&self) -> String {
         let memory = match (self.limit_bytes, &self.why_no_limit) {

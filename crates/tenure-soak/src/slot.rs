@@ -124,6 +124,10 @@ impl Slot {
         self.pages[first..first + count].iter().any(is)
     }
 
+    pub fn is_volatile(&self) -> bool {
+        self.any(self.all(), |page| page.volatile)
+    }
+
     /// Returns the runs of volatile pages.
     pub fn volatile_parts(&self) -> Vec<Part> {
         let mut parts = Vec::new();

@@ -141,8 +141,18 @@ named_enum! {
         LockedFile(bool) = "locked_file",
         /// The new length, or that of the bytes to append.
         Secret(SecretUse, usize) = "secret",
-        /// How many operations the child does.
-        Fork(usize) = "fork",
+        /// How many operations the child does, and whether fork handlers of the program use
+        /// tenure.
+        Fork(usize, bool) = "fork",
+        /// Whether to open files until none can be opened, and for how long.
+        NoDescriptors(bool, Duration) = "no_descriptors",
+        CloseDescriptors = "close_descriptors",
+        /// How much memory may still be mapped, and for how long.
+        LimitData(usize, Duration) = "limit_data",
+        /// To one CPU, or to those that the thread began with.
+        Pin(Option<usize>) = "pin",
+        ManyObjects = "many_objects",
+        MostlyEmpty = "mostly_empty",
     }
 }
 
@@ -152,9 +162,13 @@ named_enum! {
         PagesChecked = "pages_checked",
         PagesCheckedByChildren = "pages_checked_by_children",
         Forks = "forks",
+        HandlerCalls = "fork_handler_calls",
+        DescriptorsClosed = "descriptors_closed",
         Signals = "signals",
         PagesPurged = "pages_purged",
         UnmarkedIntact = "unmarked_intact",
+        NoDescriptor = "no_descriptor_errors",
+        NoMemory = "no_data_errors",
         PageOuts = "page_outs",
         PurgeAllCalls = "purge_all_calls",
         PressureWaves = "pressure_waves",

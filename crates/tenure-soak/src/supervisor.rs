@@ -54,6 +54,7 @@ pub fn soak(arguments: &SoakArguments, out: &mut impl Write) -> Result<Report> {
         threads: threads as usize,
         limit_bytes: group.as_ref().map(|_| limit_bytes),
         why_no_limit,
+        long: arguments.long,
     };
     if !arguments.json {
         write!(out, "{}", setting.text())?;

@@ -7,18 +7,21 @@ use std::sync::{Mutex, RwLock};
 use std::time::{Duration, Instant};
 use std::{mem, thread};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tenure::lock::{LockFlags, LockScope, lock_all, unlock_all};
 use tenure::volatile::{VolatileOptions, purge_all, set_offer_delay};
 use tenure::{Error, LockMode, Mapping, PageRange, VolatileArena, stats};
 
 use super::board::Board;
 use super::child;
+use super::descriptors::{OwnFiles, close_tenures};
 use super::model::{Checked, mismatch};
 use super::plan::Plan;
 use super::ready::{Cache, Ready};
+use super::shortage::{limit_data, run_out_of_descriptors};
 use super::slot::Slot;
 use super::step::{Count, End, Step, Verb};
-use super::verbs::Tools;
+use super::verbs::{Scale, Tools};
 
 /// `lock_all` takes it for writing, because locking all memory changes the answers that
 /// other threads get and what the kernel can reclaim.
@@ -43,6 +46,7 @@ pub struct Shared {
     pub cache: Cache,
     /// How many pages a thread may hold that the kernel cannot reclaim.
     pub max_unreclaimable_pages: usize,
+    pub scale: Scale,
     /// How many bytes may wait to be offered, and how many to be freed; `None` without a
     /// memory limit.
     pub max_pending_bytes: Option<u64>,
@@ -57,6 +61,9 @@ pub struct Worker<'a> {
     /// How many pages of each slot the kernel cannot reclaim.
     unreclaimable: Vec<usize>,
     pub ready: Ready<'a>,
+    /// The files that it opened when it closed tenure's descriptors last.
+    own_files: Option<OwnFiles>,
+    cpus: Cpus,
     /// The value of UNLOCK_ALL_CALLS that the models reflect.
     seen_unlock_all_calls: u64,
     seen_offer_failed_bytes: u64,
@@ -73,6 +80,8 @@ impl<'a> Worker<'a> {
             unreclaimable: vec![0; plan.slots.len()],
             plan,
             ready: Ready::new(number, &shared.cache),
+            own_files: None,
+            cpus: Cpus::new(),
             seen_unlock_all_calls: UNLOCK_ALL_CALLS.load(Relaxed),
             seen_offer_failed_bytes: 0,
         }
@@ -145,14 +154,24 @@ impl<'a> Worker<'a> {
             // A sum does not depend on the order of the threads.
             board.digest.fetch_add(digest(self.number, &step), Relaxed);
         }
-        if let Verb::LockProcess(scope, mode) = step.verb {
-            return self.lock_all(scope, mode);
+        self.tools.begin();
+        match step.verb {
+            Verb::LockProcess(scope, mode) => return self.lock_all(scope, mode),
+            Verb::CloseDescriptors => return self.close_descriptors(),
+            _ => {}
         }
         let _open = GATE.read();
         self.notice_unlock_all();
         let tools = &mut self.tools;
         match step.verb {
-            Verb::Fork(steps) => child::fork(self, &step, steps)?,
+            Verb::Fork(steps, has_handlers) => child::fork(self, &step, steps, has_handlers)?,
+            Verb::NoDescriptors(take, time) => run_out_of_descriptors(take, time),
+            Verb::LimitData(spare_bytes, time) => limit_data(spare_bytes, time),
+            Verb::Pin(cpu) => self.cpus.pin(cpu),
+            Verb::ManyObjects => {
+                tools.use_many_objects(self.shared.scale, self.shared.max_pending_bytes)?;
+            }
+            Verb::MostlyEmpty => tools.use_mostly_empty(self.shared.scale)?,
             Verb::Cache(what, key, len) => self.ready.use_cache(tools, what, key, len)?,
             Verb::LockedFile(renew) => self.ready.use_file(tools, renew)?,
             Verb::Secret(what, len) => self.ready.use_secret(tools, what, len)?,
@@ -168,7 +187,23 @@ impl<'a> Worker<'a> {
             }
             _ => drop(self.perform_on_slot(&step)?),
         }
+        self.cpus.check()?;
         self.bound_unreclaimable(step.slot)
+    }
+
+    /// Closes tenure's descriptors while the other threads wait.
+    fn close_descriptors(&mut self) -> Checked {
+        let _closed = GATE.write();
+        self.check_own_files()?;
+        self.own_files = Some(close_tenures(self.shared.board)?);
+        Ok(())
+    }
+
+    fn check_own_files(&mut self) -> Checked {
+        match self.own_files.take() {
+            Some(files) => files.check(),
+            None => Ok(()),
+        }
     }
 
     /// Performs an operation on a slot. Returns `false` if the verb is not one.
@@ -340,6 +375,8 @@ impl<'a> Worker<'a> {
     fn end(&mut self) -> Checked {
         let _open = GATE.read();
         self.ready.check()?;
+        self.check_own_files()?;
+        self.tools.begin();
         for index in 0..self.slots.len() {
             if let Some(mut slot) = self.slots[index].take() {
                 slot.check_all(self.shared.board)?;
@@ -348,6 +385,47 @@ impl<'a> Worker<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// The CPUs that a thread may run on, which only the thread itself changes.
+struct Cpus {
+    all: Vec<usize>,
+    allowed: Option<CpuSet>,
+}
+
+impl Cpus {
+    fn new() -> Self {
+        let allowed = sched_getaffinity(None).ok();
+        let is_set = |&cpu: &usize| allowed.as_ref().is_some_and(|set| set.is_set(cpu));
+        Self {
+            all: (0..CpuSet::MAX_CPU).filter(is_set).collect(),
+            allowed,
+        }
+    }
+
+    fn pin(&mut self, cpu: Option<usize>) {
+        let mut wanted = CpuSet::new();
+        match cpu {
+            _ if self.all.is_empty() => return,
+            Some(cpu) => wanted.set(self.all[cpu % self.all.len()]),
+            None => self.all.iter().for_each(|&cpu| wanted.set(cpu)),
+        }
+        // The call fails where the CPUs of the process's cgroup have changed.
+        if sched_setaffinity(None, &wanted).is_ok() {
+            self.allowed = Some(wanted);
+        }
+    }
+
+    fn check(&self) -> Checked {
+        let now = sched_getaffinity(None).ok();
+        match now == self.allowed {
+            true => Ok(()),
+            false => {
+                let [expected, found] = [&self.allowed, &now].map(|cpus| format!("{cpus:?}"));
+                mismatch("the CPUs of a thread", expected, found)
+            }
+        }
     }
 }
 

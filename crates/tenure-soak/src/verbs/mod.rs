@@ -1,10 +1,13 @@
 //! The operations on memory: each calls a verb, compares the answer with those that are
 //! allowed, and updates the models of the pages.
 
+mod large;
 mod release;
 mod volatile;
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Duration;
 
 use fastrand::Rng;
 use tenure::lock::LockFlags;
@@ -14,8 +17,11 @@ use tenure::{Access, Error, LockMode, page_size};
 use super::board::Board;
 use super::model::{Checked, mismatch};
 use super::peek;
+use super::shortage::Begin;
 use super::slot::{Body, Part, Slot};
 use super::step::{Count, Populate};
+
+pub use large::Scale;
 
 macro_rules! errors {
     ($($variant:ident = $name:literal,)+) => {
@@ -49,6 +55,8 @@ pub struct Tools<'a> {
     pub patterns: Rng,
     /// RLIMIT_MEMLOCK does not bind this process.
     may_lock_anything: bool,
+    /// When the operation began.
+    begin: Begin,
 }
 
 impl<'a> Tools<'a> {
@@ -57,13 +65,40 @@ impl<'a> Tools<'a> {
             board,
             patterns: Rng::with_seed(seed),
             may_lock_anything: may_lock_anything(),
+            begin: Begin::now(),
         }
     }
 
-    /// Returns the value of an answer, or `None` for one of the allowed errors.
+    /// Begins an operation, which only shortages from now on explain.
+    pub fn begin(&mut self) {
+        self.begin = Begin::now();
+    }
+
+    /// Returns the value of an answer, or `None` for one of the allowed errors, and for one
+    /// that a shortage explains.
     pub fn expect<T>(&self, answer: Result<T, Error>, allowed: &[&str]) -> Checked<Option<T>> {
+        match answer {
+            Err(error) if self.begin.explains_no_memory(&error) => {
+                self.board.add(Count::NoMemory, 1);
+                Ok(None)
+            }
+            answer => self.expect_release(answer, allowed),
+        }
+    }
+
+    /// The same for a call that takes no memory, so that RLIMIT_DATA does not explain an
+    /// error.
+    pub fn expect_release<T>(
+        &self,
+        answer: Result<T, Error>,
+        allowed: &[&str],
+    ) -> Checked<Option<T>> {
         let error = match answer {
             Ok(value) => return Ok(Some(value)),
+            Err(error) if self.begin.explains_no_descriptor(&error) => {
+                self.board.add(Count::NoDescriptor, 1);
+                return Ok(None);
+            }
             Err(error) => error,
         };
         let index = ERRORS.iter().position(|(_, is)| is(&error));
@@ -77,16 +112,25 @@ impl<'a> Tools<'a> {
         mismatch("an unexpected error", expected, error)
     }
 
-    /// Returns the value of an answer, or `None` for the required error, if one is named.
+    /// Repeats a release that finds no descriptor until there are some again.
+    fn release(&self, mut call: impl FnMut() -> Result<(), Error>) -> Checked {
+        while self.expect_release(call(), &[])?.is_none() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Returns the value of an answer of a release, or `None` for the required error, if one
+    /// is named.
     fn expect_refusal<T>(
         &self,
         answer: Result<T, Error>,
         required: Option<&str>,
     ) -> Checked<Option<T>> {
         let Some(required) = required else {
-            return self.expect(answer, &[]);
+            return self.expect_release(answer, &[]);
         };
-        match self.expect(answer, &[required])? {
+        match self.expect_release(answer, &[required])? {
             None => Ok(None),
             Some(_) => mismatch("no error", required, "success"),
         }

@@ -32,7 +32,7 @@ impl Tools<'_> {
             unreachable!("the caller checked that it is a mapping");
         };
         let freed_mapping = mapping.free(policy).map_err(Error::from);
-        let Some(freed_mapping) = self.expect(freed_mapping, &[])? else {
+        let Some(freed_mapping) = self.expect_release(freed_mapping, &[])? else {
             return Ok(false);
         };
         freed(slot, slot.all(), policy);
@@ -78,7 +78,7 @@ impl Tools<'_> {
         let answer = unsafe { slot.part(part).punch() };
         let punched = match (slot.kind, refusal) {
             // Some file systems have no holes.
-            (Kind::File, None) => self.expect(answer, &["unsupported"])?,
+            (Kind::File, None) => self.expect_release(answer, &["unsupported"])?,
             (_, refusal) => self.expect_refusal(answer, refusal)?,
         };
         if punched.is_some() {
@@ -101,7 +101,7 @@ impl Tools<'_> {
         for (piece, range) in pieces {
             if piece != left && piece.1 > 0 {
                 // SAFETY: nothing borrows the range, and no mapping owns it after `cut`.
-                self.expect(unsafe { range.munmap() }, &[])?;
+                self.release(|| unsafe { range.munmap() })?;
                 slot.check_all(self.board)?;
             }
         }
@@ -112,11 +112,13 @@ impl Tools<'_> {
         let answer = match (slot.body, end) {
             (Body::Mapping(mapping), End::Munmap) => mapping.munmap().map_err(Error::from),
             (Body::Mapping(mapping), End::MunmapSync) => mapping.munmap_sync().map_err(Error::from),
-            // SAFETY: nothing borrows the range, and no mapping owns it.
-            (Body::Range(range), _) => unsafe { range.munmap() },
+            (Body::Range(range), _) => {
+                // SAFETY: nothing borrows the range, and no mapping owns it.
+                return self.release(|| unsafe { range.munmap() });
+            }
             (Body::Mapping(_) | Body::Buffer(_), _) => Ok(()),
         };
-        self.expect(answer, &[]).map(drop)
+        self.expect_release(answer, &[]).map(drop)
     }
 }
 

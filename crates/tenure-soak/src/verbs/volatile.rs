@@ -60,7 +60,7 @@ impl Tools<'_> {
         let is_locked = slot.any(part, |page| page.volatile && page.lock.is_some());
         let allowed: &[&str] = if is_locked { &["locked", "other"] } else { &[] };
         // A call that fails may have purged some pages.
-        if self.expect(answer, allowed)?.is_some() {
+        if self.expect_release(answer, allowed)?.is_some() {
             slot.pages_of(part).iter_mut().for_each(|page| page.purge());
         }
         Ok(())
