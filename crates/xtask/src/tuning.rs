@@ -162,7 +162,7 @@ fn library() -> Vec<Setting> {
         ),
         Setting::new(
             "`ReleaseLimits::max_pending_bytes`, of the process",
-            "a quarter of the machine's memory or of the cgroup's limit",
+            "half of the headroom",
             "bytes",
             "1 and more",
             "Lower it where released memory must not stay charged for long: beyond it the \
