@@ -28,6 +28,7 @@ pub fn fork(worker: &mut Worker, step: &Step, steps: usize, has_handlers: bool) 
     let board = worker.tools.board;
     let _one_at_a_time = CHILD.lock();
     handlers::IS_ACTIVE.store(has_handlers, Relaxed);
+    worker.tools.begin();
     // SAFETY: the child keeps to the rules in the module's documentation.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
@@ -62,7 +63,7 @@ pub fn fork(worker: &mut Worker, step: &Step, steps: usize, has_handlers: bool) 
 
 fn run_child(worker: &mut Worker, step: &Step, steps: usize, done: &mut Vec<Step>) -> Checked {
     set_signals();
-    if shortage::is_without_descriptors() {
+    if worker.tools.has_lacked_descriptors() {
         // tenure could not protect it, and reports all of it purged.
         for slot in &mut worker.slots {
             drop(slot.take_if(|slot| slot.is_volatile()));

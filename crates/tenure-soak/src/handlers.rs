@@ -11,7 +11,6 @@ use tenure::volatile::{Priority, VolatileOptions};
 
 use super::board::Board;
 use super::model::Checked;
-use super::shortage::is_without_descriptors;
 use super::slot::Slot;
 use super::step::{Count, End, Kind};
 use super::verbs::Tools;
@@ -116,9 +115,12 @@ fn run(phase: Phase) {
 
 impl Handlers {
     fn work(&mut self, phase: Phase) -> Checked {
-        self.tools.begin();
+        // A shortage that overlaps the fork explains what happens in the child.
+        if !matches!(phase, Phase::EarlyChild | Phase::LateChild) {
+            self.tools.begin();
+        }
         if phase == Phase::EarlyChild {
-            if is_without_descriptors() {
+            if self.tools.has_lacked_descriptors() {
                 // As in the child itself.
                 self.slots.retain(|slot| !slot.is_volatile());
             }

@@ -54,10 +54,15 @@ impl Begin {
         }
     }
 
+    /// Whether no descriptor was left at some time since.
+    pub fn has_lacked_descriptors(self) -> bool {
+        DESCRIPTORS.has_been_since(self.descriptors)
+    }
+
     /// Whether a shortage of descriptors explains the error of an operation that began
     /// here.
     pub fn explains_no_descriptor(self, error: &Error) -> bool {
-        error.errno() == libc::EMFILE && DESCRIPTORS.has_been_since(self.descriptors)
+        error.errno() == libc::EMFILE && self.has_lacked_descriptors()
     }
 
     /// Whether RLIMIT_DATA explains the error of an operation that began here and takes
@@ -124,17 +129,13 @@ pub fn limit_data(spare_bytes: usize, time: Duration) {
     DATA.step();
 }
 
-/// Whether no descriptor is left. In a forked child, until [`end_in_child`]: whether the fork
-/// was at such a time, so that the child could not protect its volatile memory.
-pub fn is_without_descriptors() -> bool {
-    DESCRIPTORS.is_active()
-}
-
-/// Ends in a forked child the shortages that it has inherited: no thread of it would.
+/// Ends in a forked child the shortages that it has inherited: no thread of it would. The
+/// kernel copies descriptors and limits before memory, so that a child may have those of a
+/// shortage whose end it has seen.
 pub fn end_in_child() {
     for (shortage, resource) in [(&DESCRIPTORS, Resource::Nofile), (&DATA, Resource::Data)] {
+        limit(resource, getrlimit(resource).maximum);
         if shortage.is_active() {
-            limit(resource, getrlimit(resource).maximum);
             shortage.step();
         }
     }
@@ -148,13 +149,17 @@ struct Patient;
 static ALLOCATOR: Patient = Patient;
 
 /// Repeats an allocation that fails in a shortage. A child in its fork handlers has no
-/// thread that ends the shortage, so that the allocation ends it in time.
+/// thread that ends the shortage, so that the allocation ends it in time, also where the
+/// child has seen its end and not yet its limit.
 fn patiently(allocate: impl Fn() -> *mut u8) -> *mut u8 {
     const MAX_WAITS: usize = 100;
     for _ in 0..MAX_WAITS {
         let at = allocate();
-        if !at.is_null() || !DATA.is_active() {
+        if !at.is_null() {
             return at;
+        }
+        if !DATA.is_active() {
+            break;
         }
         thread::sleep(Duration::from_millis(1));
     }

@@ -74,6 +74,12 @@ impl<'a> Tools<'a> {
         self.begin = Begin::now();
     }
 
+    /// Whether no descriptor was left at some time since the operation began. In a child
+    /// that was forked in it: whether tenure may have been unable to protect volatile memory.
+    pub fn has_lacked_descriptors(&self) -> bool {
+        self.begin.has_lacked_descriptors()
+    }
+
     /// Returns the value of an answer, or `None` for one of the allowed errors, and for one
     /// that a shortage explains.
     pub fn expect<T>(&self, answer: Result<T, Error>, allowed: &[&str]) -> Checked<Option<T>> {
