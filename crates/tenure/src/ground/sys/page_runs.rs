@@ -4,6 +4,7 @@ use super::advise::{Advice, DestructiveAdvice, advise, advise_destructive};
 use super::copy::copy_from;
 use super::features::Features;
 use super::pagemap::{self, PageRun, PageState};
+use super::prefault;
 use super::userfaultfd::Userfaultfd;
 use super::{Errno, page_size, pmd_bytes};
 use crate::PageRange;
@@ -145,8 +146,12 @@ pub(crate) fn repopulate(
 
 /// Takes every page of a registered range back from a MADV_FREE, in chunks:
 /// `madvise(MADV_POPULATE_WRITE)`. Success shows that none was missing. For a range in
-/// which each page has contents: a zero page becomes a page of memory.
+/// which each page has contents: a zero page becomes a page of memory. A single page is
+/// taken back without mmap_lock, for which threads would contend (`futex(FUTEX_WAKE_OP)`).
 pub(crate) fn repopulate_all(range: PageRange, chunk_bytes: usize) -> Result<(), Errno> {
+    if range.len() == page_size() {
+        return prefault::write_page(range);
+    }
     range.chunks(chunk_bytes).try_for_each(populate_write)
 }
 

@@ -1,7 +1,6 @@
 //! Access to single pages by system calls: EFAULT instead of SIGBUS or SIGSEGV.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU32;
 
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
@@ -58,39 +57,42 @@ impl Prefaulter {
         Ok(())
     }
 
-    /// Adds zero to a word of each page, atomically: `futex(FUTEX_WAKE_OP)`
-    /// (Linux 2.6.14).
+    /// Writes a word of each page: [`write_page`].
     pub(crate) fn write(&self, range: PageRange) -> Result<(), Errno> {
-        static UNUSED_FUTEX: AtomicU32 = AtomicU32::new(0);
-        // Add 0; then wake waiters of the word if its old value was less than
-        // the minimum, which is never the case: the signed 12-bit operand
-        // cannot express that, so at worst one waiter wakes and checks its word
-        // again.
-        let add_zero = (libc::FUTEX_OP_ADD << 28) | (libc::FUTEX_OP_CMP_LT << 24) | 0x800;
-        let mut at = range.start();
-        while at < range.end() {
-            // SAFETY: the kernel validates the address; adding zero atomically
-            // leaves every value as it is, also beside other threads' writes.
-            let answer = unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    UNUSED_FUTEX.as_ptr(),
-                    libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG,
-                    0,
-                    0,
-                    at,
-                    add_zero,
-                )
-            };
-            match answer {
-                0.. => at += page_size(),
-                _ => match last_errno() {
-                    Errno::INTR | Errno::AGAIN => {}
-                    errno => return Err(errno),
-                },
-            }
+        range.chunks(page_size()).try_for_each(write_page)
+    }
+}
+
+/// Adds zero to the first word of a page, atomically: `futex(FUTEX_WAKE_OP)` (Linux
+/// 2.6.14). Where the page is present and writable the kernel takes no lock that another
+/// page or a change of the mappings needs.
+pub(crate) fn write_page(page: PageRange) -> Result<(), Errno> {
+    // Add 0; then wake waiters of the word if its old value was less than the minimum,
+    // which is never the case: the signed 12-bit operand cannot express that, so at worst
+    // one waiter wakes and checks its word again. The word is also the first futex, of which
+    // one waiter may wake, so that threads with different pages share nothing.
+    let add_zero = (libc::FUTEX_OP_ADD << 28) | (libc::FUTEX_OP_CMP_LT << 24) | 0x800;
+    loop {
+        // SAFETY: the kernel validates the address; adding zero atomically leaves every
+        // value as it is, also beside other threads' writes.
+        let answer = unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                page.start(),
+                libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG,
+                0,
+                0,
+                page.start(),
+                add_zero,
+            )
+        };
+        match answer {
+            0.. => return Ok(()),
+            _ => match last_errno() {
+                Errno::INTR | Errno::AGAIN => {}
+                errno => return Err(errno),
+            },
         }
-        Ok(())
     }
 }
 
