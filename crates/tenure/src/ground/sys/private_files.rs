@@ -1,16 +1,16 @@
-//! A thread with a descriptor table of its own, which keeps three files open whatever
-//! becomes of the program's descriptors, `/proc` and user: the userfaultfd,
-//! `/proc/self/pagemap` and `/proc/self/maps`.
+//! A thread with a descriptor table of its own, which keeps files open whatever becomes of
+//! the program's descriptors, `/proc` and user: the userfaultfd, and `pagemap`, `maps` and
+//! `stat` of this process.
 //!
 //! Closing the last descriptor of a userfaultfd ends its registrations; a descriptor in
-//! this thread's table keeps them. The two files of `/proc` refer to the address space
-//! that opened them, so they work on where they could no longer be opened: without a
+//! this thread's table keeps them. The files of `/proc` refer to the process that opened
+//! them, so they work on where they could no longer be opened: without a
 //! free descriptor, after `chroot`, and after `setuid`, which makes the process not
 //! dumpable.
 //!
 //! The thread runs what other threads request, one request at a time, and otherwise
-//! sleeps. It lives as long as the process. A forked child has no copy of it; the child
-//! starts its own with its own userfaultfd.
+//! sleeps. It ends when nothing needs the userfaultfd any more. A forked child has no copy
+//! of it; the child starts its own with its own userfaultfd.
 
 use std::any::Any;
 use std::mem;
@@ -34,11 +34,18 @@ pub(super) enum PrivateFile {
     Userfaultfd,
     Pagemap,
     Maps,
+    Stat,
 }
 
 impl PrivateFile {
-    /// Opens a file of `/proc/self` in the descriptor table of the calling thread.
-    pub(super) fn open(path: &str) -> Result<OwnedFd, Errno> {
+    /// Opens a file of `/proc` in the descriptor table of the calling thread.
+    pub(super) fn open(self) -> Result<OwnedFd, Errno> {
+        let path = match self {
+            Self::Pagemap => "/proc/thread-self/pagemap",
+            Self::Maps => "/proc/thread-self/maps",
+            Self::Stat => "/proc/self/stat",
+            Self::Userfaultfd => return Err(Errno::NOENT),
+        };
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     }
 }
@@ -47,12 +54,52 @@ impl PrivateFile {
 pub(super) fn is_started() -> bool {
     // SAFETY: as in `current`.
     let server = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
-    server.is_some_and(Server::is_of_generation)
+    server.is_some_and(|server| server.is_of_generation() && !server.is_stopped())
+}
+
+/// Ends the thread, which closes its files. The caller has seen that nothing needs the
+/// userfaultfd, and keeps others from starting the thread meanwhile.
+pub(crate) fn stop() {
+    let Some(server) = current() else {
+        return;
+    };
+    let mut state = server.wait_until(|state| !state.is_busy());
+    if matches!(*state, State::Idle) {
+        *state = State::Stopping;
+        server.changed.notify_all();
+        drop(state);
+        // Another thread may be started after that, and must be the only one that answers.
+        drop(server.wait_until(|state| !matches!(state, State::Stopping)));
+    }
 }
 
 /// Starts the thread with a copy of this userfaultfd, and returns once it holds its
 /// files. The caller has seen that it is not started.
 pub(super) fn start(userfaultfd: &OwnedFd, userfaultfd_identity: (u64, u64)) {
+    let Some(server) = new_server() else {
+        return;
+    };
+    let number = userfaultfd.as_raw_fd();
+    let serve = move || match Files::take_over(number, userfaultfd_identity) {
+        Ok(files) => server.serve(&files),
+        Err(_) => server.set(State::Unavailable),
+    };
+    match Thread::start(c"tenure-files", serve) {
+        Ok(_detached) => drop(server.wait_until(|state| !matches!(state, State::Starting))),
+        Err(_) => server.set(State::Unavailable),
+    }
+}
+
+/// Returns the server of a thread that the caller starts; `None` if another thread does.
+fn new_server() -> Option<&'static Server> {
+    if let Some(stopped) = current() {
+        let mut state = stopped.lock();
+        let is_stopped = matches!(*state, State::Stopped);
+        if is_stopped {
+            *state = State::Starting;
+        }
+        return is_stopped.then_some(stopped);
+    }
     let previous = CURRENT.load(Ordering::Acquire);
     let server = Box::into_raw(Box::new(Server {
         generation: fork::generation().ok(),
@@ -68,19 +115,10 @@ pub(super) fn start(userfaultfd: &OwnedFd, userfaultfd_identity: (u64, u64)) {
     {
         // SAFETY: `into_raw` made it above, and no other thread has seen it.
         drop(unsafe { Box::from_raw(server) });
-        return;
+        return None;
     }
     // SAFETY: `into_raw` made it above, and a server is never freed once it is current.
-    let server: &'static Server = unsafe { &*server };
-    let number = userfaultfd.as_raw_fd();
-    let serve = move || match Files::take_over(number, userfaultfd_identity) {
-        Ok(files) => server.serve(&files),
-        Err(_) => server.set(State::Unavailable),
-    };
-    match Thread::start(c"tenure-files", serve) {
-        Ok(_detached) => drop(server.wait_until(|state| !matches!(state, State::Starting))),
-        Err(_) => server.set(State::Unavailable),
-    }
+    Some(unsafe { &*server })
 }
 
 /// Runs `work` on the thread, with its descriptor of the file, and returns the result.
@@ -101,10 +139,9 @@ pub(super) fn holds(file: PrivateFile) -> bool {
     run_with_file(file, |_| ()).is_some()
 }
 
-/// Returns whether the thread holds its files, which it does until the process ends.
+/// Returns whether the thread holds its files, which it does until it is stopped.
 pub(super) fn is_ready() -> bool {
-    let is_ready = |state: &State| !matches!(state, State::Starting | State::Unavailable);
-    current().is_some_and(|server| is_ready(&server.lock()))
+    current().is_some_and(|server| server.lock().has_files())
 }
 
 /// The server of this process, or of a process that this one was forked from.
@@ -135,6 +172,10 @@ enum State {
     Starting,
     /// The thread could not be started, or could not hold the files.
     Unavailable,
+    /// The thread is told to end, because nothing needs it.
+    Stopping,
+    /// The thread answers nothing any more.
+    Stopped,
     Idle,
     /// A thread waits for this work to be done.
     Requested(PrivateFile, &'static mut Work<'static>),
@@ -143,7 +184,23 @@ enum State {
     Done(Result<(), Box<dyn Any + Send>>),
 }
 
+impl State {
+    fn has_files(&self) -> bool {
+        use State::{Starting, Stopped, Stopping, Unavailable};
+        !matches!(self, Starting | Unavailable | Stopping | Stopped)
+    }
+
+    /// Whether the thread starts, ends, or works for another thread.
+    fn is_busy(&self) -> bool {
+        !matches!(self, Self::Idle | Self::Unavailable | Self::Stopped)
+    }
+}
+
 impl Server {
+    fn is_stopped(&self) -> bool {
+        matches!(*self.lock(), State::Stopped)
+    }
+
     fn is_of_generation(&self) -> bool {
         self.generation == fork::generation().ok()
     }
@@ -152,8 +209,8 @@ impl Server {
         // SAFETY: this extends the lifetime only. The thread uses the reference before
         // it sets `Done`, and this function returns after that.
         let work = unsafe { mem::transmute::<&mut Work<'_>, &'static mut Work<'static>>(work) };
-        let mut state = self.wait_until(|state| matches!(state, State::Idle | State::Unavailable));
-        if matches!(*state, State::Unavailable) {
+        let mut state = self.wait_until(|state| !state.is_busy());
+        if !state.has_files() {
             return;
         }
         *state = State::Requested(file, work);
@@ -169,11 +226,16 @@ impl Server {
         }
     }
 
-    /// Answers requests, on the thread.
+    /// Answers requests, on the thread, until it is stopped.
     fn serve(&self, files: &Files) {
         self.set(State::Idle);
         loop {
-            let mut state = self.wait_until(|state| matches!(state, State::Requested(..)));
+            let is_next = |state: &State| matches!(state, State::Requested(..) | State::Stopping);
+            let mut state = self.wait_until(is_next);
+            if matches!(*state, State::Stopping) {
+                drop(state);
+                return self.set(State::Stopped);
+            }
             let requested = mem::replace(&mut *state, State::Working);
             drop(state);
             if let State::Requested(file, work) = requested {
@@ -204,6 +266,7 @@ struct Files {
     userfaultfd: OwnedFd,
     pagemap: Option<OwnedFd>,
     maps: Option<OwnedFd>,
+    stat: Option<OwnedFd>,
 }
 
 impl Files {
@@ -223,8 +286,9 @@ impl Files {
         }
         Ok(Self {
             userfaultfd,
-            pagemap: PrivateFile::open("/proc/self/pagemap").ok(),
-            maps: PrivateFile::open("/proc/self/maps").ok(),
+            pagemap: PrivateFile::Pagemap.open().ok(),
+            maps: PrivateFile::Maps.open().ok(),
+            stat: PrivateFile::Stat.open().ok(),
         })
     }
 
@@ -233,6 +297,7 @@ impl Files {
             PrivateFile::Userfaultfd => Some(self.userfaultfd.as_fd()),
             PrivateFile::Pagemap => self.pagemap.as_ref().map(AsFd::as_fd),
             PrivateFile::Maps => self.maps.as_ref().map(AsFd::as_fd),
+            PrivateFile::Stat => self.stat.as_ref().map(AsFd::as_fd),
         }
     }
 }

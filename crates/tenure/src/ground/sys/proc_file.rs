@@ -1,4 +1,7 @@
-//! A file of `/proc/self` that describes the address space.
+//! A file of `/proc` that describes this process.
+//!
+//! Those of the address space are read through the calling thread, because the first thread
+//! has none any more once it has called pthread_exit(3).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -6,7 +9,7 @@ use rustix::io::Errno;
 
 use super::private_files::{PrivateFile, holds, run_with_file};
 
-/// `/proc/self/pagemap` or `/proc/self/maps`, for one use: after fork, a descriptor that
+/// `pagemap` or `maps` of `/proc/thread-self`, or `/proc/self/stat`, for one use: after fork, a descriptor that
 /// is kept would still describe the parent.
 pub(super) enum ProcFile {
     Own(OwnedFd),
@@ -16,15 +19,19 @@ pub(super) enum ProcFile {
 
 impl ProcFile {
     pub(super) fn pagemap() -> Result<Self, Errno> {
-        Self::open("/proc/self/pagemap", PrivateFile::Pagemap)
+        Self::open(PrivateFile::Pagemap)
     }
 
     pub(super) fn maps() -> Result<Self, Errno> {
-        Self::open("/proc/self/maps", PrivateFile::Maps)
+        Self::open(PrivateFile::Maps)
     }
 
-    fn open(path: &str, file: PrivateFile) -> Result<Self, Errno> {
-        match PrivateFile::open(path) {
+    pub(super) fn stat() -> Result<Self, Errno> {
+        Self::open(PrivateFile::Stat)
+    }
+
+    fn open(file: PrivateFile) -> Result<Self, Errno> {
+        match file.open() {
             Ok(fd) => Ok(Self::Own(fd)),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOENT | Errno::ACCESS | Errno::PERM)
                 if holds(file) =>

@@ -1,12 +1,16 @@
 //! The process's limits, the machine's memory, clocks, and thread scheduling.
 
 use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use procfs::{Current, FromBufRead};
+use procfs::process::{Process, Stat};
+use procfs::{Current, FromBufRead, FromRead};
 use rustix::io::Errno;
 use rustix::process::Resource;
 use rustix::thread::CapabilitySet;
+
+use super::proc_file::ProcFile;
 
 /// The limit on locked memory that applies to this process, and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +28,40 @@ impl LockLimit {
     /// cannot be read.
     pub(crate) fn now() -> Option<Self> {
         let limit_bytes = rustix::process::getrlimit(Resource::Memlock).current?;
-        let status = procfs::process::Process::myself().ok()?.status().ok()?;
+        let status = own_thread()?.status().ok()?;
         Some(Self {
             limit_bytes: limit_bytes as usize,
             used_bytes: status.vmlck?.saturating_mul(1024) as usize,
             mapped_bytes: status.vmsize?.saturating_mul(1024) as usize,
         })
     }
+}
+
+/// Returns the files of the calling thread, which describe the address space also where the
+/// first thread has called pthread_exit(3).
+fn own_thread() -> Option<Process> {
+    let thread = rustix::thread::gettid().as_raw_pid();
+    Process::new_with_root(format!("/proc/self/task/{thread}").into()).ok()
+}
+
+/// The threads of this process.
+pub(super) struct Threads {
+    /// With the first, until the last has ended.
+    pub(super) count: u64,
+    /// The thread that began the process has ended.
+    pub(super) is_first_ended: bool,
+}
+
+/// Reads `/proc/self/stat`.
+pub(super) fn threads() -> Result<Threads, Errno> {
+    let mut bytes = [0; 1024];
+    let read = |fd: BorrowedFd<'_>| rustix::io::pread(fd, &mut bytes, 0);
+    let len = ProcFile::stat()?.run(read)?;
+    let stat = Stat::from_read(&bytes[..len]).map_err(|_| Errno::IO)?;
+    Ok(Threads {
+        count: stat.num_threads.cast_unsigned(),
+        is_first_ended: stat.state == 'Z',
+    })
 }
 
 /// Returns whether this process may exceed the limit: CAP_IPC_LOCK, which
@@ -112,7 +143,7 @@ pub(crate) fn mappable_bytes() -> Option<usize> {
     if limits == [None, None] {
         return Some(usize::MAX);
     }
-    let used = procfs::process::Process::myself().ok()?.statm().ok()?;
+    let used = own_thread()?.statm().ok()?;
     let page_bytes = super::page_size() as u64;
     // The data counts stacks, too; RLIMIT_DATA does not.
     let left = limits.into_iter().zip([used.size, used.data]);

@@ -10,11 +10,11 @@ use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::affinity::run_on_process_cpus;
-use super::process::set_batch_scheduling;
+use super::process::{self, Threads, set_batch_scheduling};
 use super::{Errno, fork};
 
 /// The stack size of a thread, as large as in the standard library.
@@ -234,10 +234,57 @@ fn start(body: Body) -> Result<libc::pthread_t, Errno> {
 }
 
 extern "C" fn run(argument: *mut c_void) -> *mut c_void {
+    let _own = Own::new();
     // SAFETY: `start` passes a pointer from Box::into_raw, to this one call.
     let body = unsafe { Box::from_raw(argument.cast::<Body>()) };
     body();
     ptr::null_mut()
+}
+
+/// How many threads of tenure's run, in the low half, and in the high half the low bits of
+/// the [generation](fork::generation) of the process in which they run.
+static OWN: AtomicU64 = AtomicU64::new(0);
+
+/// Counts the calling thread as tenure's until it is dropped. The count never exceeds the
+/// number of threads that exist: only they change it.
+struct Own(Option<u64>);
+
+impl Own {
+    fn new() -> Self {
+        let generation = fork::generation().ok().map(|number| (number as u64) << 32);
+        if let Some(generation) = generation {
+            let add = |own| Some(generation | (count_in(own, generation) + 1));
+            let _ = OWN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        }
+        Self(generation)
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            OWN.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Returns the count, which is 0 in a child that was forked since.
+fn count_in(own: u64, generation: u64) -> u64 {
+    match own >> 32 == generation >> 32 {
+        true => own & u64::from(u32::MAX),
+        false => 0,
+    }
+}
+
+/// Returns whether the program's own threads have all ended: the first by pthread_exit(3),
+/// which leaves it as a zombie, the others in any way. The caller is a thread of tenure's.
+pub(crate) fn only_own_are_left() -> bool {
+    let Ok(generation) = fork::generation() else {
+        return false;
+    };
+    let own_count = count_in(OWN.load(Ordering::Relaxed), (generation as u64) << 32);
+    let is_over = |threads: Threads| threads.is_first_ended && threads.count == own_count + 1;
+    process::threads().is_ok_and(is_over)
 }
 
 /// Calls `start` with all signals blocked: a thread that it creates inherits

@@ -83,8 +83,7 @@ impl Userfaultfd {
     }
 
     /// Has the registrations outlive the descriptor: a thread of tenure's holds another
-    /// one of this userfaultfd from now on, if it can be started. Only the first such
-    /// call of a process has an effect.
+    /// one of this userfaultfd from now on, if it can be started.
     pub(crate) fn keep_open(&self) {
         if !private_files::is_started() && self.is_own_open() {
             private_files::start(&self.fd, self.identity);
@@ -118,6 +117,14 @@ impl Userfaultfd {
         match self.is_own_open() {
             true => work(self.fd.as_fd()),
             false => run_with_file(PrivateFile::Userfaultfd, work).unwrap_or(Err(Errno::BADF)),
+        }
+    }
+
+    /// Closes it, and ends the thread that holds another descriptor of it.
+    pub(crate) fn close(self) {
+        private_files::stop();
+        if !self.is_own_open() {
+            self.forget();
         }
     }
 

@@ -39,7 +39,7 @@ pub(crate) fn each_within(
     range: PageRange,
     mut visit: impl FnMut(PageRange, &SmapsEntry),
 ) -> Result<(), Errno> {
-    let answer = File::open("/proc/self/smaps").and_then(|smaps| {
+    let answer = File::open("/proc/thread-self/smaps").and_then(|smaps| {
         parse::read(BufReader::new(smaps), Some(range.end()), |entry| {
             if let Some(part) = entry.range.and_then(|whole| whole.intersection(range)) {
                 visit(part, entry);

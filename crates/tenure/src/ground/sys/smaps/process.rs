@@ -27,7 +27,7 @@ pub(crate) struct ProcessFigures {
 /// [`Error::NoProcess`], and [`Error::PermissionDenied`] where the kernel
 /// denies access.
 pub(crate) fn of_process(pid: Option<u32>) -> Result<ProcessFigures> {
-    let folder = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+    let folder = pid.map_or_else(|| "thread-self".to_owned(), |pid| pid.to_string());
     let folder = PathBuf::from("/proc").join(folder);
     // While a process calls exec, the open files still describe the memory that
     // it just dropped.

@@ -110,6 +110,10 @@ impl Arenas {
         self.spaces.values().any(|space| space.was_protected)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.spaces.is_empty()
+    }
+
     /// Returns how much is offered, `revoked_bytes` after the start.
     pub(super) fn offered_bytes(&self, revoked_bytes: u64) -> usize {
         self.offered_bytes.saturating_sub(revoked_bytes as usize)

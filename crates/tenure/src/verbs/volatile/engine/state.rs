@@ -67,6 +67,12 @@ impl Engine {
         self.uffd.is_some() || !self.offered.is_empty()
     }
 
+    /// Returns whether the userfaultfd is open and nothing is registered with it, but for what
+    /// arenas have registered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.uffd.is_some() && self.offered.is_empty()
+    }
+
     /// Returns whether a page of the range is known to be purged.
     pub(crate) fn has_purged(&self, range: PageRange) -> bool {
         self.purged.overlaps(range)
@@ -151,6 +157,11 @@ impl Engine {
 
     pub(super) fn set_offered_bytes(&mut self, bytes: usize) {
         self.offered_bytes = bytes;
+    }
+
+    /// Closes the userfaultfd and ends the thread that keeps it. Nothing is registered.
+    pub(crate) fn close(&mut self) {
+        self.uffd.take().into_iter().for_each(Userfaultfd::close);
     }
 
     /// Returns the process's userfaultfd; opens it if there is none, or if the program

@@ -2,7 +2,9 @@
 //! pressure.
 //!
 //! There is one such thread. The first mark starts it, and it exits 10 s after the last
-//! volatile memory is gone. It offers what has been volatile for longer than the offer
+//! volatile memory and the last arena are gone, and closes the userfaultfd. Where `main` has
+//! called pthread_exit(3) and all other threads of the program have ended, it ends the process
+//! within a second. It offers what has been volatile for longer than the offer
 //! delay, neighbours together, and holds the ENGINE lock for about a millisecond at a
 //! time: large ranges are offered in chunks. A forked child has no such thread until it
 //! calls one of the functions of volatile memory, because a fork handler can start none. An object that is unmarked intact soon after it was offered waits twice as long

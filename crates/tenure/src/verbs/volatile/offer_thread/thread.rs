@@ -1,5 +1,5 @@
 //! The thread's life: started by a mark, parked while nothing is due, and gone when
-//! nothing is volatile.
+//! nothing is volatile and no arena is registered.
 
 use std::sync::Condvar;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::batches::offer_due;
 use super::delay::offer_delay;
 use super::purge::{purge_lru, purge_partial_objects};
 use super::retry::Retry;
-use crate::ground::sys::thread::Thread;
+use crate::ground::sys::thread::{self, Thread};
 use crate::observation::pressure::{self, Level};
 use crate::verbs::volatile::arenas::LiveArenas;
 use crate::verbs::volatile::engine::{CHUNK_BYTES, can_offer};
@@ -22,8 +22,8 @@ const IDLE_EXIT: Duration = Duration::from_secs(10);
 /// the pressure.
 const PRESSURE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often it checks that its userfaultfd is still open, when all that is volatile is
-/// offered.
+/// How often it checks, when all that is volatile is offered, that its userfaultfd is still
+/// open, and whether the program has ended.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shortest wait for the next range to become due.
@@ -88,6 +88,9 @@ fn run() {
         rearm();
         // Without the ENGINE lock, because the words may be many.
         let is_parked = try_park(&live);
+        if is_parked && thread::only_own_are_left() {
+            end_process();
+        }
         let mut registry = ENGINE.lock();
         if is_parked && can_offer() && OFFER_THREAD.is_running() {
             continue;
@@ -98,11 +101,14 @@ fn run() {
         let wait = match is_parked {
             _ if has_volatile && level >= Level::Some => PRESSURE_INTERVAL,
             false => (delay / 2).clamp(MIN_WAIT, CHECK_INTERVAL),
-            true if has_volatile => CHECK_INTERVAL,
+            true if has_volatile || registry.has_registrations() => CHECK_INTERVAL,
             true if idle >= IDLE_EXIT => {
                 let is_complete = live.are_complete(&registry.arenas);
                 let has_due = || !is_complete || registry.has_due() || live.has_marked();
                 let exits = OFFER_THREAD.try_exit(has_due);
+                if exits {
+                    registry.engine.close();
+                }
                 drop(registry);
                 if exits {
                     return;
@@ -121,6 +127,14 @@ fn run() {
         // Notified or timed out: both are reasons to look again.
         drop(registry.wait(|registry| MARKED.wait_timeout(registry, wait)));
     }
+}
+
+/// Ends the process as the C library does in the last thread of a program whose `main` has
+/// called pthread_exit(3): it counts tenure's threads as the program's.
+fn end_process() -> ! {
+    // SAFETY: no other thread of the program is left that could use what the exit handlers
+    // destroy.
+    unsafe { libc::exit(0) }
 }
 
 /// Offers everything anew if the program has closed the userfaultfd, in chunks between

@@ -41,6 +41,11 @@ impl Registry {
         self.volatile_bytes() > 0
     }
 
+    /// Returns whether anything may be registered with the userfaultfd.
+    pub(crate) fn has_registrations(&self) -> bool {
+        self.engine.is_in_use() && !(self.engine.is_idle() && self.arenas.is_empty())
+    }
+
     /// Returns whether a range or an object waits to be offered.
     pub(crate) fn has_due(&self) -> bool {
         self.marks.due_bytes() > 0 || self.objects.has_marked()
