@@ -73,11 +73,12 @@
 //! Every verb may be called from several threads at once.
 //!
 //! tenure installs no signal handlers, and its threads block all signals. Threads start when they
-//! are needed, and most end when they are idle: `tenure-free` frees released memory,
+//! are needed, and end when they are idle: `tenure-free` frees released memory,
 //! `tenure-offer` offers volatile memory to the kernel, `tenure-files` keeps the files that
 //! volatile memory needs open, `tenure-pressure` watches pressure, `tenure-populate` faults
 //! pages in, and `tenure-evictor` keeps a [`LockedFile`] within its budget. [`teardown::enable`] starts a process,
-//! `tenure-teardown`, and the heap of the crate tenure-heap a thread, `tenure-decay`.
+//! `tenure-teardown`, and the heap of the crate tenure-heap a thread, `tenure-decay`. Where `main`
+//! has called pthread_exit(3), `tenure-offer` ends the process after the program's last thread.
 //!
 //! After `fork` the child's volatile ranges are protected anew; the child has no locks,
 //! no pending frees, and no subscriptions to pressure. Fork handlers
