@@ -150,7 +150,11 @@ pub(crate) fn repopulate(
 /// taken back without mmap_lock, for which threads would contend (`futex(FUTEX_WAKE_OP)`).
 pub(crate) fn repopulate_all(range: PageRange, chunk_bytes: usize) -> Result<(), Errno> {
     if range.len() == page_size() {
-        return prefault::write_page(range);
+        return match prefault::write_page(range) {
+            // A seccomp filter may refuse the call.
+            Err(errno) if errno != Errno::FAULT => populate_write(range),
+            answer => answer,
+        };
     }
     range.chunks(chunk_bytes).try_for_each(populate_write)
 }

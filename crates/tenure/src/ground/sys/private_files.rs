@@ -13,9 +13,12 @@
 //! of it; the child starts its own with its own userfaultfd.
 
 use std::any::Any;
+use std::ffi::OsStr;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -40,13 +43,19 @@ pub(super) enum PrivateFile {
 impl PrivateFile {
     /// Opens a file of `/proc` in the descriptor table of the calling thread.
     pub(super) fn open(self) -> Result<OwnedFd, Errno> {
-        let path = match self {
-            Self::Pagemap => "/proc/thread-self/pagemap",
-            Self::Maps => "/proc/thread-self/maps",
-            Self::Stat => "/proc/self/stat",
-            Self::Userfaultfd => return Err(Errno::NOENT),
-        };
-        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        let open =
+            |path: &Path| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        match self {
+            Self::Pagemap => open(Path::new("/proc/thread-self/pagemap")),
+            Self::Maps => open(Path::new("/proc/thread-self/maps")),
+            Self::Stat => {
+                // The name that /proc has for it, which may be of another pid namespace.
+                let first = rustix::fs::readlink("/proc/self", Vec::new())?;
+                let first = Path::new(OsStr::from_bytes(first.as_bytes()));
+                open(&Path::new("/proc/self/task").join(first).join("stat"))
+            }
+            Self::Userfaultfd => Err(Errno::NOENT),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::private_files::{PrivateFile, holds, run_with_file};
 
-/// `pagemap` or `maps` of `/proc/thread-self`, or `/proc/self/stat`, for one use: after fork, a descriptor that
+/// `pagemap` or `maps` of `/proc/thread-self`, or the first thread's `stat`, for one use: after fork, a descriptor that
 /// is kept would still describe the parent.
 pub(super) enum ProcFile {
     Own(OwnedFd),

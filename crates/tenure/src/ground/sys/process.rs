@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use procfs::process::{Process, Stat};
+use procfs::process::{Stat, StatM, Status};
 use procfs::{Current, FromBufRead, FromRead};
 use rustix::io::Errno;
 use rustix::process::Resource;
@@ -28,20 +28,13 @@ impl LockLimit {
     /// cannot be read.
     pub(crate) fn now() -> Option<Self> {
         let limit_bytes = rustix::process::getrlimit(Resource::Memlock).current?;
-        let status = own_thread()?.status().ok()?;
+        let status = Status::from_file("/proc/thread-self/status").ok()?;
         Some(Self {
             limit_bytes: limit_bytes as usize,
             used_bytes: status.vmlck?.saturating_mul(1024) as usize,
             mapped_bytes: status.vmsize?.saturating_mul(1024) as usize,
         })
     }
-}
-
-/// Returns the files of the calling thread, which describe the address space also where the
-/// first thread has called pthread_exit(3).
-fn own_thread() -> Option<Process> {
-    let thread = rustix::thread::gettid().as_raw_pid();
-    Process::new_with_root(format!("/proc/self/task/{thread}").into()).ok()
 }
 
 /// The threads of this process.
@@ -52,7 +45,7 @@ pub(super) struct Threads {
     pub(super) is_first_ended: bool,
 }
 
-/// Reads `/proc/self/stat`.
+/// Reads the first thread's `stat`: unlike the process's it does not visit all threads.
 pub(super) fn threads() -> Result<Threads, Errno> {
     let mut bytes = [0; 1024];
     let read = |fd: BorrowedFd<'_>| rustix::io::pread(fd, &mut bytes, 0);
@@ -143,7 +136,7 @@ pub(crate) fn mappable_bytes() -> Option<usize> {
     if limits == [None, None] {
         return Some(usize::MAX);
     }
-    let used = own_thread()?.statm().ok()?;
+    let used = StatM::from_file("/proc/thread-self/statm").ok()?;
     let page_bytes = super::page_size() as u64;
     // The data counts stacks, too; RLIMIT_DATA does not.
     let left = limits.into_iter().zip([used.size, used.data]);
