@@ -146,8 +146,8 @@ pub(crate) fn repopulate(
 
 /// Takes every page of a registered range back from a MADV_FREE, in chunks:
 /// `madvise(MADV_POPULATE_WRITE)`. Success shows that none was missing. For a range in
-/// which each page has contents: a zero page becomes a page of memory. A single page is
-/// taken back without mmap_lock, for which threads would contend (`futex(FUTEX_WAKE_OP)`).
+/// which each page has contents: a zero page becomes a page of memory. For a single page
+/// `futex(FUTEX_WAKE_OP)` does that without mmap_lock, for which threads would contend.
 pub(crate) fn repopulate_all(range: PageRange, chunk_bytes: usize) -> Result<(), Errno> {
     if range.len() == page_size() {
         return match prefault::write_page(range) {
