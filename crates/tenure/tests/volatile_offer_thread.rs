@@ -84,10 +84,14 @@ fn buffer(page_count: usize) -> VolatileBuffer {
 /// Counts the threads with the offer thread's name. (A thread that the offer thread starts
 /// has that name as well, until it sets its own.)
 fn offer_threads() -> usize {
+    threads_named("tenure-offer\n")
+}
+
+fn threads_named(wanted: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names =
         tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| name == "tenure-offer\n").count()
+    names.filter(|name| name == wanted).count()
 }
 
 fn buffer_volatile_past_offer_delay_is_offered() {
@@ -316,6 +320,8 @@ fn mark_and_idle_twice() {
         drop(buffer);
         wait_for("one offer thread", || offer_threads() == 1);
         wait_for("no offer thread", || offer_threads() == 0);
+        wait_for("no tenure-files", || threads_named("tenure-files\n") == 0);
+        assert!(userfaultfds().is_empty());
     }
 }
 

@@ -546,18 +546,22 @@ pub fn replace_userfaultfd(file: std::fs::File) -> std::fs::File {
 }
 
 fn userfaultfd_number() -> std::os::fd::RawFd {
-    let all = std::fs::read_dir("/proc/self/fd").unwrap();
-    let is_it = |path: &std::path::PathBuf| {
-        std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == "anon_inode:[userfaultfd]")
-    };
-    let found: Vec<_> = all
-        .map(|entry| entry.unwrap().path())
-        .filter(is_it)
-        .collect();
+    let found = userfaultfds();
     let [path] = &found[..] else {
         panic!("there should be one: {found:?}")
     };
     path.file_name().unwrap().to_str().unwrap().parse().unwrap()
+}
+
+/// Returns the paths in `/proc/self/fd` of the process's userfaultfds.
+pub fn userfaultfds() -> Vec<std::path::PathBuf> {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    let is_it = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == "anon_inode:[userfaultfd]")
+    };
+    all.map(|entry| entry.unwrap().path())
+        .filter(is_it)
+        .collect()
 }
 
 /// Runs `work` without being moved to another CPU.
