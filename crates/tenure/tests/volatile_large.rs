@@ -11,6 +11,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use common::mappings::mapping_limit;
 use common::volatile::{can_offer, matches_outcome};
 use common::*;
 use rustix::mm::{Advice, MapFlags, ProtFlags, mmap_anonymous};
@@ -129,11 +130,6 @@ fn assert_mappings_are_left() {
     std::thread::spawn(|| {}).join().unwrap();
     let more: Vec<_> = (0..1000).map(|_| anonymous(1)).collect();
     assert_eq!(more.len(), 1000);
-}
-
-fn mapping_limit() -> usize {
-    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
-    text.trim().parse().unwrap()
 }
 
 fn unmark_every_second_page() {

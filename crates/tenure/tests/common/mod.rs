@@ -9,6 +9,7 @@
 #![allow(dead_code)]
 
 pub mod cgroup;
+pub mod mappings;
 pub mod neighbour;
 mod seccomp;
 mod smaps;
