@@ -13,6 +13,7 @@ pub mod mappings;
 pub mod neighbour;
 mod seccomp;
 mod smaps;
+pub mod stall;
 mod swap;
 mod undo;
 pub mod volatile;
@@ -503,6 +504,11 @@ pub fn raw_protect(range: PageRange, flags: rustix::mm::MprotectFlags) {
 
 /// Registers a range with a userfaultfd that is not tenure's.
 pub fn register_with_foreign_userfaultfd(range: PageRange) -> std::os::fd::OwnedFd {
+    register_with_features(range, 0)
+}
+
+/// Registers a range with a userfaultfd of its own, which has these features.
+pub fn register_with_features(range: PageRange, features: u64) -> std::os::fd::OwnedFd {
     use linux_raw_sys::general::{UFFD_API, uffdio_api, uffdio_range, uffdio_register};
     use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER};
     use std::os::fd::AsRawFd;
@@ -510,7 +516,7 @@ pub fn register_with_foreign_userfaultfd(range: PageRange) -> std::os::fd::Owned
     let fd = unsafe { rustix::mm::userfaultfd(flags) }.unwrap();
     let mut api = uffdio_api {
         api: UFFD_API.into(),
-        features: 0,
+        features,
         ioctls: 0,
     };
     let mut register = uffdio_register {
