@@ -7,37 +7,32 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::Instant;
 
 use common::cgroup::{Group, enter_group};
+use common::opens::Opens;
 use common::*;
 use libtest_mimic::Completion;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tenure::{Access, Error, Mapping, drain, page_size};
+use tenure::{Headroom, drain, page_size};
 
 tests!(
     [exclusive] release_beside_busy_threads_in_cgroup_is_not_killed,
     release_in_cgroup_defers_half_of_headroom_at_most,
     release_under_data_limit_is_freed_by_caller,
     release_under_address_space_limit_is_freed_by_caller,
-    mapping_refused_while_memory_is_pending_is_tried_again;
+    releases_in_cgroup_with_lazily_free_memory_walk_no_pages,
+    releases_of_many_ranges_look_limits_up_once;
     children:
     release_beside_busy_threads,
     release_most_of_cgroup,
     release_under_data_limit,
     release_under_address_space_limit,
-    map_while_memory_is_pending,
+    release_beside_lazily_free_memory,
+    release_many_ranges,
 );
 
 const MIB: usize = 1 << 20;
-
-fn pending_bytes() -> usize {
-    match drain(Some(Duration::ZERO)) {
-        Ok(()) => 0,
-        Err(Error::TimedOut { pending_bytes }) => pending_bytes,
-        Err(error) => panic!("{error}"),
-    }
-}
 
 fn in_group(limit_bytes: usize, child: &str) -> Completion {
     match Group::with_limit(limit_bytes).and_then(Group::without_swap) {
@@ -111,7 +106,7 @@ fn release_under_data_limit() {
         let memory = anonymous(LEN / page_size());
         fill(memory.range());
         memory.munmap().unwrap();
-        assert_eq!(pending_bytes(), 0);
+        assert_eq!(tenure::stats().deferred_free.calls, 0);
     }
 }
 
@@ -129,36 +124,59 @@ fn release_under_address_space_limit() {
     };
     setrlimit(Resource::As, limit).unwrap();
     memory.munmap().unwrap();
-    assert_eq!(pending_bytes(), 0);
+    assert_eq!(tenure::stats().deferred_free.calls, 0);
 }
 
 fn release_under_address_space_limit_is_freed_by_caller() {
     in_child_ok("release_under_address_space_limit");
 }
 
-/// The limit is lowered while memory is pending, so that only a second attempt fits.
-fn map_while_memory_is_pending() {
-    const LEN: usize = 512 * MIB;
-    let memory = anonymous(LEN / page_size());
-    memory.populate(.., Access::Write).unwrap();
+fn release_filled(len: usize) {
+    let memory = anonymous(len / page_size());
+    fill(memory.range());
     memory.munmap().unwrap();
-    let limit = Rlimit {
-        current: Some(status_kib("VmSize") * 1024),
-        ..getrlimit(Resource::As)
-    };
-    setrlimit(Resource::As, limit).unwrap();
-    let memory = Mapping::anonymous(LEN / 2).map();
-    assert!(
-        memory.is_ok(),
-        "{memory:?} with {} pending",
-        pending_bytes()
-    );
 }
 
-fn mapping_refused_while_memory_is_pending_is_tried_again() -> Completion {
-    if let Some(skipped) = skip_without_headroom(4096 * MIB) {
-        return skipped;
+/// Lazily free memory is headroom, and to find out how much there is the kernel walks every
+/// page, which neither a release nor a worker asks for.
+fn release_beside_lazily_free_memory() {
+    enter_group();
+    let freed = anonymous(128 * MIB / page_size());
+    fill(freed.range());
+    let _freed = freed.lazy_free().unwrap();
+    flush_all_batches();
+    let walks = Opens::of("smaps_rollup");
+    // The exact headroom needs a walk here.
+    Headroom::now().unwrap();
+    assert_eq!(walks.take(), 1);
+    for _ in 0..12 {
+        release_filled(96 * MIB);
+        assert_eq!(walks.take(), 0);
+        drain(None).unwrap();
+        assert_eq!(walks.take(), 0);
     }
-    in_child_ok("map_while_memory_is_pending");
-    Completion::Completed
+}
+
+fn releases_in_cgroup_with_lazily_free_memory_walk_no_pages() -> Completion {
+    in_group(512 * MIB, "release_beside_lazily_free_memory")
+}
+
+fn release_many_ranges() {
+    let begin = Instant::now();
+    let lookups = Opens::of("mountinfo");
+    let looked_up: usize = (0..300)
+        .map(|_| {
+            release_filled(8 * MIB);
+            drain(None).unwrap();
+            lookups.take()
+        })
+        .sum();
+    // Workers look them up anew after a second.
+    let seconds = begin.elapsed().as_secs() as usize;
+    assert!(looked_up <= 2 + seconds, "{looked_up} in {seconds} s");
+    assert!(tenure::stats().deferred_free.calls > 0);
+}
+
+fn releases_of_many_ranges_look_limits_up_once() {
+    in_child_ok("release_many_ranges");
 }

@@ -11,6 +11,7 @@
 pub mod cgroup;
 pub mod mappings;
 pub mod neighbour;
+pub mod opens;
 mod seccomp;
 mod smaps;
 pub mod stall;
