@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::io::Errno;
 
@@ -27,15 +27,21 @@ pub(crate) struct ProcessFigures {
 /// [`Error::NoProcess`], and [`Error::PermissionDenied`] where the kernel
 /// denies access.
 pub(crate) fn of_process(pid: Option<u32>) -> Result<ProcessFigures> {
-    let folder = pid.map_or_else(|| "thread-self".to_owned(), |pid| pid.to_string());
-    let folder = PathBuf::from("/proc").join(folder);
+    let answer = match pid {
+        Some(pid) => read(&pid.to_string()),
+        // The first thread may have called pthread_exit(3).
+        None => read("self").or_else(|_| read("thread-self")),
+    };
+    answer.map_err(|errno| explain(pid, errno))
+}
+
+fn read(folder: &str) -> Result<ProcessFigures, Errno> {
+    let folder = Path::new("/proc").join(folder);
     // While a process calls exec, the open files still describe the memory that
     // it just dropped.
     const TRIES: usize = 5;
     let answer = (0..TRIES).find_map(|_| try_read(&folder).transpose());
-    answer
-        .unwrap_or(Err(Errno::SRCH))
-        .map_err(|errno| explain(pid, errno))
+    answer.unwrap_or(Err(Errno::SRCH))
 }
 
 fn explain(pid: Option<u32>, errno: Errno) -> Error {
