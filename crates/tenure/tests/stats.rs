@@ -29,6 +29,7 @@ tests!(
     lazy_free_and_reuse_count_calls_and_bytes,
     free_counts_by_effective_policy,
     volatile_marks_count_calls_and_current_bytes,
+    many_marks_unmarked_in_parts_count_one_call,
     buffer_local_counts_reach_other_processes,
     purged_pages_count_by_cause,
     lost_protection_counts_as_unprotected,
@@ -230,6 +231,42 @@ fn volatile_marks_count_calls_and_current_bytes() -> Completion {
     );
     drop(memory);
     assert_eq!(stats().volatile_bytes, since.0.volatile_bytes);
+    Completion::Completed
+}
+
+fn many_marks_unmarked_in_parts_count_one_call() -> Completion {
+    if !Features::get().sigbus_on_missing() {
+        return skip("no userfaultfd");
+    }
+    let (page, count) = (page_size(), 3000);
+    let memory = anonymous(2 * count);
+    let all = memory.range();
+    let since = Since::now();
+    for index in 0..count {
+        unsafe { pages(all, 2 * index, 1).mark_volatile() }.unwrap();
+    }
+    unsafe { pages(all, 0, 2 * count - 1).mark_volatile() }.unwrap();
+    since.assert(&[
+        ("mark_volatile.calls", count + 1),
+        ("mark_volatile.bytes", (3 * count - 1) * page),
+        ("volatile_bytes", (2 * count - 1) * page),
+    ]);
+    for index in 0..count {
+        let _ = unsafe { pages(all, 2 * index + 1, 1).mark_nonvolatile() }.unwrap();
+    }
+    let since = Since::now();
+    assert_eq!(unsafe { all.mark_nonvolatile() }, Ok(Outcome::Intact));
+    let now = stats();
+    assert_eq!(
+        now.volatile_bytes + (count * page) as u64,
+        since.0.volatile_bytes
+    );
+    assert_eq!(
+        now.mark_nonvolatile.calls,
+        since.0.mark_nonvolatile.calls + 1
+    );
+    let unmarked_bytes = now.mark_nonvolatile.bytes - since.0.mark_nonvolatile.bytes;
+    assert_eq!(unmarked_bytes, (count * page) as u64);
     Completion::Completed
 }
 

@@ -9,7 +9,7 @@ use super::offer_thread::{notify_marked, offer_delay, offer_object, resume_in_ch
 use super::options::VolatileOptions;
 use super::outcome::Outcome;
 use super::priority::Timestamp;
-use super::registry::{Candidate, ENGINE, Object, misses_pages, purge, revoke};
+use super::registry::{Candidate, ENGINE, Object, misses_pages, purge, revoke_object};
 use super::word::{State, Unmarked, Word};
 use crate::ground::error::{Error, Refused, Result};
 use crate::ground::mapping::Mapping;
@@ -320,7 +320,7 @@ impl VolatileBuffer {
 
 /// Revokes the offer of an object with its own mapping, and makes it nonvolatile.
 fn revoke_offer(object: &Object) -> Result<Outcome> {
-    revoke(object.range, |_, outcome| {
+    revoke_object(object.range, |_, outcome| {
         let is_intact = *outcome == Outcome::Intact;
         (object.word).publish_revoked(Timestamp::now(), offer_delay(), is_intact);
     })

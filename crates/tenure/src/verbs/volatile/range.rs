@@ -5,7 +5,7 @@ use super::offer_thread::{notify_marked, offer_delay, offer_in_chunks, resume_in
 use super::options::VolatileOptions;
 use super::outcome::Outcome;
 use super::priority::Timestamp;
-use super::registry::{Candidate, ENGINE, Registry, purge, revoke};
+use super::registry::{Candidate, ENGINE, purge, revoke_range};
 use super::word::Unmarked;
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
@@ -104,11 +104,16 @@ impl PageRange {
             registry.engine.check_capacity(self)?;
         }
         let before_bytes = registry.marks.volatile_bytes();
-        if !registry.marks.mark(self, priority, timestamp) {
+        if registry.marks.mark(self, priority, timestamp) {
+            stats::VOLATILE_BYTES.add(registry.marks.volatile_bytes() - before_bytes);
+        } else {
             registry.engine.validate(self)?;
-            registry.marks.mark_validated(self, priority, timestamp);
+            let mut rest = registry.mark_part(self, priority, timestamp);
+            while !rest.is_empty() {
+                registry = ENGINE.relock_in_turn(registry);
+                rest = registry.mark_part(rest, priority, timestamp);
+            }
         }
-        stats::VOLATILE_BYTES.add(registry.marks.volatile_bytes() - before_bytes);
         stats::MARK_VOLATILE.done(self.len());
         drop(registry);
         if offers_now {
@@ -139,8 +144,8 @@ impl PageRange {
     ///   have (`vm.max_map_count`). To unmark the whole range works always.
     ///
     /// [`Error::SystemAt`] when there is no memory to repopulate a page (ENOMEM). The
-    /// range stays volatile, and the next call that succeeds reports the pages that
-    /// this one found purged.
+    /// range stays volatile (where another thread marks it during the call, a part of it
+    /// may), and the next call that succeeds reports the pages that this one found purged.
     ///
     /// # Safety
     ///
@@ -154,25 +159,25 @@ impl PageRange {
             return Ok(Outcome::Intact);
         }
         resume_in_child();
-        let unmarked = |registry: &Registry, before_bytes| {
+        let mut registry = ENGINE.lock();
+        let before_bytes = registry.marks.volatile_bytes();
+        // A part of an earlier call that has failed may have no mark, and a report.
+        if !registry.engine.has_purged(self) && registry.marks.unmark(self) != Unmarked::NeedsEngine
+        {
             let done_bytes = before_bytes - registry.marks.volatile_bytes();
             stats::VOLATILE_BYTES.sub(done_bytes);
             stats::MARK_NONVOLATILE.done(done_bytes);
-        };
-        let mut registry = ENGINE.lock();
-        let before_bytes = registry.marks.volatile_bytes();
-        if registry.marks.unmark(self) != Unmarked::NeedsEngine {
-            unmarked(&registry, before_bytes);
             return Ok(Outcome::Intact);
         }
         registry.engine.keep_open();
         drop(registry);
         vma::cover(self)?;
-        revoke(self, |registry, _| {
-            let before_bytes = registry.marks.volatile_bytes();
-            registry.marks.set_nonvolatile(self);
-            unmarked(registry, before_bytes);
-        })
+        let mut done_bytes = 0;
+        let outcome = revoke_range(self, |registry, part| {
+            done_bytes += registry.set_nonvolatile(part);
+        })?;
+        stats::MARK_NONVOLATILE.done(done_bytes);
+        Ok(outcome)
     }
 
     /// Purges the volatile parts of the range now, as the kernel would under memory

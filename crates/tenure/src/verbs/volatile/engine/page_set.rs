@@ -84,6 +84,13 @@ impl PageSet {
             .filter_map(move |part| PageRange::from(part.clone()).intersection(range))
     }
 
+    /// Returns where the first `count` parts of the range that are in the set end; the end
+    /// of the range if there are fewer.
+    pub(super) fn end_after(&self, range: PageRange, count: usize) -> usize {
+        let last = self.each_part(range).nth(count - 1);
+        last.map_or(range.end(), PageRange::end)
+    }
+
     /// Returns the first part of the range that is not in the set.
     pub(super) fn first_gap(&self, range: PageRange) -> Option<PageRange> {
         self.0.gaps(&range.as_std()).next().map(PageRange::from)

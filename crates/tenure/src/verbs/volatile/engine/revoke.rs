@@ -18,7 +18,7 @@ pub(crate) enum Revoked {
     /// Up to this address.
     To(usize),
     /// Nothing of the range is offered any more.
-    All(Outcome),
+    All,
 }
 
 impl Engine {
@@ -35,9 +35,9 @@ impl Engine {
         }
     }
 
-    /// Revokes the offer of the range, a chunk of it from the address `from` on, and
-    /// returns at the end which pages are purged: `ioctl(PAGEMAP_SCAN)`,
-    /// `madvise(MADV_POPULATE_WRITE)` and `ioctl(UFFDIO_UNREGISTER)`. The range stays
+    /// Revokes the offer of the range, a chunk of it from the address `from` on:
+    /// `ioctl(PAGEMAP_SCAN)`, `madvise(MADV_POPULATE_WRITE)` and
+    /// `ioctl(UFFDIO_UNREGISTER)`. The range stays
     /// registered until all of it is populated: then to end the registration of a whole
     /// mapping splits none. After an error the range is volatile still, and the pages that
     /// were found purged stay recorded. A part that has lost its protection is reported as
@@ -58,7 +58,7 @@ impl Engine {
             }
         }
         match self.unregister(range)? {
-            true => Ok(Revoked::All(self.take_report(range))),
+            true => Ok(Revoked::All),
             false => Ok(Revoked::To(range.end())),
         }
     }
@@ -237,5 +237,12 @@ impl Engine {
         }
         self.purged.remove(range);
         Outcome::Purged(runs)
+    }
+
+    /// Records runs as purged whose report could not be returned.
+    pub(crate) fn put_report_back(&mut self, runs: &[PageRange]) {
+        for &run in runs {
+            self.purged.insert(run);
+        }
     }
 }

@@ -78,6 +78,12 @@ impl Engine {
         self.purged.overlaps(range)
     }
 
+    /// Returns where the first `count` purged runs of the range end; the end of the range if
+    /// it has fewer.
+    pub(crate) fn end_after_purged(&self, range: PageRange, count: usize) -> usize {
+        self.purged.end_after(range, count)
+    }
+
     /// Returns whether a page of the range has a guard.
     pub(crate) fn has_guards(&self, range: PageRange) -> bool {
         self.guarded.overlaps(range)

@@ -40,6 +40,16 @@ impl EngineLock {
         self.lock()
     }
 
+    /// Unlocks the registry between two pieces of work, and locks it again after the threads
+    /// that wait.
+    pub(crate) fn relock_in_turn(
+        &'static self,
+        registry: ForkGuard<Registry>,
+    ) -> ForkGuard<Registry> {
+        drop(registry);
+        self.lock_in_turn()
+    }
+
     /// Locks the registry for a thread that makes memory volatile, which a child has to
     /// protect anew: fails if the fork handlers cannot be registered. All that is in the
     /// registry or the engine came in after this, so that nothing below checks again.
@@ -80,8 +90,28 @@ pub(crate) fn forget_contents(range: PageRange) -> Result<()> {
 
 fn forget_in_chunks(range: PageRange) {
     let mut rest = range;
-    while !rest.is_empty() {
-        rest = ENGINE.lock_in_turn().forget_chunk(rest);
+    if rest.is_empty() {
+        return;
+    }
+    let mut registry = ENGINE.lock_in_turn();
+    loop {
+        let part = registry.first_part(rest);
+        if part == rest {
+            break;
+        }
+        // The spans of the part are unregistered below, where no chunk splits one. Without
+        // marks, unmarking it in a child asks the engine.
+        registry.forget_records(part);
+        rest = PageRange::between(part.end(), rest.end());
+        registry = ENGINE.relock_in_turn(registry);
+    }
+    rest = range;
+    loop {
+        rest = registry.forget_chunk(rest);
+        if rest.is_empty() {
+            return;
+        }
+        registry = ENGINE.relock_in_turn(registry);
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use rangemap::RangeMap;
 
+use super::state::MAX_RECORDS;
 use crate::ground::range::PageRange;
 use crate::verbs::volatile::priority::{Priority, Timestamp};
 use crate::verbs::volatile::word::Unmarked;
@@ -54,20 +55,20 @@ pub(crate) struct Marks {
     map: RangeMap<usize, Cell<Mark>>,
     volatile_bytes: usize,
     due_bytes: usize,
-    /// How many ranges there may be before the merely validated ones are dropped.
-    max_ranges: usize,
+    /// Where the search for merely validated ranges to drop continues.
+    swept_to: usize,
 }
 
 impl Marks {
-    /// The initial and smallest value of `max_ranges`.
-    const INITIAL_MAX_RANGES: usize = 1 << 16;
+    /// How many ranges there may be before merely validated ones are dropped.
+    const MAX_RANGES: usize = 1 << 16;
 
     pub(crate) const fn new() -> Self {
         Self {
             map: RangeMap::new(),
             volatile_bytes: 0,
             due_bytes: 0,
-            max_ranges: Self::INITIAL_MAX_RANGES,
+            swept_to: 0,
         }
     }
 
@@ -106,15 +107,24 @@ impl Marks {
         self.due_bytes -= range.len() * usize::from(mark.is_due());
     }
 
-    /// Returns the parts of the range that have no mark.
-    pub(super) fn unvalidated(&self, range: PageRange) -> Vec<PageRange> {
-        self.map
-            .gaps(&range.as_std())
-            .map(PageRange::from)
-            .collect()
+    /// Returns where the first `count` marks of the range end; the end of the range if it
+    /// has fewer.
+    pub(super) fn end_after(&self, range: PageRange, count: usize) -> usize {
+        let last = self.map.overlapping(range.as_std()).nth(count - 1);
+        last.map_or(range.end(), |(part, _)| part.end.min(range.end()))
     }
 
-    /// Marks the range if all of it is validated; returns whether it is.
+    fn has_many(&self, range: PageRange) -> bool {
+        self.end_after(range, MAX_RECORDS) < range.end()
+    }
+
+    /// Returns whether all of the range has marks.
+    pub(super) fn is_validated(&self, range: PageRange) -> bool {
+        self.map.gaps(&range.as_std()).next().is_none()
+    }
+
+    /// Marks the range if all of it is validated; returns whether it is. Refuses a range
+    /// with many marks, which the caller marks in parts.
     pub(crate) fn mark(
         &mut self,
         range: PageRange,
@@ -127,7 +137,7 @@ impl Marks {
         {
             return true;
         }
-        if !self.unvalidated(range).is_empty() {
+        if self.has_many(range) || !self.is_validated(range) {
             return false;
         }
         self.mark_validated(range, priority, timestamp);
@@ -149,9 +159,11 @@ impl Marks {
                 self.insert(part, mark.marked(priority, timestamp));
             }
         }
+        self.drop_validated_if_many();
     }
 
-    /// Ends the volatility of the range, if the kernel has not been offered any of it.
+    /// Ends the volatility of the range, if the kernel has not been offered any of it. A
+    /// range with many marks needs the engine too: its volatility ends in parts.
     pub(crate) fn unmark(&mut self, range: PageRange) -> Unmarked {
         let unless_offered = |mark: Mark| {
             if mark.is_offered() {
@@ -167,9 +179,11 @@ impl Marks {
                 _ => Unmarked::Intact,
             };
         }
+        if self.has_many(range) || !self.is_validated(range) {
+            return Unmarked::NeedsEngine;
+        }
         let parts = self.parts(range);
-        let is_offered = parts.iter().any(|(_, mark)| mark.is_offered());
-        if is_offered || !self.unvalidated(range).is_empty() {
+        if parts.iter().any(|(_, mark)| mark.is_offered()) {
             return Unmarked::NeedsEngine;
         }
         if !parts.iter().any(|(_, mark)| mark.is_volatile()) {
@@ -187,7 +201,6 @@ impl Marks {
         for (part, _) in self.remove(range) {
             self.insert(part, Mark::Validated);
         }
-        self.drop_validated_if_many();
     }
 
     /// Returns the first part of the range that waits to be offered.
@@ -272,20 +285,23 @@ impl Marks {
         self.map.insert(range.as_std(), Cell::new(mark));
     }
 
-    /// Drops the merely validated ranges when there are many: a program may mark
-    /// ever new addresses and unmap them without tenure. Marking such a range again
-    /// costs another validation.
+    /// Drops merely validated ranges while there are many, a few at each new mark: a
+    /// program may mark ever new addresses and unmap them without tenure. Marking such a
+    /// range again costs another validation.
     fn drop_validated_if_many(&mut self) {
-        if self.map.len() <= self.max_ranges {
+        const MAX_SWEPT: usize = 8;
+        if self.map.len() <= Self::MAX_RANGES {
             return;
         }
-        // Without a list of all ranges: at vm.max_map_count a long list aborts the process.
-        for (range, mark) in std::mem::replace(&mut self.map, RangeMap::new()) {
-            if mark.get().is_volatile() {
-                self.map.insert(range, mark);
+        let overlapping = self.map.overlapping(self.swept_to..usize::MAX);
+        let next = overlapping.map(|(range, mark)| (range.clone(), mark.get()));
+        let next: Vec<_> = next.take(MAX_SWEPT).collect();
+        self.swept_to = next.last().map_or(0, |(range, _)| range.end);
+        for (range, mark) in next {
+            if !mark.is_volatile() {
+                self.map.remove(range);
             }
         }
-        self.max_ranges = Self::INITIAL_MAX_RANGES.max(2 * self.map.len());
     }
 }
 
@@ -321,7 +337,7 @@ mod tests {
             "a part is validated, too"
         );
         assert!(!marks.mark(range(4, 6), Priority::Low, timestamp(3)));
-        assert_eq!(marks.unvalidated(range(0, 7)), [range(0, 1), range(5, 7)]);
+        assert!(marks.is_validated(range(1, 5)) && !marks.is_validated(range(0, 5)));
         marks.forget(range(2, 3));
         assert!(!marks.mark(range(1, 5), Priority::Low, timestamp(4)));
     }
@@ -372,16 +388,33 @@ mod tests {
     #[test]
     fn validated_ranges_are_dropped_when_there_are_many() {
         let mut marks = Marks::new();
-        marks.max_ranges = 10;
-        for at in 0..20 {
+        for at in 0..2 * Marks::MAX_RANGES {
             mark(&mut marks, range(2 * at, 2 * at + 1), 1);
             if at % 2 == 0 {
-                marks.set_nonvolatile(range(2 * at, 2 * at + 1));
-                marks.drop_validated_if_many();
+                assert_eq!(marks.unmark(range(2 * at, 2 * at + 1)), Unmarked::Intact);
             }
         }
-        assert!(marks.map.len() <= 20);
-        assert_eq!(marks.volatile_bytes(), 10 * page_size());
-        assert_eq!(marks.volatile().count(), 10);
+        // The search has not passed the latest ones yet.
+        assert!(marks.map.len() < Marks::MAX_RANGES / 4 * 5);
+        assert_eq!(marks.volatile_bytes(), Marks::MAX_RANGES * page_size());
+        assert_eq!(marks.volatile().count(), Marks::MAX_RANGES);
+    }
+
+    #[test]
+    fn range_with_many_marks_is_left_to_be_changed_in_parts() {
+        let mut marks = Marks::new();
+        let count = MAX_RECORDS + 1;
+        for at in 0..count {
+            mark(&mut marks, range(at, at + 1), at as u64);
+        }
+        let (all, few) = (range(0, count), range(1, count));
+        assert_eq!(marks.end_after(all, MAX_RECORDS), few.end() - page_size());
+        assert_eq!(marks.end_after(few, MAX_RECORDS), few.end());
+        assert_eq!(marks.unmark(all), Unmarked::NeedsEngine);
+        assert!(!marks.mark(all, Priority::Low, timestamp(1)));
+        assert_eq!(marks.volatile_bytes(), all.len());
+        assert_eq!(marks.unmark(few), Unmarked::Intact);
+        assert!(marks.mark(few, Priority::Low, timestamp(1)));
+        assert_eq!(marks.volatile().count(), 2);
     }
 }

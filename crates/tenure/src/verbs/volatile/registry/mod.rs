@@ -27,7 +27,7 @@ pub(crate) use lock::{
 };
 pub(crate) use objects::Object;
 pub(crate) use purge::{misses_pages, purge, purge_if_partial};
-pub(crate) use revoke::revoke;
+pub(crate) use revoke::{revoke_object, revoke_range};
 pub(crate) use state::Registry;
 
 use super::sync;

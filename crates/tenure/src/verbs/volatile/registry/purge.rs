@@ -111,7 +111,7 @@ mod tests {
     use crate::verbs::volatile::engine::can_offer;
     use crate::verbs::volatile::outcome::Outcome;
     use crate::verbs::volatile::priority::{Priority, Timestamp};
-    use crate::verbs::volatile::registry::revoke;
+    use crate::verbs::volatile::registry::revoke_object;
 
     #[test]
     fn partially_purged_object_is_purged_whole_and_intact_one_is_not() {
@@ -136,7 +136,7 @@ mod tests {
         }
         assert!(!ENGINE.lock().engine.has_purged(intact.1.range));
         let [damaged, intact] = [damaged, intact].map(|(memory, object)| {
-            let outcome = revoke(object.range, |registry, _| {
+            let outcome = revoke_object(object.range, |registry, _| {
                 object.word.publish(State::Nonvolatile);
                 registry.objects.remove(&object);
             });

@@ -7,6 +7,11 @@ use crate::observation::stats;
 use crate::verbs::volatile::arenas::Arenas;
 use crate::verbs::volatile::counts::{COUNTS, Sums};
 use crate::verbs::volatile::engine::{Engine, can_offer};
+use crate::verbs::volatile::priority::{Priority, Timestamp};
+
+/// How many marks, and how many purged runs, are changed under one ENGINE lock: less than
+/// a millisecond.
+pub(super) const MAX_RECORDS: usize = 1024;
 
 /// All volatile memory of the process, and the engine that offers it.
 pub(crate) struct Registry {
@@ -74,6 +79,38 @@ impl Registry {
         stats::UNOFFERABLE_BYTES.set(unofferable_bytes);
     }
 
+    /// Returns the first part of the range, of which as much is recorded as is changed under
+    /// one lock.
+    pub(super) fn first_part(&self, range: PageRange) -> PageRange {
+        let marks_end = self.marks.end_after(range, MAX_RECORDS);
+        let purged_end = self.engine.end_after_purged(range, MAX_RECORDS);
+        PageRange::between(range.start(), marks_end.min(purged_end))
+    }
+
+    /// Marks the first part of the range, which the engine has validated. Returns the rest.
+    /// A child that is forked between two parts has marked the first ones only.
+    pub(crate) fn mark_part(
+        &mut self,
+        range: PageRange,
+        priority: Priority,
+        timestamp: Timestamp,
+    ) -> PageRange {
+        let part = self.first_part(range);
+        let before_bytes = self.marks.volatile_bytes();
+        self.marks.mark_validated(part, priority, timestamp);
+        stats::VOLATILE_BYTES.add(self.marks.volatile_bytes() - before_bytes);
+        PageRange::between(part.end(), range.end())
+    }
+
+    /// Ends the volatility of the marked parts of the range. Returns how much was volatile.
+    pub(crate) fn set_nonvolatile(&mut self, range: PageRange) -> usize {
+        let before_bytes = self.marks.volatile_bytes();
+        self.marks.set_nonvolatile(range);
+        let done_bytes = before_bytes - self.marks.volatile_bytes();
+        stats::VOLATILE_BYTES.sub(done_bytes);
+        done_bytes
+    }
+
     /// Ends the volatility of a range whose contents or mappings go away, a chunk of it.
     /// Returns the rest. A forgotten part has no mark any more, so that a child that is
     /// forked between two chunks does not rely on it.
@@ -81,6 +118,12 @@ impl Registry {
         let end = self.engine.forget_chunk(range);
         self.forget_marks(PageRange::between(range.start(), end));
         PageRange::between(end, range.end())
+    }
+
+    /// Forgets the marks and the purged pages of a range whose contents or mappings go away.
+    pub(super) fn forget_records(&mut self, range: PageRange) {
+        self.forget_marks(range);
+        self.engine.forget_purged(range);
     }
 
     pub(super) fn forget_marks(&mut self, range: PageRange) {
