@@ -31,21 +31,26 @@ pub(crate) fn has_absent(range: PageRange) -> Result<bool, PageError> {
     Ok(runs.iter().any(|run| run.state == PageState::Absent))
 }
 
+/// How many runs of populated pages a chunk has at most: for each, the kernel is called
+/// several times.
+const MAX_RUNS: usize = 256;
+
 /// Returns the first span of the range that is populated but for gaps shorter than
-/// `max_gap_bytes`, or its first chunk of about `max_bytes`.
+/// `max_gap_bytes`, or its first chunk of about `max_bytes` and few runs of pages.
 pub(crate) fn first_populated_span(
     range: PageRange,
     max_gap_bytes: usize,
     max_bytes: usize,
 ) -> Result<Option<PageRange>, PageError> {
-    let (mut span, mut is_complete) = (None::<PageRange>, false);
+    let (mut span, mut run_count, mut is_complete) = (None::<PageRange>, 0, false);
     pagemap::for_each_populated(range, |run| {
         let start = span.map_or(run.range.start(), PageRange::start);
         let continues = span.is_none_or(|span| run.range.start() - span.end() < max_gap_bytes);
         let max_end = chunk_end(start, max_bytes);
-        is_complete |= !continues || run.range.start() >= max_end;
+        is_complete |= !continues || run.range.start() >= max_end || run_count == MAX_RUNS;
         if !is_complete {
             span = Some(PageRange::between(start, run.range.end().min(max_end)));
+            run_count += 1;
         }
     })
     .map_err(PageError::Scan)?;
@@ -236,6 +241,19 @@ mod tests {
         let chunk = first(1, 1, page).unwrap();
         assert_eq!(chunk.start(), start + page);
         assert!(chunk.end().is_multiple_of(pmd_bytes()));
+    }
+
+    #[test]
+    fn populated_span_with_many_runs_ends_after_some() {
+        let memory = Mapping::anonymous(4 * MAX_RUNS * page_size());
+        let mut memory = memory.huge_pages(HugePages::Never).map().unwrap();
+        for page in memory.as_mut_slice().unwrap().chunks_mut(2 * page_size()) {
+            page[0] = 1;
+        }
+        let range = memory.range();
+        let span = first_populated_span(range, range.len(), range.len()).unwrap();
+        let len = (2 * MAX_RUNS - 1) * page_size();
+        assert_eq!(span, Some(PageRange::new(range.start(), len).unwrap()));
     }
 
     #[test]
