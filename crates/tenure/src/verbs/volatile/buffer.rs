@@ -9,7 +9,9 @@ use super::offer_thread::{notify_marked, offer_delay, offer_object, resume_in_ch
 use super::options::VolatileOptions;
 use super::outcome::Outcome;
 use super::priority::Timestamp;
-use super::registry::{Candidate, ENGINE, Object, misses_pages, purge, revoke_object};
+use super::registry::{
+    Candidate, ENGINE, Object, contents_valid, misses_pages, purge, revoke_object,
+};
 use super::word::{State, Unmarked, Word};
 use crate::ground::error::{Error, Refused, Result};
 use crate::ground::mapping::Mapping;
@@ -264,7 +266,7 @@ impl VolatileBuffer {
         }
         // Where the protection has ended a purged page reads as zeros, without EFAULT.
         let is_valid = match &self.0 {
-            Memory::Own { .. } => ENGINE.lock().engine.contents_valid(self.range())?,
+            Memory::Own { .. } => contents_valid(self.range())?,
             Memory::InArena { place, .. } => place.contents_valid(),
         };
         match is_valid {
@@ -291,8 +293,7 @@ impl VolatileBuffer {
                     return place.is_intact();
                 }
                 // Where the protection has ended a purged page reads as zeros: none misses.
-                Ok(ENGINE.lock().engine.contents_valid(self.range())?
-                    && !misses_pages(self.range())?)
+                Ok(contents_valid(self.range())? && !misses_pages(self.range())?)
             }
         }
     }

@@ -126,6 +126,12 @@ impl Engine {
         Ok(!self.has_purged(range) && self.offered_vmas(range)?.iter().all(is_protected))
     }
 
+    /// Returns where the first `count` offered spans of the range end; the end of the range
+    /// if it has fewer.
+    pub(crate) fn end_after_offered(&self, range: PageRange, count: usize) -> usize {
+        self.offered.end_after(range, count)
+    }
+
     /// Returns whether a missing page of the mapping at `at`, which was registered, is
     /// still SIGBUS. A kernel that cannot tell is assumed to say yes.
     pub(super) fn protects(&self, at: usize) -> bool {

@@ -26,7 +26,7 @@ pub(crate) use lock::{
     ENGINE, OFFER_THREAD, forget, forget_contents, register_fork_handlers, take_orphaned,
 };
 pub(crate) use objects::Object;
-pub(crate) use purge::{misses_pages, purge, purge_if_partial};
+pub(crate) use purge::{contents_valid, misses_pages, purge, purge_if_partial};
 pub(crate) use revoke::{revoke_object, revoke_range};
 pub(crate) use state::Registry;
 

@@ -40,11 +40,31 @@ pub(crate) fn purge_if_partial(object: &Arc<Object>) -> Result<()> {
     Ok(())
 }
 
+/// Returns whether everything that was read of the range before this call is what the
+/// program wrote there: asks in chunks between which other threads get the ENGINE lock.
+/// Nobody unmarks the range meanwhile, so that an end of the protection is found whenever
+/// its chunk is asked: it lasts, or the pages are recorded as purged.
+pub(crate) fn contents_valid(range: PageRange) -> Result<bool> {
+    /// Asking for a span's mappings and their protection takes some microseconds.
+    const MAX_SPANS: usize = 128;
+    let mut rest = range;
+    while !rest.is_empty() {
+        let registry = ENGINE.lock_in_turn();
+        let end = registry.engine.end_after_offered(rest, MAX_SPANS);
+        let chunk = PageRange::between(rest.start(), end);
+        if !registry.engine.contents_valid(chunk)? {
+            return Ok(false);
+        }
+        rest = PageRange::between(end, range.end());
+    }
+    Ok(true)
+}
+
 /// Returns whether the kernel has reclaimed a page that it has been offered of the range:
 /// searches it in chunks between which other threads get the ENGINE lock.
 pub(crate) fn misses_pages(range: PageRange) -> Result<bool> {
     for chunk in range.chunks(SEARCH_BYTES) {
-        if ENGINE.lock().engine.misses_pages(chunk)? {
+        if ENGINE.lock_in_turn().engine.misses_pages(chunk)? {
             return Ok(true);
         }
     }
@@ -105,7 +125,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ground::mapping::Mapping;
+    use crate::ground::mapping::{HugePages, Mapping};
     use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive};
     use crate::ground::sys::page_size;
     use crate::verbs::volatile::engine::can_offer;
@@ -145,6 +165,33 @@ mod tests {
         assert_eq!(damaged.1, Outcome::Purged(vec![damaged.0.range()]));
         // (The kernel may have reclaimed pages of it at any time.)
         assert!(intact.1 != Outcome::Intact || intact.0.as_slice().iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn contents_are_invalid_if_the_last_of_many_spans_is_purged() {
+        if !can_offer() {
+            return;
+        }
+        // Spans this far apart stay apart.
+        let (count, apart) = (300, 4 << 20);
+        let memory = Mapping::anonymous(count * apart).huge_pages(HugePages::Never);
+        let mut memory = memory.map().unwrap();
+        for span in memory.as_mut_slice().unwrap().chunks_mut(apart) {
+            span[0] = 7;
+        }
+        let range = memory.range();
+        let mut registry = ENGINE.lock_to_insert().unwrap();
+        registry.engine.validate(range).unwrap();
+        registry.mark_part(range, Priority::Normal, Timestamp::now());
+        // SAFETY: nothing borrows from it until it is unmapped.
+        unsafe { registry.engine.offer(range) }.unwrap();
+        registry.marks.publish(range, true);
+        assert!(registry.engine.end_after_offered(range, count - 1) < range.end());
+        drop(registry);
+        assert_eq!(contents_valid(range), Ok(true));
+        let last = PageRange::between(range.end() - apart, range.end());
+        purge(&Candidate::Range(last), stats::PURGED_ON_REQUEST_BYTES).unwrap();
+        assert_eq!(contents_valid(range), Ok(false));
     }
 
     #[test]
