@@ -1,5 +1,6 @@
 //! The decay thread: decays freed blocks, reads the headroom and follows memory
-//! pressure. It starts when a few MiB are dirty, and parks while nothing is.
+//! pressure. It starts when a few MiB are dirty, parks while nothing is, and exits after ten
+//! seconds of that: a program whose `main` calls pthread_exit(3) ends with its last thread.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
@@ -31,6 +32,9 @@ const DIRTY_TICKS: u32 = 5;
 
 static TICK_NANOS: AtomicU64 = AtomicU64::new(0);
 static MUZZY_TICKS: AtomicU32 = AtomicU32::new(0);
+
+/// How long the thread stays parked before it exits.
+const IDLE_EXIT: Duration = Duration::from_secs(10);
 
 /// After so many ticks in which nothing decayed, the few dirty blocks are in use.
 const IDLE_TICKS: u32 = 10;
@@ -94,7 +98,9 @@ extern "C" fn body(_: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
         STATE.store(RUNNING, SeqCst);
         thread.run_once();
         if thread.can_park() {
-            thread.park();
+            if !thread.park() {
+                return std::ptr::null_mut();
+            }
         } else {
             let rest = thread.next_tick.saturating_sub(sys::now());
             sys::futex_wait(&STATE, RUNNING, Some(rest));
@@ -154,7 +160,8 @@ impl DecayThread {
         limits::muzzy_bytes() == 0 && (!is_dirty || is_in_use)
     }
 
-    fn park(&mut self) {
+    /// Parks the thread. Returns `false` if it exits: then the next dirty block starts another.
+    fn park(&mut self) -> bool {
         self.subscription = None;
         limits::clear_headroom();
         // A thread that frees a block counts it as dirty, then reads STATE; this thread
@@ -163,13 +170,30 @@ impl DecayThread {
             .compare_exchange(RUNNING, PARKED, SeqCst, SeqCst)
             .is_ok()
         {
+            let end = sys::now() + IDLE_EXIT;
             while limits::is_negligible() && STATE.load(SeqCst) == PARKED {
-                sys::futex_wait(&STATE, PARKED, None);
+                let rest = end.saturating_sub(sys::now());
+                if rest.is_zero() && !stays() {
+                    return false;
+                }
+                sys::futex_wait(&STATE, PARKED, Some(rest));
             }
         }
         self.idle_ticks = 0;
         self.next_tick = sys::now();
+        true
     }
+}
+
+/// Says that there is no thread any more, unless it was unparked or memory became dirty
+/// meanwhile.
+fn stays() -> bool {
+    let change = |from, to| STATE.compare_exchange(from, to, SeqCst, SeqCst).is_ok();
+    if !change(PARKED, ABSENT) {
+        return true;
+    }
+    // As for parking. If another thread has been started already, this one may exit.
+    !limits::is_negligible() && change(ABSENT, RUNNING)
 }
 
 fn on_pressure(level: Level) {

@@ -241,9 +241,12 @@ extern "C" fn run(argument: *mut c_void) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// How many threads of tenure's run, in the low half, and in the high half the low bits of
-/// the [generation](fork::generation) of the process in which they run.
+/// How many threads of tenure's run (16 bits), the [generation](fork::generation) of the
+/// process in which they run (16 bits), and how often the count has changed (32 bits).
 static OWN: AtomicU64 = AtomicU64::new(0);
+
+const COUNT_BITS: u32 = 16;
+const CHANGE: u64 = 1 << 32;
 
 /// Counts the calling thread as tenure's until it is dropped. The count never exceeds the
 /// number of threads that exist: only they change it.
@@ -251,10 +254,12 @@ struct Own(Option<u64>);
 
 impl Own {
     fn new() -> Self {
-        let generation = fork::generation().ok().map(|number| (number as u64) << 32);
+        let generation = fork::generation().ok().map(generation_bits);
         if let Some(generation) = generation {
-            let add = |own| Some(generation | (count_in(own, generation) + 1));
-            let _ = OWN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+            let count = |own| count_in(own, generation).unwrap_or(0);
+            let changes = |own: u64| (own & !(CHANGE - 1)).wrapping_add(CHANGE);
+            let add = |own| Some(changes(own) | generation | (count(own) + 1));
+            let _ = OWN.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add);
         }
         Self(generation)
     }
@@ -263,28 +268,32 @@ impl Own {
 impl Drop for Own {
     fn drop(&mut self) {
         if self.0.is_some() {
-            OWN.fetch_sub(1, Ordering::Relaxed);
+            OWN.fetch_add(CHANGE - 1, Ordering::SeqCst);
         }
     }
 }
 
-/// Returns the count, which is 0 in a child that was forked since.
-fn count_in(own: u64, generation: u64) -> u64 {
-    match own >> 32 == generation >> 32 {
-        true => own & u64::from(u32::MAX),
-        false => 0,
-    }
+fn generation_bits(generation: usize) -> u64 {
+    u64::from(generation as u16) << COUNT_BITS
+}
+
+/// Returns the count; `None` in a child that was forked since.
+fn count_in(own: u64, generation: u64) -> Option<u64> {
+    let (bits, mask) = (own & (CHANGE - 1), (1 << COUNT_BITS) - 1);
+    (bits & !mask == generation).then_some(bits & mask)
 }
 
 /// Returns whether the program's own threads have all ended: the first by pthread_exit(3),
 /// which leaves it as a zombie, the others in any way. The caller is a thread of tenure's.
 pub(crate) fn only_own_are_left() -> bool {
-    let Ok(generation) = fork::generation() else {
+    let own = OWN.load(Ordering::SeqCst);
+    let generation = fork::generation().ok().map(generation_bits);
+    let Some(own_count) = generation.and_then(|generation| count_in(own, generation)) else {
         return false;
     };
-    let own_count = count_in(OWN.load(Ordering::Relaxed), (generation as u64) << 32);
     let is_over = |threads: Threads| threads.is_first_ended && threads.count == own_count + 1;
-    process::threads().is_ok_and(is_over)
+    // A thread of tenure's that has ended in between was one of the program's otherwise.
+    process::threads().is_ok_and(is_over) && OWN.load(Ordering::SeqCst) == own
 }
 
 /// Calls `start` with all signals blocked: a thread that it creates inherits

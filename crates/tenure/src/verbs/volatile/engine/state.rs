@@ -142,7 +142,9 @@ impl Engine {
     /// Has the registrations outlive what the program does to its descriptors. A child's
     /// first call does so, because its fork handler can start no thread.
     pub(crate) fn keep_open(&self) {
-        self.uffd.iter().for_each(Userfaultfd::keep_open);
+        if !self.offered.is_empty() {
+            self.uffd.iter().for_each(Userfaultfd::keep_open);
+        }
     }
 
     /// Returns the parts of the range that the kernel may purge, each within one of its
@@ -179,20 +181,26 @@ impl Engine {
     /// Returns the process's userfaultfd; opens it if there is none, or if the program
     /// has closed it: `userfaultfd(2)`.
     pub(super) fn open(&mut self) -> Result<&Userfaultfd> {
+        let uffd = self.open_to_ask()?;
+        uffd.keep_open();
+        Ok(uffd)
+    }
+
+    /// Opens it for a question. Only the offer thread ends the thread that keeps it open, and
+    /// there may be none.
+    pub(super) fn open_to_ask(&mut self) -> Result<&Userfaultfd> {
         if let Some(closed) = self.uffd.take_if(|uffd| !uffd.is_open()) {
             closed.forget();
         }
-        let uffd = match self.uffd {
-            Some(ref uffd) => uffd,
+        match self.uffd {
+            Some(ref uffd) => Ok(uffd),
             None => {
                 let opened = open_userfaultfd()?;
                 self.max_spans = process::max_map_count() / MAPPINGS_DIVISOR / 2;
                 self.epoch += 1;
-                self.uffd.insert(opened)
+                Ok(self.uffd.insert(opened))
             }
-        };
-        uffd.keep_open();
-        Ok(uffd)
+        }
     }
 }
 

@@ -14,7 +14,7 @@ impl Engine {
         if !can_offer() {
             return Ok(());
         }
-        self.open()?;
+        self.open_to_ask()?;
         let starts = vmas.iter().map(|vma| vma.range.start());
         let is_busy = |at: usize| {
             let registration = self.uffd.as_ref().and_then(|uffd| uffd.registration(at));

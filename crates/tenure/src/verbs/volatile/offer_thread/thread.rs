@@ -67,8 +67,16 @@ fn run() {
     // offered all the same.
     let _subscription = pressure::subscribe(|_| MARKED.notify_all());
     let mut idle = Duration::ZERO;
-    let mut retry = Retry::new(Timestamp::now());
+    let mut checked = Timestamp::now();
+    let mut retry = Retry::new(checked);
     loop {
+        let now = Timestamp::now();
+        if now.since(checked) >= CHECK_INTERVAL {
+            checked = now;
+            if thread::only_own_are_left() {
+                end_process();
+            }
+        }
         let level = pressure::level();
         let delay = match level {
             Level::None => offer_delay(),
@@ -88,9 +96,6 @@ fn run() {
         rearm();
         // Without the ENGINE lock, because the words may be many.
         let is_parked = try_park(&live);
-        if is_parked && thread::only_own_are_left() {
-            end_process();
-        }
         let mut registry = ENGINE.lock();
         if is_parked && can_offer() && OFFER_THREAD.is_running() {
             continue;
