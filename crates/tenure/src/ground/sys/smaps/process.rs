@@ -29,10 +29,19 @@ pub(crate) struct ProcessFigures {
 pub(crate) fn of_process(pid: Option<u32>) -> Result<ProcessFigures> {
     let answer = match pid {
         Some(pid) => read(&pid.to_string()),
-        // The first thread may have called pthread_exit(3).
-        None => read("self").or_else(|_| read("thread-self")),
+        // The first thread has no memory any more once it has called pthread_exit(3).
+        None => read("self").and_then(|figures| match figures.mapped {
+            0 => read(&own_thread()?),
+            _ => Ok(figures),
+        }),
     };
     answer.map_err(|errno| explain(pid, errno))
+}
+
+/// Returns the folder of the calling thread in `/proc`.
+fn own_thread() -> Result<String, Errno> {
+    let link = rustix::fs::readlink("/proc/thread-self", Vec::new())?;
+    link.into_string().map_err(|_| Errno::INVAL)
 }
 
 fn read(folder: &str) -> Result<ProcessFigures, Errno> {
