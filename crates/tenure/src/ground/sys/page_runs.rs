@@ -31,9 +31,8 @@ pub(crate) fn has_absent(range: PageRange) -> Result<bool, PageError> {
     Ok(runs.iter().any(|run| run.state == PageState::Absent))
 }
 
-/// How many runs of populated pages a chunk has at most: for each, the kernel is called
-/// several times.
-const MAX_RUNS: usize = 256;
+/// How many runs of pages a chunk has at most: for each, the kernel is called several times.
+pub(crate) const MAX_RUNS: usize = 256;
 
 /// Returns the first span of the range that is populated but for gaps shorter than
 /// `max_gap_bytes`, or its first chunk of about `max_bytes` and few runs of pages.
@@ -99,8 +98,9 @@ fn each_nonzero_page(
     Ok(())
 }
 
-/// Takes every page of the registered range back from a MADV_FREE:
-/// `madvise(MADV_POPULATE_WRITE)`. Pages that the kernel has reclaimed, and pages whose
+/// Takes every page of the first runs of the registered range back from a MADV_FREE:
+/// `madvise(MADV_POPULATE_WRITE)`. Subtracts the runs from `max_runs`, the most that there may
+/// be, and returns where they end. Pages that the kernel has reclaimed, and pages whose
 /// memory has a hardware error, are passed to `on_absent`, then filled with zeros.
 ///
 /// MADV_POPULATE_WRITE takes pages back one after the other and stops with EFAULT at a
@@ -112,11 +112,19 @@ fn each_nonzero_page(
 pub(crate) fn repopulate(
     uffd: &Userfaultfd,
     range: PageRange,
+    max_runs: &mut usize,
     mut on_absent: impl FnMut(PageRange),
-) -> Result<(), PageError> {
+) -> Result<usize, PageError> {
+    let scan = |range| pagemap::scan(range).map_err(PageError::call("PAGEMAP_SCAN", range));
+    let mut runs = scan(range)?;
+    let end = runs
+        .get(*max_runs)
+        .map_or(range.end(), |next| next.range.start());
+    runs.truncate(*max_runs);
+    *max_runs -= runs.len();
+    let range = PageRange::between(range.start(), end);
     let mut stopped_at_missing = false;
     loop {
-        let runs = pagemap::scan(range).map_err(PageError::call("PAGEMAP_SCAN", range))?;
         let mut found_missing = false;
         for run in runs.iter().filter(|run| run.state == PageState::Absent) {
             on_absent(run.range);
@@ -144,8 +152,9 @@ pub(crate) fn repopulate(
             }
         }
         if !stopped_at_missing {
-            return Ok(());
+            return Ok(end);
         }
+        runs = scan(range)?;
     }
 }
 

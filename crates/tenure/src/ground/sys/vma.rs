@@ -62,10 +62,28 @@ pub(crate) fn within(range: PageRange) -> Result<Vec<Vma>> {
     if Features::get().procmap_query.is_err() {
         return parse_maps(range);
     }
-    query_each(range).map_err(|errno| Error::System {
+    query_each(range, usize::MAX).map_err(|errno| Error::System {
         call: "PROCMAP_QUERY on /proc/self/maps",
         errno,
     })
+}
+
+/// Returns the first part of the range, which has `max_count` mappings at most and ends where
+/// the last of them does, and their count. Before Linux 6.11, and where the mappings cannot be
+/// read, that is the whole range: each question would cost as much as the answer.
+pub(crate) fn first_part(range: PageRange, max_count: usize) -> (PageRange, usize) {
+    let can_have_more = range.pages() > max_count && Features::get().procmap_query.is_ok();
+    let vmas = match can_have_more {
+        true => query_each(range, max_count).unwrap_or_default(),
+        false => Vec::new(),
+    };
+    match vmas.last() {
+        Some(last) if vmas.len() == max_count => (
+            PageRange::between(range.start(), last.range.end()),
+            max_count,
+        ),
+        _ => (range, vmas.len().clamp(1, max_count)),
+    }
 }
 
 /// Checks whether this kernel supports PROCMAP_QUERY.
@@ -76,12 +94,18 @@ pub(super) fn probe_query() -> Result<(), Errno> {
 
 static PROBED: u8 = 0;
 
-fn query_each(range: PageRange) -> Result<Vec<Vma>, Errno> {
+fn query_each(range: PageRange, max_count: usize) -> Result<Vec<Vma>, Errno> {
     let maps = ProcFile::maps()?;
     let mut vmas = Vec::new();
     let mut at = range.start();
-    while at < range.end() {
-        let found = match query(&maps, at, None) {
+    while at < range.end() && vmas.len() < max_count {
+        let mut name = [0_u8; 128];
+        let found = match query(&maps, at, Some(&mut name)) {
+            // Only a file has so long a name.
+            Err(Errno::NAMETOOLONG) => query(&maps, at, None),
+            answer => answer,
+        };
+        let found = match found {
             Ok(found) => found,
             Err(Errno::NOENT) => break,
             Err(errno) => return Err(errno),
@@ -99,7 +123,7 @@ fn query_each(range: PageRange) -> Result<Vec<Vma>, Errno> {
             MemoryKind::Shared
         } else if found.inode != 0 {
             MemoryKind::PrivateFile
-        } else if is_program_memory_at(&maps, whole.start())? {
+        } else if is_program_memory(name_in(&name, &found)) {
             MemoryKind::PrivateAnonymous
         } else {
             MemoryKind::Special
@@ -155,14 +179,10 @@ fn path_at(at: usize) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(name)))
 }
 
-/// Returns whether the private mapping at the address is the program's own
-/// memory.
-fn is_program_memory_at(maps: &ProcFile, at: usize) -> Result<bool, Errno> {
-    let mut name = [0_u8; 128];
-    let found = query(maps, at, Some(&mut name))?;
+/// Returns the name that a query has found.
+fn name_in<'a>(buffer: &'a [u8], found: &procmap_query) -> &'a [u8] {
     // The size counts the NUL byte; zero means that there is no name.
-    let len = (found.vma_name_size as usize).saturating_sub(1);
-    Ok(is_program_memory(&name[..len]))
+    &buffer[..(found.vma_name_size as usize).saturating_sub(1)]
 }
 
 /// Tells the program's private memory by its name from the kernel's mappings,
@@ -243,7 +263,7 @@ mod tests {
 
     fn query_and_parse(range: PageRange) -> Vec<Vma> {
         let parsed = parse_maps(range).unwrap();
-        match query_each(range) {
+        match query_each(range, usize::MAX) {
             Ok(queried) => assert_eq!(queried, parsed),
             Err(errno) => assert_eq!(errno, Errno::NOTTY),
         }

@@ -10,7 +10,7 @@ use super::options::VolatileOptions;
 use super::outcome::Outcome;
 use super::priority::Timestamp;
 use super::registry::{
-    Candidate, ENGINE, Object, contents_valid, misses_pages, purge, revoke_object,
+    Candidate, ENGINE, Object, contents_valid, lock_validated, misses_pages, purge, revoke_object,
 };
 use super::word::{State, Unmarked, Word};
 use crate::ground::error::{Error, Refused, Result};
@@ -94,10 +94,8 @@ impl VolatileBuffer {
     ///
     /// As for [`PageRange::mark_volatile`], with the mapping given back.
     pub fn from_mapping(mapping: Mapping) -> Result<Self, Refused<Mapping>> {
-        let validated = ENGINE.lock_to_insert().and_then(|mut registry| {
-            registry.engine.validate(mapping.range())?;
-            Ok(Listed(registry.objects.add(mapping.range())))
-        });
+        let validated = lock_validated(mapping.range());
+        let validated = validated.map(|mut registry| Listed(registry.objects.add(mapping.range())));
         // ENGINE is unlocked again: the caller may drop a refused mapping, which locks it.
         match validated {
             Ok(listed) => Ok(Self(Memory::Own { listed, mapping })),

@@ -5,7 +5,7 @@ use super::offer_thread::{notify_marked, offer_delay, offer_in_chunks, resume_in
 use super::options::VolatileOptions;
 use super::outcome::Outcome;
 use super::priority::Timestamp;
-use super::registry::{Candidate, ENGINE, purge, revoke_range};
+use super::registry::{Candidate, ENGINE, lock_validated, purge, revoke_range};
 use super::word::Unmarked;
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
@@ -107,7 +107,8 @@ impl PageRange {
         if registry.marks.mark(self, priority, timestamp) {
             stats::VOLATILE_BYTES.add(registry.marks.volatile_bytes() - before_bytes);
         } else {
-            registry.engine.validate(self)?;
+            drop(registry);
+            registry = lock_validated(self)?;
             let mut rest = registry.mark_part(self, priority, timestamp);
             while !rest.is_empty() {
                 registry = ENGINE.relock_in_turn(registry);

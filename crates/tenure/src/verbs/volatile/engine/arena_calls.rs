@@ -55,10 +55,11 @@ impl Engine {
             return self.keep_present(part);
         };
         let purged = &mut self.purged;
-        page_runs::repopulate(uffd, part, |absent| {
+        let mut max_runs = usize::MAX;
+        let end = page_runs::repopulate(uffd, part, &mut max_runs, |absent| {
             stats::PURGED_BY_KERNEL_BYTES.add(purged.insert(absent));
-        })
-        .map_err(explain_pages)
+        });
+        end.map(drop).map_err(explain_pages)
     }
 
     /// Repopulates the pages of a part that are present, and leaves the others absent.

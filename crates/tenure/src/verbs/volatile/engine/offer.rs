@@ -1,6 +1,7 @@
 //! Offering memory to the kernel.
 
 use super::state::Engine;
+use super::validate::first_mappings;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive};
@@ -48,7 +49,7 @@ impl Engine {
     ///
     /// The range is volatile: its contents may go at any time.
     pub(crate) unsafe fn offer_chunk(&mut self, range: PageRange) -> Result<PageRange> {
-        let (span, rest) = self.next_span(range)?;
+        let (span, rest) = self.next_span(first_mappings(range))?;
         if let Some(span) = span {
             self.register(span)?;
             // If the kernel refuses the advice (for memory that was locked since the
@@ -57,7 +58,7 @@ impl Engine {
             // makes each purged page SIGBUS.
             let _ = unsafe { advise_destructive(span, DestructiveAdvice::Free) };
         }
-        Ok(rest)
+        Ok(PageRange::between(rest.start(), range.end()))
     }
 
     /// Finds the first span of populated pages in the range, a chunk at most. Returns it
@@ -157,14 +158,16 @@ impl Engine {
     }
 
     /// Registers the offered parts of a chunk anew if they have lost their protection:
-    /// they count as purged and are emptied.
-    pub(crate) fn rearm(&mut self, chunk: PageRange) {
-        for part in self.offered.parts(chunk) {
+    /// they count as purged and are emptied. Returns the rest of the chunk.
+    pub(crate) fn rearm(&mut self, chunk: PageRange) -> PageRange {
+        let first = first_mappings(chunk);
+        for part in self.offered.parts(first) {
             // SAFETY: only volatile memory is in `offered`; `register` has recorded the
             // part as purged, and makes its pages SIGBUS.
             let _ = !self.protects(part.start())
                 && self.register(part).is_ok()
                 && unsafe { advise_destructive(part, DestructiveAdvice::DontNeed) }.is_ok();
         }
+        PageRange::between(first.end(), chunk.end())
     }
 }

@@ -1,6 +1,7 @@
 //! Purging volatile memory at once.
 
 use super::state::{Engine, can_offer};
+use super::validate::first_mappings;
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive};
@@ -23,7 +24,8 @@ impl Engine {
         range: PageRange,
         cause: Counter,
     ) -> Result<(PageRange, usize)> {
-        let (span, rest) = self.next_span(range)?;
+        let (span, rest) = self.next_span(first_mappings(range))?;
+        let rest = PageRange::between(rest.start(), range.end());
         let Some(span) = span else {
             return Ok((rest, 0));
         };

@@ -2,6 +2,7 @@
 
 use super::offer::CHUNK_BYTES;
 use super::state::Engine;
+use super::validate::first_mappings;
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::page_runs::{self, chunk_end};
@@ -10,7 +11,8 @@ use crate::observation::stats;
 use crate::verbs::volatile::error::{at, explain_pages};
 use crate::verbs::volatile::outcome::Outcome;
 
-/// How many registrations are ended under one ENGINE lock: about a millisecond.
+/// How many registrations are ended under one ENGINE lock: about a millisecond. Each mapping
+/// has its own.
 const MAX_UNREGISTERED: usize = 256;
 
 /// How far the revocation of a range has come.
@@ -47,9 +49,10 @@ impl Engine {
         // Another thread may have offered what was populated before.
         let next = self.first_unusable(rest);
         if let Some(start) = next.or_else(|| self.first_unusable(range)) {
-            let end = chunk_end(start, CHUNK_BYTES).min(range.end());
+            let chunk_end = chunk_end(start, CHUNK_BYTES).min(range.end());
+            let chunk = first_mappings(PageRange::between(start, chunk_end));
+            let end = self.repopulate_first(chunk)?;
             let chunk = PageRange::between(start, end);
-            self.repopulate(chunk)?;
             for part in self.offered.each_part(chunk) {
                 self.repopulated.insert(part);
             }
@@ -72,9 +75,11 @@ impl Engine {
         starts.map(PageRange::start).min()
     }
 
-    fn repopulate(&mut self, chunk: PageRange) -> Result<()> {
+    /// Repopulates the first runs of the chunk's offered pages. Returns where they end.
+    fn repopulate_first(&mut self, chunk: PageRange) -> Result<usize> {
         // First of all, because no page can be populated behind a guard.
         self.remove_guards(chunk)?;
+        let mut max_runs = page_runs::MAX_RUNS;
         for vma in self.offered_vmas(chunk)? {
             if !self.protects(vma.range.start()) {
                 stats::UNPROTECTED_BYTES.add(self.purged.insert(vma.range));
@@ -93,13 +98,16 @@ impl Engine {
                 }
             } else if let Some(uffd) = &self.uffd {
                 let purged = &mut self.purged;
-                page_runs::repopulate(uffd, vma.range, |absent| {
+                let end = page_runs::repopulate(uffd, vma.range, &mut max_runs, |absent| {
                     stats::PURGED_BY_KERNEL_BYTES.add(purged.insert(absent));
                 })
                 .map_err(explain_pages)?;
+                if end < vma.range.end() {
+                    return Ok(end);
+                }
             }
         }
-        Ok(())
+        Ok(chunk.end())
     }
 
     /// Removes the guards in the range.
@@ -122,7 +130,7 @@ impl Engine {
             self.remove_offered(part);
         }
         let end = match spans.last() {
-            Some(last) if spans.len() == MAX_UNREGISTERED => last.end(),
+            Some(last) if self.offered.overlaps(range) => last.end(),
             _ => range.end(),
         };
         let forgotten = PageRange::between(range.start(), end);
@@ -188,12 +196,26 @@ impl Engine {
             self.unregister_part(part)?;
             self.remove_offered(part);
         }
-        Ok(spans.len() < MAX_UNREGISTERED)
+        Ok(!self.offered.overlaps(range))
     }
 
+    /// Returns the first offered parts of the range, [`MAX_UNREGISTERED`] mappings of them at
+    /// most. A part ends where a mapping does: to unregister a whole one splits none.
     fn first_spans(&self, range: PageRange) -> Vec<PageRange> {
-        let spans = self.offered.each_part(range);
-        spans.take(MAX_UNREGISTERED).collect()
+        let (mut spans, mut left) = (Vec::new(), MAX_UNREGISTERED);
+        for part in self.offered.each_part(range) {
+            // It cannot have more mappings than pages; the mappings are asked of a longer one.
+            let (span, count) = match part.pages() <= left {
+                true => (part, part.pages()),
+                false => vma::first_part(part, left),
+            };
+            spans.push(span);
+            left -= count;
+            if left == 0 {
+                break;
+            }
+        }
+        spans
     }
 
     fn unregister_part(&self, part: PageRange) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The engine's state, and questions about it.
 
 use super::page_set::PageSet;
+use super::validate::{MAX_MAPPINGS, first_mappings};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::features::Features;
@@ -119,17 +120,15 @@ impl Engine {
         Ok(false)
     }
 
-    /// Returns whether everything that was read of the range is what the program wrote
-    /// there: no page is known to be purged, and all that is offered is protected.
-    pub(crate) fn contents_valid(&self, range: PageRange) -> Result<bool> {
+    /// Returns whether everything that was read of the first part of the range is what the
+    /// program wrote there: no page is known to be purged, and all that is offered is
+    /// protected. Returns also where the part ends.
+    pub(crate) fn first_contents_valid(&self, range: PageRange) -> Result<(bool, usize)> {
+        let end = self.offered.end_after(range, MAX_MAPPINGS);
+        let part = first_mappings(PageRange::between(range.start(), end));
         let is_protected = |vma: &Vma| self.protects(vma.range.start());
-        Ok(!self.has_purged(range) && self.offered_vmas(range)?.iter().all(is_protected))
-    }
-
-    /// Returns where the first `count` offered spans of the range end; the end of the range
-    /// if it has fewer.
-    pub(crate) fn end_after_offered(&self, range: PageRange, count: usize) -> usize {
-        self.offered.end_after(range, count)
+        let is_valid = !self.has_purged(part) && self.offered_vmas(part)?.iter().all(is_protected);
+        Ok((is_valid, part.end()))
     }
 
     /// Returns whether a missing page of the mapping at `at`, which was registered, is

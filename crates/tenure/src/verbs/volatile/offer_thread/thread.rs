@@ -147,8 +147,10 @@ fn end_process() -> ! {
 fn rearm() {
     let lost = ENGINE.lock().engine.offered_without_protection();
     for chunk in lost.into_iter().flat_map(|part| part.chunks(CHUNK_BYTES)) {
-        ENGINE.lock().engine.rearm(chunk);
-        ENGINE.give_way();
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            rest = ENGINE.lock_in_turn().engine.rearm(rest);
+        }
     }
 }
 

@@ -9,6 +9,9 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
 use crate::ground::sys::fork::{self, ForkGuard, ForkMutex};
 use crate::observation::stats;
+use crate::verbs::check_private_anonymous;
+use crate::verbs::volatile::engine::MAX_MAPPINGS;
+use crate::verbs::volatile::error::VERB;
 
 /// Guards all volatile memory of the process, except for the words of objects.
 pub(crate) static ENGINE: EngineLock = EngineLock(ForkMutex::new(Registry::new(), start_in_child));
@@ -60,6 +63,21 @@ impl EngineLock {
         })?;
         Ok(self.lock())
     }
+}
+
+/// Checks that a range which is not all validated can be volatile, and returns the lock to
+/// mark it under. It may have very many mappings: they are read without the lock, and checked
+/// in parts between which other threads get it.
+pub(crate) fn lock_validated(range: PageRange) -> Result<ForkGuard<Registry>> {
+    let vmas = check_private_anonymous(VERB, range)?;
+    let mut registry = ENGINE.lock_to_insert()?;
+    for (index, part) in vmas.chunks(MAX_MAPPINGS).enumerate() {
+        if index > 0 {
+            registry = ENGINE.relock_in_turn(registry);
+        }
+        registry.engine.validate(range, part)?;
+    }
+    Ok(registry)
 }
 
 /// Ends the volatility of a range that is about to be unmapped, and forgets the arenas in it.

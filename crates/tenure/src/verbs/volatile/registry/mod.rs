@@ -13,6 +13,8 @@ mod candidates;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod lock;
+#[cfg(test)]
+mod many_mappings;
 mod marks;
 mod objects;
 mod offer;
@@ -23,7 +25,8 @@ mod state;
 
 pub(crate) use candidates::Candidate;
 pub(crate) use lock::{
-    ENGINE, OFFER_THREAD, forget, forget_contents, register_fork_handlers, take_orphaned,
+    ENGINE, OFFER_THREAD, forget, forget_contents, lock_validated, register_fork_handlers,
+    take_orphaned,
 };
 pub(crate) use objects::Object;
 pub(crate) use purge::{contents_valid, misses_pages, purge, purge_if_partial};

@@ -45,14 +45,10 @@ pub(crate) fn purge_if_partial(object: &Arc<Object>) -> Result<()> {
 /// Nobody unmarks the range meanwhile, so that an end of the protection is found whenever
 /// its chunk is asked: it lasts, or the pages are recorded as purged.
 pub(crate) fn contents_valid(range: PageRange) -> Result<bool> {
-    /// Asking for a span's mappings and their protection takes some microseconds.
-    const MAX_SPANS: usize = 128;
     let mut rest = range;
     while !rest.is_empty() {
-        let registry = ENGINE.lock_in_turn();
-        let end = registry.engine.end_after_offered(rest, MAX_SPANS);
-        let chunk = PageRange::between(rest.start(), end);
-        if !registry.engine.contents_valid(chunk)? {
+        let (is_valid, end) = ENGINE.lock_in_turn().engine.first_contents_valid(rest)?;
+        if !is_valid {
             return Ok(false);
         }
         rest = PageRange::between(end, range.end());
@@ -131,7 +127,7 @@ mod tests {
     use crate::verbs::volatile::engine::can_offer;
     use crate::verbs::volatile::outcome::Outcome;
     use crate::verbs::volatile::priority::{Priority, Timestamp};
-    use crate::verbs::volatile::registry::revoke_object;
+    use crate::verbs::volatile::registry::{lock_validated, revoke_object};
 
     #[test]
     fn partially_purged_object_is_purged_whole_and_intact_one_is_not() {
@@ -180,13 +176,12 @@ mod tests {
             span[0] = 7;
         }
         let range = memory.range();
-        let mut registry = ENGINE.lock_to_insert().unwrap();
-        registry.engine.validate(range).unwrap();
+        let mut registry = lock_validated(range).unwrap();
         registry.mark_part(range, Priority::Normal, Timestamp::now());
         // SAFETY: nothing borrows from it until it is unmapped.
         unsafe { registry.engine.offer(range) }.unwrap();
         registry.marks.publish(range, true);
-        assert!(registry.engine.end_after_offered(range, count - 1) < range.end());
+        assert!(registry.engine.first_contents_valid(range).unwrap().1 < range.end());
         drop(registry);
         assert_eq!(contents_valid(range), Ok(true));
         let last = PageRange::between(range.end() - apart, range.end());
