@@ -1,6 +1,6 @@
 //! `mlockall(2)` and `munlockall(2)`, with unlocking by mode.
 
-use super::registry::{Registry, is_locked, registry};
+use super::registry::{Registry, is_locked, registry, to_change};
 use super::{LockFlags, LockMode, apply, limit};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
@@ -63,7 +63,7 @@ impl LockScope {
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub fn lock_all(scope: LockScope, mode: LockMode) -> Result<()> {
-    let mut registry = registry();
+    let mut registry = to_change(registry());
     let on_fault = mode == LockMode::OnFault;
     // Read before locking, so that an error here leaves every lock as it was. The
     // modes of mappings made in between come from the kernel when they are needed.
@@ -106,7 +106,7 @@ pub fn unlock_all(flags: LockFlags) -> Result<()> {
 }
 
 fn unlock_matching(flags: LockFlags) -> Result<()> {
-    let mut registry = registry();
+    let mut registry = to_change(registry());
     if flags == LockFlags::ALL {
         return unlock_everything(&mut registry);
     }

@@ -1,154 +1,89 @@
-//! [`LockMode::Now`] in chunks, so that no other thread waits for the whole range.
+//! Locking and unlocking in chunks, so that no other thread waits for the whole range.
 //!
 //! One `mlock` of 4 GiB holds the address space's lock (`mmap_lock`) for 4 s, and other
-//! threads' `mmap` and `fork` wait. So a call takes three steps: it locks the range on
-//! fault, which charges it against `RLIMIT_MEMLOCK`; it populates the range, and each
-//! page is locked as it is faulted in; and it changes the lock to that of `mlock`, which
-//! finds the pages resident. It holds the registry's mutex for one chunk of a step at a
-//! time. If a step fails, the call restores the locks that were there before.
+//! threads' `mmap` and `fork` wait. So [`LockMode::Now`] takes three steps: it locks the
+//! range on fault, which charges it against `RLIMIT_MEMLOCK`; it populates the range, and
+//! each page is locked as it is faulted in; and it changes the lock to that of `mlock`,
+//! which finds the pages resident.
+//!
+//! Every call costs about 10 µs for each mapping. So a call on many mappings makes its one
+//! step in chunks as well. A [`Call`] holds the registry's mutex for one chunk at a time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::Instant;
-
-use super::registry::{CallNumber, LockedPart, registry};
-use super::{LockMode, apply, explain, limit};
-use crate::background::chunk_sizer::ChunkSizer;
-use crate::ground::error::{MemoryKind, Result};
+use super::call::{Call, Cover, Refused, Target};
+use super::registry::is_locked;
+use super::{LockFlags, LockMode, apply, can_be_locked};
+use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;
-use crate::ground::sys::vma::{self, Vma};
-use crate::ground::sys::{Errno, lock};
-use crate::verbs::populate::{
-    CHUNK_TARGET, PopulateOptions, YIELD_INTERVAL, YIELD_PAUSE, populate_for_lock,
-};
+use crate::ground::sys::lock;
+use crate::ground::sys::vma::Vma;
+use crate::verbs::populate::{CHUNK_TARGET, PopulateOptions, populate_for_lock};
 
 /// Up to this size one `mlock` is at least as fast, and takes about one chunk's time.
 pub(super) const MIN_CHUNKED_BYTES: usize = CHUNK_TARGET.initial_bytes + 1;
 
-/// Locks the range, which is not empty.
+/// Locks the range, which is not empty, with [`LockMode::Now`], and populates it in chunks.
 pub(super) fn lock_now(range: PageRange, options: &PopulateOptions) -> Result<()> {
-    let mut call = Call::begin(range)?;
-    call.lock_on_fault()?;
-    populate_for_lock(range, &call.vmas, options).map_err(|error| error.of_verb("lock"))?;
-    call.lock_resident()?;
-    call.is_done = true;
+    let mut call = Call::begin(Cover::read(range)?, Target::Lock(LockMode::Now))?;
+    call.check_limit()?;
+    mark(&mut call)?;
+    populate_for_lock(range, call.vmas(), options).map_err(|error| error.of_verb("lock"))?;
+    // The pages are resident.
+    let locked = call.change(range, lock::mlock, Some(LockMode::Now));
+    locked.map_err(|refused| call.fail(refused.errno, true))?;
+    call.done();
     Ok(())
 }
 
-/// A call in progress. Dropping it before it is done restores the previous locks.
-struct Call {
-    number: CallNumber,
-    range: PageRange,
-    vmas: Vec<Vma>,
-    before: Vec<LockedPart>,
-    is_done: bool,
+/// Locks the range on fault.
+fn mark(call: &mut Call) -> Result<()> {
+    // For hugetlb memory the kernel makes no lock, but populates it in one go.
+    let is_huge = |vma: &Vma| vma.kind == MemoryKind::HugeTlb;
+    let mut runs = call.vmas().chunk_by(|a, b| is_huge(a) == is_huge(b));
+    // The mode that a concurrent call finds, and restores if it fails, is the one that the
+    // caller wants.
+    let marked = runs.try_for_each(|run| match run {
+        [first, ..] if is_huge(first) => Ok(()),
+        run => call.change(span(run), lock::mlock_onfault, Some(LockMode::Now)),
+    });
+    marked.map_err(|refused| call.fail(refused.errno, false))
 }
 
-impl Call {
-    fn begin(range: PageRange) -> Result<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let mut registry = registry();
-        let vmas = vma::cover(range)?;
-        let before = registry.locked_parts(&vmas)?;
-        // The kernel compares the limit with one chunk at a time.
-        if let Some(error) = limit::range_error(range, &before) {
-            return Err(error);
-        }
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        registry.begin(range, number);
-        Ok(Self {
-            number,
-            range,
-            vmas,
-            before,
-            is_done: false,
-        })
-    }
-
-    fn lock_on_fault(&mut self) -> Result<()> {
-        // For hugetlb memory the kernel makes no lock, but populates it in one go.
-        let mut vmas = self
-            .vmas
-            .iter()
-            .filter(|vma| vma.kind != MemoryKind::HugeTlb);
-        // The mode that a concurrent call finds, and restores if it fails, is the one
-        // that the caller wants.
-        let result = vmas
-            .try_for_each(|vma| self.change(vma.range, lock::mlock_onfault, Some(LockMode::Now)));
-        result.map_err(|errno| self.fail(errno, false))
-    }
-
-    fn lock_resident(&mut self) -> Result<()> {
-        let mut vmas = self.vmas.iter();
-        let result =
-            vmas.try_for_each(|vma| self.change(vma.range, lock::mlock, Some(LockMode::Now)));
-        result.map_err(|errno| self.fail(errno, true))
-    }
-
-    /// Changes the lock of the range in chunks, except in parts that another call has
-    /// locked, unlocked or unmapped since this one began.
-    fn change(
-        &self,
-        range: PageRange,
-        set: impl Fn(PageRange) -> std::result::Result<(), Errno>,
-        mode: Option<LockMode>,
-    ) -> std::result::Result<(), Errno> {
-        let mut chunk_sizer = ChunkSizer::new(CHUNK_TARGET, None);
-        let mut rest = range;
-        while !rest.is_empty() {
-            let chunk_end = rest.end().min(rest.start() + chunk_sizer.chunk_bytes());
-            let chunk = PageRange::between(rest.start(), chunk_end);
-            let mut registry = registry();
-            let started = Instant::now();
-            for part in registry.parts_of(self.number, chunk) {
-                let mut changed = part;
-                if set(part).is_err() {
-                    // A chunk may be one mapping too many (`vm.max_map_count`), where
-                    // the whole takes none. Any other failure repeats itself.
-                    let from_part = PageRange::between(part.start(), range.end());
-                    changed = registry.parts_of(self.number, from_part)[0];
-                    set(changed)?;
-                }
-                registry.record_progress(changed, mode);
-            }
-            drop(registry);
-            let elapsed = started.elapsed();
-            chunk_sizer.record(chunk.len(), elapsed);
-            if elapsed >= YIELD_INTERVAL {
-                thread::sleep(YIELD_PAUSE);
-            }
-            rest = PageRange::between(chunk_end, range.end());
-        }
-        Ok(())
-    }
-
-    fn fail(&mut self, errno: Errno, is_marked: bool) -> crate::Error {
-        // The limit's figures are those without this call's own locks.
-        self.restore();
-        explain(self.range, errno, &self.vmas, &self.before, is_marked)
-    }
-
-    fn restore(&mut self) {
-        self.is_done = true;
-        let mut next = self.range.start();
-        // Nothing is charged that was not charged before, and each part as a whole takes
-        // no more mappings than before: the kernel has no reason to refuse.
-        for &(part, mode) in &self.before {
-            let unlocked = PageRange::between(next, part.start());
-            let _ = self.change(unlocked, lock::munlock, None);
-            let _ = self.change(part, |part| apply(part, mode), Some(mode));
-            next = part.end();
-        }
-        let unlocked = PageRange::between(next, self.range.end());
-        let _ = self.change(unlocked, lock::munlock, None);
-    }
+/// Locks the range with one system call for each chunk.
+pub(super) fn lock_plainly(cover: Cover, mode: LockMode) -> Result<()> {
+    let range = cover.range;
+    let mut call = Call::begin(cover, Target::Lock(mode))?;
+    call.check_limit()?;
+    let locked = call.change(range, |part| apply(part, mode), Some(mode));
+    locked.map_err(|Refused { part, errno }| {
+        let lockable = call.vmas().iter().filter(|vma| can_be_locked(vma));
+        let is_marked = lockable
+            .filter_map(|vma| vma.range.intersection(part))
+            .all(is_locked);
+        call.fail(errno, is_marked)
+    })?;
+    call.done();
+    Ok(())
 }
 
-impl Drop for Call {
-    fn drop(&mut self) {
-        if !self.is_done {
-            self.restore();
-        }
-        registry().end(self.range, self.number);
+/// Clears the locks of the given modes, and returns of how many bytes.
+pub(super) fn unlock(cover: Cover, flags: LockFlags) -> Result<usize> {
+    let range = cover.range;
+    let call = Call::begin(cover, Target::Unlock(flags))?;
+    let parts = match flags {
+        LockFlags::ALL => vec![range],
+        _ => call.parts_to_unlock(flags),
+    };
+    for &part in &parts {
+        let unlocked = call.change(part, lock::munlock, None);
+        unlocked.map_err(|Refused { part, errno }| Error::SystemAt {
+            call: "munlock",
+            range: part,
+            errno,
+        })?;
     }
+    Ok(parts.iter().map(|part| part.len()).sum())
+}
+
+fn span(vmas: &[Vma]) -> PageRange {
+    PageRange::between(vmas[0].range.start(), vmas[vmas.len() - 1].range.end())
 }

@@ -1,9 +1,13 @@
 //! The registry of lock modes. The kernel tells cheaply whether a mapping is locked,
 //! but its mode only in smaps, which walks every page.
 
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use rangemap::RangeMap;
 
 use super::LockMode;
+use super::call::Target;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
@@ -22,9 +26,9 @@ static REGISTRY: ForkMutex<Registry> = ForkMutex::new(Registry::new(), |registry
 #[derive(Debug)]
 pub(super) struct Registry {
     locked: RangeMap<usize, LockMode>,
-    /// The calls that are still locking, each in the parts that no later call has
-    /// locked, unlocked or unmapped.
-    in_progress: RangeMap<usize, CallNumber>,
+    /// The calls that are still locking or unlocking, each in the parts that no later
+    /// call has locked, unlocked or unmapped.
+    in_progress: RangeMap<usize, (CallNumber, Target)>,
     /// The mode in which `lock_all` has new mappings locked, if it does.
     pub(super) future: Option<LockMode>,
 }
@@ -39,16 +43,61 @@ impl Registry {
     }
 }
 
-/// The number of a call that locks in several steps.
+/// The number of a call that locks or unlocks in several steps.
 pub(super) type CallNumber = u64;
 
 /// A locked part of a mapping, and its mode.
 pub(super) type LockedPart = (PageRange, LockMode);
 
 /// Locks the registry and returns it. It changes together with the kernel's locks, so
-/// callers hold it while they make or read those.
+/// callers hold it while they make or read those, and those that make some hold it by
+/// [`to_change`].
 pub(super) fn registry() -> ForkGuard<Registry> {
     REGISTRY.lock()
+}
+
+/// Locks the registry for one of many chunks, after the threads that wait for it.
+pub(super) fn registry_in_turn() -> ForkGuard<Registry> {
+    REGISTRY.give_way();
+    REGISTRY.lock()
+}
+
+/// How often the kernel's locks may have changed.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// Returns a number that has changed when a call has changed a lock. A thread that has
+/// read mappings without the mutex, and finds the number under the mutex as it was before,
+/// knows that no call has split or merged them.
+pub(super) fn changes() -> u64 {
+    CHANGES.load(Ordering::Acquire)
+}
+
+/// The registry, locked by a thread that changes locks.
+pub(super) struct Changing(ForkGuard<Registry>);
+
+pub(super) fn to_change(registry: ForkGuard<Registry>) -> Changing {
+    Changing(registry)
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        // Before the mutex is released.
+        CHANGES.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Deref for Changing {
+    type Target = Registry;
+
+    fn deref(&self) -> &Registry {
+        &self.0
+    }
+}
+
+impl DerefMut for Changing {
+    fn deref_mut(&mut self) -> &mut Registry {
+        &mut self.0
+    }
 }
 
 /// Forgets the locks on a range that is being unmapped.
@@ -84,25 +133,54 @@ impl Registry {
         self.future = None;
     }
 
-    pub(super) fn begin(&mut self, range: PageRange, call: CallNumber) {
-        self.in_progress.insert(range.as_std(), call);
+    /// Begins a call. It takes the range over from the calls that are in progress there,
+    /// except where they lock in a mode that this call does not unlock. Returns what these
+    /// were to make of the parts.
+    pub(super) fn begin(
+        &mut self,
+        range: PageRange,
+        call: CallNumber,
+        target: Target,
+    ) -> Vec<(PageRange, Target)> {
+        let left_to = |other: &Target| match (target, other) {
+            (Target::Unlock(flags), Target::Lock(mode)) => !flags.contains(*mode),
+            _ => false,
+        };
+        let overlapping = self.in_progress.overlapping(range.as_std());
+        let others = overlapping.filter_map(|(part, entry)| {
+            Some((PageRange::from(part.clone()).intersection(range)?, *entry))
+        });
+        let (left, taken): (Vec<_>, Vec<_>) = others.partition(|(_, (_, other))| left_to(other));
+        self.in_progress.insert(range.as_std(), (call, target));
+        for (part, entry) in left {
+            self.in_progress.insert(part.as_std(), entry);
+        }
+        let target_of = |(part, (_, target))| (part, target);
+        taken.into_iter().map(target_of).collect()
     }
 
     /// Returns the parts of the range that no other call has changed since `call`
     /// began.
     pub(super) fn parts_of(&self, call: CallNumber, range: PageRange) -> Vec<PageRange> {
         let overlapping = self.in_progress.overlapping(range.as_std());
-        let of_call = overlapping.filter(|(_, number)| **number == call);
+        let of_call = overlapping.filter(|(_, (number, _))| *number == call);
         of_call
             .filter_map(|(part, _)| PageRange::from(part.clone()).intersection(range))
             .collect()
     }
 
-    /// Records the lock that a call in progress has made, or `None` for unlocked.
-    pub(super) fn record_progress(&mut self, part: PageRange, mode: Option<LockMode>) {
-        match mode {
-            Some(mode) if is_locked(part) => self.locked.insert(part.as_std(), mode),
-            _ => self.locked.remove(part.as_std()),
+    /// Records the lock that a call in progress has made of the part, which has these
+    /// mappings, or `None` for unlocked.
+    pub(super) fn record_progress(
+        &mut self,
+        part: PageRange,
+        vmas: &[Vma],
+        mode: Option<LockMode>,
+    ) {
+        self.locked.remove(part.as_std());
+        let Some(mode) = mode else { return };
+        for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
+            self.locked.insert(vma.range.as_std(), mode);
         }
     }
 
@@ -118,18 +196,23 @@ impl Registry {
     /// code, a mapping made after `lock_all`) comes from `/proc/self/smaps`, if the
     /// kernel reports it there (Linux 6.11).
     pub(super) fn locked_parts(&self, vmas: &[Vma]) -> Result<Vec<LockedPart>> {
+        self.known_parts(vmas).map_or_else(|| read_smaps(vmas), Ok)
+    }
+
+    /// Returns the same, or `None` where smaps tells a mode.
+    pub(super) fn known_parts(&self, vmas: &[Vma]) -> Option<Vec<LockedPart>> {
         let mut parts = Vec::new();
         for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
             parts.extend(self.recorded_parts(vma.range));
             let unrecorded = self.unrecorded_parts(vma);
             if !unrecorded.is_empty() && Features::get().smaps_lock_mode.is_ok() {
-                return read_smaps(vmas);
+                return None;
             }
             let inferred = self.inferred_mode();
             parts.extend(unrecorded.into_iter().map(|part| (part, inferred)));
         }
         parts.sort_unstable_by_key(|part| part.0.start());
-        Ok(parts)
+        Some(parts)
     }
 
     /// Returns the parts of the range whose modes are recorded, in order of address.
@@ -166,7 +249,7 @@ pub(super) fn is_locked(range: PageRange) -> bool {
     lock_state(range) == Ok(LockState::Locked)
 }
 
-fn read_smaps(vmas: &[Vma]) -> Result<Vec<LockedPart>> {
+pub(super) fn read_smaps(vmas: &[Vma]) -> Result<Vec<LockedPart>> {
     let (Some(first), Some(last)) = (vmas.first(), vmas.last()) else {
         return Ok(Vec::new());
     };
