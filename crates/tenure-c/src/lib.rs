@@ -10,6 +10,11 @@
 //! refused. A panic is a defect of tenure and does not cross the border: the call returns
 //! `-ENOTRECOVERABLE`.
 //!
+//! Rust's collections abort the process when an allocation fails, where a C program expects
+//! `-ENOMEM`. Each call that allocates therefore checks first that the allocator has memory
+//! left (`answer`). An allocation that fails nevertheless, later in the call or in one of
+//! tenure's threads, still aborts.
+//!
 //! A new function needs its source here, a line in `tenure.map`, an example in
 //! `examples/pages` and a reference in `man/tenure.7`; `cargo xtask generate --check`
 //! compares them. The tests compare constants and structures from both sides, and run every

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use crate::answer::{INVALID, answer_zero, whole_pages};
+use crate::answer::{INVALID, answer_without_memory, answer_zero, whole_pages};
 
 /// Unmaps a range: as `munmap()` does, but the caller does not wait for large memory to be
 /// freed. Pages of anonymous memory, where the range has {RELEASE_THRESHOLD} and more of one
@@ -49,10 +49,11 @@ use crate::answer::{INVALID, answer_zero, whole_pages};
 /// it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_munmap(addr: *mut c_void, len: usize) -> c_int {
-    answer_zero(|| {
+    // Unmapping gives memory back, and goes on where the allocator has none.
+    answer_without_memory(|| {
         // SAFETY: handed on to the caller.
         unsafe { whole_pages(addr, len)?.munmap() }?;
-        Ok(())
+        Ok(0)
     })
 }
 
@@ -126,12 +127,13 @@ pub unsafe extern "C" fn tenure_discard(addr: *mut c_void, len: usize) -> c_int 
 /// tenure_munmap(3), tenure_discard(3), tenure_stats(3), tenure(7)
 #[unsafe(no_mangle)]
 pub extern "C" fn tenure_drain(timeout_ms: c_int) -> c_int {
-    answer_zero(|| {
+    answer_without_memory(|| {
         let timeout = match u64::try_from(timeout_ms) {
             Ok(millis) => Some(Duration::from_millis(millis)),
             Err(_) if timeout_ms == -1 => None,
             Err(_) => return Err(INVALID),
         };
-        Ok(tenure::drain(timeout)?)
+        tenure::drain(timeout)?;
+        Ok(0)
     })
 }

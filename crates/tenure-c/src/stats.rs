@@ -5,7 +5,7 @@ use std::ptr;
 
 use tenure::{Count, Stats};
 
-use crate::answer::{BAD_POINTER, answer_zero};
+use crate::answer::{BAD_POINTER, answer_without_memory};
 
 /// How often one operation succeeded, and on how much memory.
 #[repr(C)]
@@ -155,7 +155,7 @@ impl From<Stats> for tenure_stats {
 /// `out` is NULL or has space for `size_of_out` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_stats(out: *mut tenure_stats, size_of_out: usize) -> c_int {
-    answer_zero(|| {
+    answer_without_memory(|| {
         if out.is_null() {
             return Err(BAD_POINTER);
         }
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn tenure_stats(out: *mut tenure_stats, size_of_out: usize
             ptr::copy_nonoverlapping((&raw const stats).cast(), bytes, known);
             bytes.add(known).write_bytes(0, size_of_out - known);
         }
-        Ok(())
+        Ok(0)
     })
 }
 

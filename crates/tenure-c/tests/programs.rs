@@ -11,21 +11,26 @@ use common::*;
 use libtest_mimic::{Completion, Trial};
 
 /// The tests that do not run under valgrind, and why.
-const NOT_UNDER_VALGRIND: [(&str, &str); 6] = [
+const NOT_UNDER_VALGRIND: [(&str, &str); 7] = [
     ("forks", NO_MLOCK2),
     ("lock_limit", NO_MLOCK2),
     ("mlock_onfault", NO_MLOCK2),
     ("mlock_with", NO_MLOCK2),
     ("mmap", NO_MLOCK2),
     ("munlock", NO_MLOCK2),
+    ("no_memory", OWN_MALLOC),
 ];
+const OWN_MALLOC: &str = "the program has its own malloc";
 const NO_MLOCK2: &str = "valgrind does not know mlock2";
 
 /// The tests that do not run with AddressSanitizer, and why.
-const NOT_WITH_ASAN: [(&str, &str); 1] = [(
-    "forks",
-    "AddressSanitizer's allocator may be locked in a child of a process with threads",
-)];
+const NOT_WITH_ASAN: [(&str, &str); 2] = [
+    (
+        "forks",
+        "AddressSanitizer's allocator may be locked in a child of a process with threads",
+    ),
+    ("no_memory", OWN_MALLOC),
+];
 
 fn main() -> ExitCode {
     run(|installed| {

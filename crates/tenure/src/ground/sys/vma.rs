@@ -128,6 +128,8 @@ fn query_each(range: PageRange, max_count: usize) -> Result<Vec<Vma>, Errno> {
         } else {
             MemoryKind::Special
         };
+        // Unmapping goes on without memory.
+        vmas.try_reserve(1).map_err(|_| Errno::NOMEM)?;
         vmas.push(Vma {
             range: part,
             kind,
