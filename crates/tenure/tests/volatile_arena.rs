@@ -34,6 +34,7 @@ tests!(
     children:
     unmark_with_madvise_only,
     unmark_page_with_futex_only,
+    unmark_page_where_futex_says_try_again,
     unmark_partly_offered_buffer_in_child,
     take_new_buffers_in_child,
 );
@@ -57,12 +58,21 @@ fn unmark_page_with_futex_only() {
     unmark_with(1, libc::SYS_futex);
 }
 
+fn unmark_page_where_futex_says_try_again() {
+    unmark_after(1, || refuse(libc::SYS_futex, libc::EAGAIN));
+}
+
 fn unmark_with(page_count: usize, call: i64) {
+    let allow = || allow_only(&[call, libc::SYS_clock_gettime, libc::SYS_exit_group]);
+    unmark_after(page_count, allow);
+}
+
+fn unmark_after(page_count: usize, install_filter: impl FnOnce()) {
     tenure::volatile::set_offer_delay(NONE);
     let arena = VolatileArena::new(MIB).unwrap();
     let mut buffers: Vec<_> = (0..8).map(|_| filled(&arena, page_count)).collect();
     buffers.iter_mut().for_each(VolatileBuffer::mark_volatile);
-    allow_only(&[call, libc::SYS_clock_gettime, libc::SYS_exit_group]);
+    install_filter();
     let unmark = |buffer: &mut VolatileBuffer| buffer.mark_nonvolatile().unwrap();
     let all_intact = buffers
         .iter_mut()
@@ -74,8 +84,12 @@ fn offered_buffer_is_unmarked_with_one_system_call() -> Completion {
     if !can_offer() {
         return skip("nothing can be offered");
     }
-    let mut left = vec!["unmark_with_madvise_only", "unmark_page_with_futex_only"];
-    for _ in 0..6 {
+    let mut left = vec![
+        "unmark_with_madvise_only",
+        "unmark_page_with_futex_only",
+        "unmark_page_where_futex_says_try_again",
+    ];
+    for _ in 0..9 {
         let Some(child) = left.pop() else {
             return Completion::Completed;
         };

@@ -72,10 +72,13 @@ pub(crate) fn write_page(page: PageRange) -> Result<(), Errno> {
     // one waiter wakes and checks its word again. The word is also the first futex, of which
     // one waiter may wake, so that threads with different pages share nothing.
     let add_zero = (libc::FUTEX_OP_ADD << 28) | (libc::FUTEX_OP_CMP_LT << 24) | 0x800;
-    loop {
+    // A signal interrupts it; a seccomp filter may give such an answer for ever.
+    const MAX_TRIES: usize = 1000;
+    let mut answer = Err(Errno::AGAIN);
+    for _ in 0..MAX_TRIES {
         // SAFETY: the kernel validates the address; adding zero atomically leaves every
         // value as it is, also beside other threads' writes.
-        let answer = unsafe {
+        let woken = unsafe {
             libc::syscall(
                 libc::SYS_futex,
                 page.start(),
@@ -86,14 +89,12 @@ pub(crate) fn write_page(page: PageRange) -> Result<(), Errno> {
                 add_zero,
             )
         };
-        match answer {
-            0.. => return Ok(()),
-            _ => match last_errno() {
-                Errno::INTR | Errno::AGAIN => {}
-                errno => return Err(errno),
-            },
+        answer = if woken < 0 { Err(last_errno()) } else { Ok(()) };
+        if !matches!(answer, Err(Errno::INTR | Errno::AGAIN)) {
+            break;
         }
     }
+    answer
 }
 
 #[cfg(test)]
