@@ -8,9 +8,9 @@
  * caller's, and tenure does not use them after the call. NULL as addr names page 0, which
  * is not mapped. tenure(7) is the overview, and each function has a page in section 3.
  *
- * A function returns -ENOMEM, with nothing done, where malloc() has less than 8 KiB left;
- * tenure_munmap(), tenure_drain() and tenure_stats() work without that. If malloc() fails
- * later in a call, or in a thread of the library, the process is aborted.
+ * A function returns -ENOMEM, with nothing done, where malloc() has less than 16 KiB left;
+ * tenure_munmap(), tenure_drain() and tenure_stats() do not need that. If malloc() fails
+ * later in a call, or in a thread of the library, the process is aborted: see tenure(7).
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -36,7 +36,7 @@ pub(crate) fn answer(call: impl FnOnce() -> Answer) -> c_int {
 fn has_memory() -> bool {
     /// More than a call needs over few mappings, and more than glibc keeps free for each
     /// thread (1 KiB), where the check would find its own block again and again.
-    const CALL_BYTES: Layout = match Layout::from_size_align(8 << 10, 16) {
+    const CALL_BYTES: Layout = match Layout::from_size_align(16 << 10, 16) {
         Ok(layout) => layout,
         Err(_) => unreachable!(),
     };

@@ -128,7 +128,7 @@ fn query_each(range: PageRange, max_count: usize) -> Result<Vec<Vma>, Errno> {
         } else {
             MemoryKind::Special
         };
-        // Unmapping goes on without memory.
+        // Without memory, unmapping goes on without the mappings.
         vmas.try_reserve(1).map_err(|_| Errno::NOMEM)?;
         vmas.push(Vma {
             range: part,
@@ -225,13 +225,14 @@ fn query(maps: &ProcFile, at: usize, name: Option<&mut [u8]>) -> Result<procmap_
 /// name that the kernel gives to its anonymous form, and a hugetlb file counts
 /// as shared or as a private file.
 fn parse_maps(range: PageRange) -> Result<Vec<Vma>> {
+    let failed = |errno| Error::System {
+        call: "reading /proc/self/maps",
+        errno,
+    };
     let mut vmas = Vec::new();
-    maps::each_within(range, |line| vmas.extend(clip(line, range))).map_err(|errno| {
-        Error::System {
-            call: "reading /proc/self/maps",
-            errno,
-        }
-    })?;
+    // 16 KiB, more than the buffers for reading, which the process does not survive without.
+    vmas.try_reserve(512).map_err(|_| failed(Errno::NOMEM))?;
+    maps::each_within(range, |line| vmas.extend(clip(line, range))).map_err(failed)?;
     Ok(vmas)
 }
 
