@@ -6,8 +6,8 @@ use super::park_state::ParkState;
 use super::state::Registry;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
-use crate::ground::sys::Errno;
 use crate::ground::sys::fork::{self, ForkGuard, ForkMutex};
+use crate::ground::sys::{Errno, vma};
 use crate::observation::stats;
 use crate::verbs::check_private_anonymous;
 use crate::verbs::volatile::engine::MAX_MAPPINGS;
@@ -66,16 +66,21 @@ impl EngineLock {
 }
 
 /// Checks that a range which is not all validated can be volatile, and returns the lock to
-/// mark it under. It may have very many mappings: they are read without the lock, and checked
-/// in parts between which other threads get it.
+/// mark it under. Very many mappings are read without the lock, and checked in parts between
+/// which other threads get it: the caller keeps such a range mapped meanwhile.
 pub(crate) fn lock_validated(range: PageRange) -> Result<ForkGuard<Registry>> {
-    let vmas = check_private_anonymous(VERB, range)?;
     let mut registry = ENGINE.lock_to_insert()?;
-    for (index, part) in vmas.chunks(MAX_MAPPINGS).enumerate() {
-        if index > 0 {
-            registry = ENGINE.relock_in_turn(registry);
-        }
+    if vma::first_part(range, MAX_MAPPINGS).0 == range {
+        let vmas = check_private_anonymous(VERB, range)?;
+        registry.engine.validate(range, &vmas)?;
+        return Ok(registry);
+    }
+    drop(registry);
+    let vmas = check_private_anonymous(VERB, range)?;
+    registry = ENGINE.lock();
+    for part in vmas.chunks(MAX_MAPPINGS) {
         registry.engine.validate(range, part)?;
+        registry = ENGINE.relock_in_turn(registry);
     }
     Ok(registry)
 }
