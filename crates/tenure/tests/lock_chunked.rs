@@ -35,11 +35,13 @@ tests!(
     panicking_progress_callback_restores_locks,
     progress_callback_may_lock_and_fork_elsewhere,
     part_changed_during_lock_keeps_the_change,
-    large_lock_at_mapping_limit_is_complete;
+    large_lock_at_mapping_limit_is_complete,
+    part_locked_at_mapping_limit_lacks_memory_not_backing;
     children:
     lock_over_limit,
     lock_beyond_memory,
     lock_at_mapping_limit,
+    lock_part_at_mapping_limit,
 );
 
 /// Skips a test that locks hundreds of MiB where `RLIMIT_MEMLOCK` forbids that.
@@ -385,10 +387,8 @@ fn part_changed_during_lock_keeps_the_change() -> Completion {
     Completion::Completed
 }
 
-/// Leaves no mapping to spare: splitting one for a chunk is refused.
-fn lock_at_mapping_limit() {
-    // Shared memory does not merge with that of its neighbours.
-    let memory = Mapping::shared_anonymous(64 * MIB).map().unwrap();
+/// Leaves no mapping to spare during `work`: splitting one is refused.
+fn at_mapping_limit<T>(work: impl FnOnce() -> T) -> T {
     let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
     let limit: usize = limit.trim().parse().unwrap();
     let many = unowned((limit + 100) * 2 * page_size());
@@ -398,10 +398,36 @@ fn lock_at_mapping_limit() {
         unsafe { rustix::mm::mprotect(one.as_ptr().cast(), one.len(), closed) }.is_err()
     });
     assert!(is_at_limit);
-    let result = memory.lock(.., LockMode::Now);
+    let result = work();
     raw_unmap(many);
-    result.unwrap();
+    result
+}
+
+fn lock_at_mapping_limit() {
+    // Shared memory does not merge with that of its neighbours.
+    let memory = Mapping::shared_anonymous(64 * MIB).map().unwrap();
+    at_mapping_limit(|| memory.lock(.., LockMode::Now)).unwrap();
     assert_locked_now(memory.range());
+}
+
+/// The part is locked already, so that its locks do not tell what the kernel refused.
+fn lock_part_at_mapping_limit() {
+    let memory = anonymous(16);
+    unsafe { memory.range().lock(LockMode::OnFault) }.unwrap();
+    let part = pages(memory.range(), 4, 8);
+    let result = at_mapping_limit(|| unsafe { part.lock(LockMode::Now) });
+    let is_no_memory =
+        matches!(result, Err(Error::SystemAt { errno, .. }) if errno == rustix::io::Errno::NOMEM);
+    assert!(is_no_memory, "{result:?}");
+    assert_eq!(lock_modes(memory.range()), [ON_FAULT; 16]);
+}
+
+fn part_locked_at_mapping_limit_lacks_memory_not_backing() -> Completion {
+    if let Some(skipped) = skip_if_limited() {
+        return skipped;
+    }
+    in_child_ok("lock_part_at_mapping_limit");
+    Completion::Completed
 }
 
 fn large_lock_at_mapping_limit_is_complete() -> Completion {

@@ -111,7 +111,9 @@ fn query_each(range: PageRange, max_count: usize) -> Result<Vec<Vma>, Errno> {
             Err(errno) => return Err(errno),
         };
         let whole = PageRange::between(found.vma_start as usize, found.vma_end as usize);
-        let Some(part) = whole.intersection(range) else {
+        // Mappings that merge between two queries are not returned twice.
+        let rest = PageRange::between(at, range.end());
+        let Some(part) = whole.intersection(rest) else {
             break;
         };
         let has = |flag: procmap_query_flags| found.vma_flags & flag as u64 != 0;

@@ -435,6 +435,8 @@ fn explain(
     if let Some(limit_error) = limit::range_error(range, before) {
         return limit_error;
     }
+    // Anonymous memory is backed by memory: at `vm.max_map_count` the kernel refuses a mapping.
+    let is_anonymous = |vma: &Vma| vma.kind == MemoryKind::PrivateAnonymous;
     let inaccessible = vmas.iter().find(|vma| !vma.readable && !vma.writable);
     match inaccessible {
         _ if !is_marked => other,
@@ -444,6 +446,7 @@ fn explain(
             part: vma.range,
             missing: "read",
         },
+        None if vmas.iter().all(is_anonymous) => other,
         None => Error::NoBacking {
             verb: "lock",
             range,
