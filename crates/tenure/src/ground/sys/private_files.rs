@@ -23,7 +23,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::fork;
@@ -50,9 +50,18 @@ impl PrivateFile {
             Self::Maps => open(Path::new("/proc/thread-self/maps")),
             Self::Stat => {
                 // The name that /proc has for it, which may be of another pid namespace.
-                let first = rustix::fs::readlink("/proc/self", Vec::new())?;
-                let first = Path::new(OsStr::from_bytes(first.as_bytes()));
-                open(&Path::new("/proc/self/task").join(first).join("stat"))
+                let mut id = [0; 16];
+                let id_len = rustix::fs::readlinkat_raw(CWD, "/proc/self", &mut id)?;
+                // The thread that holds the files may have no memory to allocate from, and
+                // no descriptor to say so.
+                let mut path = [0; 64];
+                let parts = [b"/proc/self/task/".as_slice(), &id[..id_len], b"/stat"];
+                let mut len = 0;
+                for part in parts {
+                    path[len..len + part.len()].copy_from_slice(part);
+                    len += part.len();
+                }
+                open(Path::new(OsStr::from_bytes(&path[..len])))
             }
             Self::Userfaultfd => Err(Errno::NOENT),
         }
