@@ -2,7 +2,6 @@
 
 use super::offer::CHUNK_BYTES;
 use super::state::Engine;
-use super::validate::first_mappings;
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::page_runs::{self, chunk_end};
@@ -50,7 +49,7 @@ impl Engine {
         let next = self.first_unusable(rest);
         if let Some(start) = next.or_else(|| self.first_unusable(range)) {
             let chunk_end = chunk_end(start, CHUNK_BYTES).min(range.end());
-            let chunk = first_mappings(PageRange::between(start, chunk_end));
+            let chunk = self.first_spans_and_mappings(PageRange::between(start, chunk_end));
             let end = self.repopulate_first(chunk)?;
             let chunk = PageRange::between(start, end);
             for part in self.offered.each_part(chunk) {

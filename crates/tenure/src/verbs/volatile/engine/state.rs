@@ -120,12 +120,18 @@ impl Engine {
         Ok(false)
     }
 
+    /// Returns the first part of the range that has few enough mappings and offered spans:
+    /// each span's mappings are asked for by themselves.
+    pub(super) fn first_spans_and_mappings(&self, range: PageRange) -> PageRange {
+        let end = self.offered.end_after(range, MAX_MAPPINGS);
+        first_mappings(PageRange::between(range.start(), end))
+    }
+
     /// Returns whether everything that was read of the first part of the range is what the
     /// program wrote there: no page is known to be purged, and all that is offered is
     /// protected. Returns also where the part ends.
     pub(crate) fn first_contents_valid(&self, range: PageRange) -> Result<(bool, usize)> {
-        let end = self.offered.end_after(range, MAX_MAPPINGS);
-        let part = first_mappings(PageRange::between(range.start(), end));
+        let part = self.first_spans_and_mappings(range);
         let is_protected = |vma: &Vma| self.protects(vma.range.start());
         let is_valid = !self.has_purged(part) && self.offered_vmas(part)?.iter().all(is_protected);
         Ok((is_valid, part.end()))
