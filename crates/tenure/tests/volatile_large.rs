@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use common::mappings::mapping_limit;
 use common::volatile::{can_offer, matches_outcome};
 use common::*;
-use libtest_mimic::Completion;
 use rustix::mm::{Advice, MapFlags, ProtFlags, mmap_anonymous};
 use tenure::{Error, Outcome, PageRange, VolatileBuffer, page_size};
 
@@ -189,12 +188,8 @@ fn unmark_every_second_page() {
     assert!(!has_vm_flag(page, "um"));
 }
 
-fn unmarks_of_parts_past_the_share_of_mappings_are_refused() -> Completion {
-    if tenure::Features::get().procmap_query.is_err() {
-        return skip("before Linux 6.11 each of 8,000 unmarks reads all mappings: ten minutes");
-    }
+fn unmarks_of_parts_past_the_share_of_mappings_are_refused() {
     in_child_ok("unmark_every_second_page");
-    Completion::Completed
 }
 
 fn mark_every_second_page() {

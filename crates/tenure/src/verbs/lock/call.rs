@@ -74,7 +74,7 @@ impl Cover {
     }
 }
 
-/// What a call makes of its range.
+/// The state to which a call changes its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Lock(LockMode),
@@ -96,7 +96,7 @@ pub(super) struct Call {
     vmas: Vec<Vma>,
     /// The locks before the call.
     before: Vec<LockedPart>,
-    /// What the calls that began before were still to make of parts of the range.
+    /// The parts of the range that earlier calls were still changing, and their targets.
     taken_over: Vec<(PageRange, Target)>,
     is_undone_on_drop: bool,
 }

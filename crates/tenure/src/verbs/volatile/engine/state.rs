@@ -120,8 +120,7 @@ impl Engine {
         Ok(false)
     }
 
-    /// Returns the first part of the range that has few enough mappings and offered spans:
-    /// each span's mappings are asked for by themselves.
+    /// Returns the first part of the range that has few enough mappings and offered spans.
     pub(super) fn first_spans_and_mappings(&self, range: PageRange) -> PageRange {
         let end = self.offered.end_after(range, MAX_MAPPINGS);
         first_mappings(PageRange::between(range.start(), end))
@@ -153,14 +152,18 @@ impl Engine {
     }
 
     /// Returns the parts of the range that the kernel may purge, each within one of its
-    /// mappings.
+    /// mappings. These are read once, however many parts there are.
     pub(super) fn offered_vmas(&self, range: PageRange) -> Result<Vec<Vma>> {
         self.keep_open();
-        let mut mapped = Vec::new();
-        for part in self.offered.parts(range) {
-            mapped.extend(vma::within(part)?);
+        if !self.offered.overlaps(range) {
+            return Ok(Vec::new());
         }
-        Ok(mapped)
+        let mapped = vma::within(range)?.into_iter();
+        let offered = mapped.flat_map(|vma| {
+            let parts = self.offered.each_part(vma.range);
+            parts.map(move |range| Vma { range, ..vma })
+        });
+        Ok(offered.collect())
     }
 
     /// Returns how much of plain ranges and of buffers with their own mapping is offered.
