@@ -52,4 +52,4 @@ mod validate;
 pub(crate) use offer::{CHUNK_BYTES, SEARCH_BYTES};
 pub(crate) use revoke::Revoked;
 pub(crate) use state::{Engine, can_offer};
-pub(crate) use validate::MAX_MAPPINGS;
+pub(crate) use validate::{MAX_MAPPINGS, first_mappings};

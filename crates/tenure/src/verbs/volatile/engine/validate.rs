@@ -12,7 +12,7 @@ use crate::verbs::volatile::error::VERB;
 pub(crate) const MAX_MAPPINGS: usize = 64;
 
 /// Returns the first part of the range that has [`MAX_MAPPINGS`] at most.
-pub(super) fn first_mappings(range: PageRange) -> PageRange {
+pub(crate) fn first_mappings(range: PageRange) -> PageRange {
     vma::first_part(range, MAX_MAPPINGS).0
 }
 

@@ -4,11 +4,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::ground::range::PageRange;
 use crate::ground::sys::advise::flush_lazyfree_batch;
 use crate::observation::stats;
 use crate::verbs::lazy_free;
 use crate::verbs::volatile::arenas::{self, LiveArenas};
-use crate::verbs::volatile::engine::{CHUNK_BYTES, can_offer};
+use crate::verbs::volatile::engine::{CHUNK_BYTES, can_offer, first_mappings};
 use crate::verbs::volatile::registry::{Candidate, ENGINE, Object};
 
 /// How many ranges that are no neighbours are offered under one ENGINE lock: a registration
@@ -31,7 +32,7 @@ pub(super) fn offer_due(delay: Duration, live: &LiveArenas) -> bool {
     while !rest.is_empty() {
         let (batch, others) = rest.split_at(first_batch(rest));
         all_offered &= match batch {
-            [large] if large.range().len() > CHUNK_BYTES => offer_in_chunks(large),
+            [large] if !is_one_chunk(large.range()) => offer_in_chunks(large),
             batch => {
                 for due in batch {
                     lazy_free::forget_freed(due.range());
@@ -85,5 +86,37 @@ fn first_batch(due: &[Candidate]) -> usize {
         end = due.range().end();
         bytes <= CHUNK_BYTES && spans <= MAX_BATCH_SPANS
     });
-    more.count().max(1)
+    let all = &due[..more.count().max(1)];
+    let last = all.last().map_or(0, |last| last.range().end());
+    let mapped_end = first_mappings(PageRange::between(all[0].range().start(), last)).end();
+    let fit = all.iter().take_while(|due| due.range().end() <= mapped_end);
+    fit.count().max(1)
+}
+
+/// Returns whether one ENGINE lock may cover the offer of the range.
+fn is_one_chunk(range: PageRange) -> bool {
+    range.len() <= CHUNK_BYTES && first_mappings(range) == range
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ground::sys::features::Features;
+    use crate::ground::sys::page_size;
+    use crate::verbs::volatile::engine::MAX_MAPPINGS;
+    use crate::verbs::volatile::registry::many_mappings::pages_mapped_apart;
+
+    #[test]
+    fn batch_has_some_mappings_only() {
+        if Features::get().procmap_query.is_err() {
+            return;
+        }
+        let memory = pages_mapped_apart();
+        let pages = memory.range().chunks(page_size());
+        let due: Vec<_> = pages.map(Candidate::Range).collect();
+        assert_eq!(first_batch(&due), MAX_MAPPINGS);
+        assert_eq!(first_batch(&due[..3]), 3);
+        assert_eq!(first_batch(&[Candidate::Range(memory.range())]), 1);
+        assert!(!is_one_chunk(memory.range()) && is_one_chunk(due[0].range()));
+    }
 }

@@ -23,7 +23,7 @@ fn memory() -> Mapping {
 }
 
 /// Memory in which each page is a mapping of its own.
-fn pages_mapped_apart() -> Mapping {
+pub(crate) fn pages_mapped_apart() -> Mapping {
     let memory = memory();
     for page in memory.range().chunks(page_size()).step_by(2) {
         advise(page, Advice::DontDump).unwrap();

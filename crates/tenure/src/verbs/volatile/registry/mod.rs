@@ -14,7 +14,7 @@ mod candidates;
 pub(crate) mod fuzzing;
 mod lock;
 #[cfg(test)]
-mod many_mappings;
+pub(crate) mod many_mappings;
 mod marks;
 mod objects;
 mod offer;
