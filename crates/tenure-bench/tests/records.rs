@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use tenure_bench::{ReportArguments, run_report};
 
-const RECORDS: [&str; 3] = ["default", "heap", "release"];
+const RECORDS: [&str; 4] = ["default", "heap", "release", "volatile"];
 
 /// A bound for a figure of tenure's way, or of another way that is named, in every
 /// case that fits.
@@ -91,6 +91,28 @@ const TARGETS: &[Target] = &[
     by("VolatileBuffers in turn", target(["default", "volatile", "Mark", "", "time"], One, AtMost(50e-9), Holds)),
     by("a PageRange", target(["default", "volatile", "Mark", "10,000 others", "time"], One, AtMost(400e-9), Holds)),
     by("PageRanges in turn", target(["default", "volatile", "Mark", "10,000 others", "time"], One, AtMost(400e-9), Holds)),
+    // Volatile memory of any size and count: a hit, a million buffers, 8 GiB beside other
+    // threads, 64 GiB that are nearly empty. The loop's rounds of eight threads on two CPUs
+    // spread from 1.01 to 1.13.
+    target(["volatile", "volatile", "Each thread", "1 thread", "time"], Way("memset alone"), AtMost(1.05), Holds),
+    target(["volatile", "volatile", "Each thread", "2 threads", "time"], Way("memset alone"), AtMost(1.05), Holds),
+    target(["volatile", "volatile", "Each thread", "4 threads", "time"], Way("memset alone"), AtMost(1.05), Holds),
+    target(["volatile", "volatile", "Each thread", "8 threads", "time"], Way("memset alone"), AtMost(1.05), Misses),
+    by("a VolatileBuffer", target(["volatile", "volatile", "Mark", "", "time"], One, AtMost(40e-9), Holds)),
+    target(["volatile", "volatile", "Unmark offered", "", "time"], Way("MADV_POPULATE_WRITE alone"), AtMost(2.0), Holds),
+    target(["volatile", "volatile", "What a buffer", "", "create"], One, AtMost(300e-9), Holds),
+    target(["volatile", "volatile", "What a buffer", "", "drop"], One, AtMost(500e-9), Holds),
+    target(["volatile", "volatile", "What a buffer", "", "beside the handle"], One, AtMost(32.0), Holds),
+    target(["volatile", "volatile", "Other threads", "", "another thread's mmap waits at most"], One, AtMost(3e-3), Holds),
+    target(["volatile", "volatile", "Other threads", "", "dropping a mapping waits at most"], One, AtMost(3e-3), Holds),
+    target(["volatile", "volatile", "Other threads", "", "a hit in another arena waits at most"], One, AtMost(3e-3), Holds),
+    target(["volatile", "volatile", "Other threads", "", "stats() waits at most"], One, AtMost(3e-3), Holds),
+    target(["volatile", "volatile", "Other threads", "", "at rest they wait at most"], One, AtMost(2e-3), Holds),
+    target(["volatile", "volatile", "Other threads", "", "at rest the offer thread runs, in a second"], One, AtMost(0.01), Holds),
+    target(["volatile", "volatile", "8 GiB", "", "another thread's mmap waits at most"], One, AtMost(20e-3), Holds),
+    target(["volatile", "volatile", "8 GiB", "", "marking a page waits at most"], One, AtMost(20e-3), Holds),
+    target(["volatile", "volatile", "8 GiB", "", "fork waits at most"], One, AtMost(20e-3), Holds),
+    target(["volatile", "volatile", "64 GiB", "mark and offer", "time"], One, AtMost(10e-3), Holds),
     // The heap. A record of the loop is 26 µs of copying and searching, which all
     // allocators share, and mmap always adds 105 µs: no allocator makes eight times
     // its records.
