@@ -4,11 +4,12 @@ use crate::background::freeing;
 use crate::ground::sys::advise::flush_lazyfree_batch;
 use crate::ground::sys::features::Features;
 use crate::ground::sys::split;
-use crate::observation::{pressure, stats};
+use crate::observation::{headroom, pressure, stats};
 use crate::verbs::{lazy_free, lock, teardown, volatile};
 
 /// Initializes now what the verbs would initialize at their first use: the page of
-/// counters, and the answers of [`Features::get`]. It takes less than a millisecond,
+/// counters, the answers of [`Features::get`], and a first reading of the memory limits
+/// ([`headroom`]). It takes less than a millisecond,
 /// starts no thread and keeps no descriptor. Calling it again does nothing.
 ///
 /// A program calls it when the first call of a verb must not take longer than later ones.
@@ -23,6 +24,7 @@ pub fn prepare() {
     register_fork_handlers();
     stats::prepare();
     Features::get();
+    headroom::prepare();
     freeing::prepare();
     flush_lazyfree_batch();
 }
@@ -40,6 +42,7 @@ extern "C" fn register_fork_handlers() {
     // If a registration fails (ENOMEM), the first call that needs it tries it again.
     let _ = split::register_fork_handlers();
     let _ = pressure::register_fork_handlers();
+    let _ = headroom::register_fork_handlers();
     let _ = freeing::register_fork_handlers();
     let _ = lazy_free::register_fork_handlers();
     let _ = lock::register_fork_handlers();

@@ -236,6 +236,20 @@ pub enum Error {
         limit: Box<HeadroomLimit>,
     },
 
+    /// The bytes exceed the headroom, less what is admitted already.
+    #[error(
+        "cannot admit {}: {limit} leaves a headroom of {}: {}",
+        Bytes(*need_bytes), Bytes(*headroom_bytes), limit.remedy()
+    )]
+    NotAdmitted {
+        /// The bytes that were to be admitted.
+        need_bytes: usize,
+        /// The headroom, less what is admitted, in bytes.
+        headroom_bytes: usize,
+        /// The limit that determines the headroom.
+        limit: Box<HeadroomLimit>,
+    },
+
     /// The kernel could not create another mapping: the process has reached
     /// `vm.max_map_count`, its address space limit, or the overcommit limit.
     #[error(
@@ -335,6 +349,7 @@ impl Error {
             Self::Hole { .. }
             | Self::ArenaFull { .. }
             | Self::NoMemory { .. }
+            | Self::NotAdmitted { .. }
             | Self::MappingLimit { .. } => Errno::NOMEM,
             Self::LockLimit { limit_bytes: 0, .. }
             | Self::ProcessLockLimit { limit_bytes: 0, .. } => Errno::PERM,

@@ -1,6 +1,6 @@
 //! Observation layer: headroom, memory pressure, residency and statistics.
 
-pub(crate) mod headroom;
+pub mod headroom;
 pub mod pressure;
 pub(crate) mod residency;
 pub(crate) mod stats;

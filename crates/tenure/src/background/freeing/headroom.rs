@@ -30,6 +30,7 @@ use super::limits::max_pending_bytes;
 use crate::ground::range::PageRange;
 use crate::ground::sys::cgroup::KnownLimits;
 use crate::ground::sys::{pmd_bytes, process, pud_bytes};
+use crate::observation::headroom::LEDGER;
 
 /// Pending bytes are at most the headroom divided by this.
 const PENDING_DIVISOR: usize = 2;
@@ -102,7 +103,8 @@ impl Known {
         } else {
             unused_bytes
         };
-        available_bytes.min(in_groups)
+        // What other threads are about to take is no headroom.
+        (available_bytes.min(in_groups)).saturating_sub(LEDGER.outstanding_bytes())
     }
 
     /// Returns whether `bytes` more may stay mapped for a while.

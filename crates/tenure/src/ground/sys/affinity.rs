@@ -1,6 +1,6 @@
 //! The CPUs on which tenure's background threads run.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The CPUs of the process, as `sched_setaffinity(2)` takes them: the affinity
 /// of the main thread when the program, or the library that contains tenure,
@@ -26,6 +26,14 @@ pub(super) fn run_on_process_cpus() {
     let bytes = size_of_val(&PROCESS_CPUS);
     // SAFETY: the call reads `bytes` of the static and affects this thread.
     unsafe { libc::sched_setaffinity(0, bytes, PROCESS_CPUS.as_ptr().cast()) };
+}
+
+/// Returns how many CPUs the process could use when it was loaded; at least one.
+pub(crate) fn process_cpu_count() -> usize {
+    let counts = PROCESS_CPUS
+        .iter()
+        .map(|cpus| cpus.load(Ordering::Relaxed).count_ones());
+    (counts.sum::<u32>() as usize).max(1)
 }
 
 #[cfg(test)]

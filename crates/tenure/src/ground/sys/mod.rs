@@ -5,10 +5,11 @@
 //! error number ([`Errno`]); the verb decides what it means.
 
 pub(crate) mod advise;
-mod affinity;
+pub(crate) mod affinity;
 pub(crate) mod cgroup;
 pub(crate) mod copy;
 pub(crate) mod counters;
+pub(crate) mod empty_table;
 pub(crate) mod features;
 pub(crate) mod fork;
 #[cfg(any(test, fuzzing))]
@@ -32,6 +33,7 @@ pub(crate) mod psi;
 mod raw;
 pub(crate) mod registration;
 pub(crate) mod reservation;
+pub(crate) mod shard;
 pub(crate) mod smaps;
 pub(crate) mod split;
 pub(crate) mod thread;

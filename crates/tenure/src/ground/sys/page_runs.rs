@@ -209,7 +209,8 @@ fn populate_or_replace(range: PageRange) -> Result<bool, Errno> {
     }
 }
 
-fn populate_write(range: PageRange) -> Result<(), Errno> {
+/// Faults the range in for writing: `madvise(MADV_POPULATE_WRITE)`.
+pub(crate) fn populate_write(range: PageRange) -> Result<(), Errno> {
     loop {
         match advise(range, Advice::PopulateWrite) {
             // A signal interrupted the call; the pages before it stay populated.

@@ -12,10 +12,15 @@ pub(crate) fn set_free(free: fn() -> bool) {
     FREE.get_or_init(|| free);
 }
 
+/// Frees pending memory, for some seconds at most. Returns whether there was any.
+pub(crate) fn free() -> bool {
+    FREE.get().is_some_and(|free| free())
+}
+
 /// Makes a call, and once more if it fails with ENOMEM while memory is pending.
 pub(crate) fn retry<T>(call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     match call() {
-        Err(Errno::NOMEM) if FREE.get().is_some_and(|free| free()) => call(),
+        Err(Errno::NOMEM) if free() => call(),
         answer => answer,
     }
 }

@@ -321,7 +321,7 @@ impl Files {
 }
 
 /// `close_range(2)`, by instruction: glibc has it from 2.34 on only.
-fn close_range(first: usize, last: usize, flags: u32) -> Result<(), Errno> {
+pub(super) fn close_range(first: usize, last: usize, flags: u32) -> Result<(), Errno> {
     let arguments = [first, last, flags as usize, 0, 0, 0];
     // SAFETY: with CLOSE_RANGE_UNSHARE the call closes descriptors in a new table of this
     // thread; without it, it is made after that.

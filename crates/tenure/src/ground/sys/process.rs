@@ -113,8 +113,15 @@ impl MachineMemory {
 
 /// Returns the unused memory of the machine, in bytes: `sysinfo(2)`, in 0.2 µs.
 pub(crate) fn mem_free_bytes() -> usize {
+    mem_total_and_free_bytes().1
+}
+
+/// Returns all memory of the machine and the unused part, in bytes: `sysinfo(2)`, which
+/// needs no `/proc`.
+pub(crate) fn mem_total_and_free_bytes() -> (usize, usize) {
     let info = rustix::system::sysinfo();
-    (info.freeram as usize).saturating_mul(info.mem_unit as usize)
+    let bytes = |units| (units as usize).saturating_mul(info.mem_unit as usize);
+    (bytes(info.totalram), bytes(info.freeram))
 }
 
 /// Returns `MemAvailable`, in bytes; `None` where it cannot be read. This takes

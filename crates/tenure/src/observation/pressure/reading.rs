@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::judge;
 
 use crate::ground::error::Result;
-use crate::ground::sys::cgroup::{Events, Groups, Limit, LimitedGroup};
+use crate::ground::sys::cgroup::{Events, Limit, LimitedGroup};
 use crate::ground::sys::process::{self, MachineMemory, Reclaims};
 use crate::ground::sys::psi::{self, Stalls};
 use crate::observation::headroom::{self, Bounds};
@@ -53,8 +53,7 @@ impl Reading {
     /// Takes a reading. It looks the groups up each time, because a process may
     /// be moved from one to another.
     pub(super) fn now(lazily_free: &mut LazilyFree) -> Result<(Self, Sources, Bounds)> {
-        let found = Groups::find();
-        let bounds = Bounds::of(&found)?;
+        let (found, bounds) = Bounds::find()?;
         let pressure_file = found.pressure_file();
         let groups = bounds.groups.iter();
         let mut reading = Self {

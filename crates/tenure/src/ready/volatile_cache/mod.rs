@@ -2,7 +2,6 @@
 
 mod arenas;
 mod pinned;
-mod reserve;
 mod shard;
 mod slot;
 mod stats;
@@ -17,11 +16,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::arenas::Arenas;
-use self::reserve::Reserve;
 use self::shard::Shard;
 use self::slot::{Process, Slot};
 use crate::ground::error::Result;
 use crate::ground::sys::{fork, page_size};
+use crate::observation::headroom::{self, Admission, LEDGER, Leave};
 use crate::verbs::volatile::{Priority, VolatileBuffer};
 
 /// A cache of byte values that follows memory pressure: it keeps as many values as
@@ -103,12 +102,14 @@ pub struct VolatileCache<K> {
     shared: Arc<Shared<K>>,
 }
 
+/// What a value takes besides its pages and its key, in bytes.
+const VALUE_OVERHEAD_BYTES: usize = 256;
+
 struct Shared<K> {
     process: Process,
     shards: Box<[Shard<K>]>,
     hasher: RandomState,
     arenas: Mutex<Arenas>,
-    reserve: Mutex<Reserve>,
     /// The shard to evict from next, modulo their number.
     next_eviction: AtomicUsize,
     refused: AtomicU64,
@@ -144,7 +145,6 @@ impl<K: Hash + Eq> VolatileCache<K> {
                 shards,
                 hasher,
                 arenas: Mutex::new(Arenas::default()),
-                reserve: Mutex::new(Reserve::new()),
                 next_eviction: AtomicUsize::new(0),
                 refused: AtomicU64::new(0),
             }),
@@ -347,33 +347,65 @@ impl<K: Hash + Eq> Shared<K> {
             self.refused.fetch_add(1, Ordering::Relaxed);
         };
         let memory_bytes = len.max(1).checked_next_multiple_of(page_size());
-        if !memory_bytes.is_some_and(|bytes| self.take_memory(bytes, priority)) {
+        let admission = memory_bytes.and_then(|bytes| self.admit(bytes, priority));
+        let Some(admission) = admission else {
             refuse();
             return Ok(None);
-        }
+        };
         // An empty value has a page, too.
         let allocated = lock(&self.arenas).allocate(len.max(1));
         let mut buffer = allocated.inspect_err(|_| refuse())?;
+        // What becomes resident here is not in flight while the program makes the value.
+        let populated = buffer.populate(|bytes| admission.settle(bytes));
+        if populated.is_err() {
+            admission.settle(usize::MAX);
+            refuse();
+            return Ok(None);
+        }
+        let filled = FillGuard(&admission);
         fill(&mut buffer.as_mut_slice()?[..len]);
+        drop(filled);
         Ok(Some(buffer))
     }
 
-    /// Takes memory for a value from the reserve, after evicting as many values as
-    /// needed. Returns `false` if memory is unavailable.
-    fn take_memory(&self, bytes: usize, priority: Priority) -> bool {
-        let evict_bytes = lock(&self.reserve).bytes_to_evict(bytes);
-        let evicted_bytes = self.evict(evict_bytes, priority);
-        lock(&self.reserve).try_take(bytes, evicted_bytes)
+    /// Admits the memory of a value, after evicting as many values as needed; `None` if
+    /// memory is unavailable.
+    fn admit(&self, memory_bytes: usize, priority: Priority) -> Option<Admission> {
+        let bytes = memory_bytes.checked_add(VALUE_OVERHEAD_BYTES)?;
+        let admit = |leave| headroom::try_admit(bytes, leave).ok()?;
+        let mut admitted = admit(Leave::Reserve);
+        let mut is_read = false;
+        while admitted.is_none() {
+            let evicted_bytes = self.evict_for(bytes, priority);
+            // The reserve is restored step by step, so that one caller does not pay for all
+            // of it; the minimal reserve is restored at once.
+            admitted = admit(Leave::MinReserve);
+            if evicted_bytes == 0 && admitted.is_none() {
+                if is_read {
+                    return None;
+                }
+                // Memory may have become free since the last reading.
+                headroom::refresh().ok()?;
+                is_read = true;
+            }
+        }
+        admitted
     }
 
-    /// Evicts values of this and lower priorities until `min_bytes` are freed or all
-    /// shards have nothing left to evict. Returns the number of bytes freed.
-    fn evict(&self, min_bytes: usize, max_priority: Priority) -> usize {
+    /// Evicts values until the reserve allows for `bytes`, or four times as much is evicted
+    /// and the minimal reserve allows for them, or nothing of this or a lower priority is
+    /// left to evict. Returns the number of bytes freed.
+    fn evict_for(&self, bytes: usize, max_priority: Priority) -> usize {
+        let has_surplus = |leave| LEDGER.surplus(leave) >= bytes as isize;
+        let is_enough = |freed_bytes: usize| {
+            has_surplus(Leave::Reserve)
+                || freed_bytes >= bytes.saturating_mul(4) && has_surplus(Leave::MinReserve)
+        };
         let mut freed_bytes = 0;
         let priorities = Priority::ALL.into_iter();
         for priority in priorities.filter(|&priority| priority <= max_priority) {
             let mut failures = 0;
-            while freed_bytes < min_bytes && failures < self.shards.len() {
+            while !is_enough(freed_bytes) && failures < self.shards.len() {
                 // Round robin, because all shards have about the same size.
                 let next = self.next_eviction.fetch_add(1, Ordering::Relaxed);
                 match self.shards[next % self.shards.len()].evict_one(priority) {
@@ -389,6 +421,15 @@ impl<K: Hash + Eq> Shared<K> {
         let shard = self.shard(&key);
         shard.insert(key, slot);
         shard.sweep();
+    }
+}
+
+/// Settles the rest of an admission when the value is made, or its maker panics.
+struct FillGuard<'a>(&'a Admission);
+
+impl Drop for FillGuard<'_> {
+    fn drop(&mut self) {
+        self.0.settle(usize::MAX);
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::slot::{Contents, PinResult, Slot};
 use super::stats::CacheStats;
 use crate::ground::sys::fork;
+use crate::observation::headroom::LEDGER;
 use crate::verbs::volatile::Priority;
 
 /// How many random values are compared to find one that was not used for long: the
@@ -138,18 +139,20 @@ impl<K: Hash + Eq> Shard<K> {
     /// bytes freed, `None` if there is no idle value.
     pub(super) fn evict_one(&self, priority: Priority) -> Option<usize> {
         let slot = self.lock().sample_oldest(priority)?;
-        match slot.detach_if_idle()? {
-            Contents::Purged => {
-                self.count_purged(&slot);
-                Some(0)
-            }
-            Contents::Intact | Contents::Unknown => {
-                add(&self.counters.evicted, 1);
-                add(&self.counters.evicted_bytes, slot.memory_bytes as u64);
-                self.subtract(&slot);
-                Some(slot.memory_bytes)
-            }
+        let evicted = LEDGER.release(slot.memory_bytes, || {
+            let contents = slot.evict_if_idle();
+            // What was purged before is in the last reading, or in the next.
+            let is_freed = contents == Some(Contents::Intact);
+            (contents, if is_freed { slot.memory_bytes } else { 0 })
+        });
+        if evicted? == Contents::Purged {
+            self.count_purged(&slot);
+            return Some(0);
         }
+        add(&self.counters.evicted, 1);
+        add(&self.counters.evicted_bytes, slot.memory_bytes as u64);
+        self.subtract(&slot);
+        Some(slot.memory_bytes)
     }
 
     /// Checks a random value and detaches it if it is purged; repeats that after each

@@ -144,12 +144,19 @@ impl Slot {
         was_attached
     }
 
-    /// Detaches the value if it has no pins and no thread is using its mutex. Returns
-    /// the state of its contents.
-    pub(super) fn detach_if_idle(&self) -> Option<Contents> {
-        let state = self.lock_if_idle()?;
+    /// Detaches the value if it has no pins and no thread is using its mutex, and frees its
+    /// memory before it returns. Returns the state that its contents had.
+    pub(super) fn evict_if_idle(&self) -> Option<Contents> {
+        let mut state = self.lock_if_idle()?;
         let contents = state.contents();
-        self.detach_locked(state);
+        self.detached.store(true, Ordering::Relaxed);
+        let buffer = state.buffer.take();
+        // The mutex is released first, because freeing takes time.
+        drop(state);
+        // Without pins this is the only reference to the buffer.
+        if let Some(buffer) = buffer.and_then(Arc::into_inner) {
+            buffer.free_sync();
+        }
         Some(contents)
     }
 

@@ -82,7 +82,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::vma::Vma;
 use crate::ground::sys::{Errno, lock};
 use crate::observation::stats;
-use crate::verbs::populate::{Access, PopulateOptions};
+use crate::verbs::populate::{Access, PopulateOptions, admit_for_lock};
 
 /// When the pages of a locked range are faulted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -242,8 +242,7 @@ impl PageRange {
     /// * [`Error::Hole`] when a part is not mapped,
     /// * [`Error::LockLimit`] when `RLIMIT_MEMLOCK` does not allow it,
     /// * [`Error::NoMemory`] for [`LockMode::Now`] when it would take more memory than
-    ///   [`Headroom`](crate::Headroom) or the pool of huge pages has; up to 1 MiB is
-    ///   not checked,
+    ///   [`Headroom`](crate::Headroom) or the pool of huge pages has,
     /// * [`Error::NoBacking`] when a page cannot be faulted in,
     /// * [`Error::HwPoison`] for a page on broken memory,
     /// * [`Error::NoAccess`] for [`LockMode::Now`] on memory without access,
@@ -264,7 +263,15 @@ impl PageRange {
             return unsafe { self.lock_with(&PopulateOptions::new(Access::Write)) };
         }
         let cover = Cover::read(self)?;
-        lock_in_one_step(&cover, mode).unwrap_or_else(|| chunked::lock_plainly(cover, mode))?;
+        let admission = match mode {
+            LockMode::Now => Some(admit_for_lock(self, cover.vmas())?),
+            LockMode::OnFault => None,
+        };
+        let locked =
+            lock_in_one_step(&cover, mode).unwrap_or_else(|| chunked::lock_plainly(cover, mode));
+        // If the lock has failed, an unknown part is resident.
+        admission.inspect(|admission| admission.settle(self.len()));
+        locked?;
         stats::LOCK.done(self.len());
         Ok(())
     }

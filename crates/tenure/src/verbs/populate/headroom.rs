@@ -1,106 +1,76 @@
 //! The check that memory suffices before anything is faulted in.
 
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
-
 use super::options::Access;
 use super::plan::VERB;
-use crate::background::freeing;
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::headroom_limit::HeadroomLimit;
 use crate::ground::range::PageRange;
-use crate::ground::sys::fork;
+use crate::ground::sys::page_size;
 use crate::ground::sys::pagemap::{self, PageState};
 use crate::ground::sys::vma::{self, Vma};
-use crate::observation::headroom::{Headroom, huge_page_headroom};
+use crate::observation::headroom::{Admission, admit_exactly, huge_page_headroom};
 
-/// Fails with [`Error::NoMemory`] if populating would take more than the
-/// headroom: past a cgroup's limit the kernel answers with SIGKILL.
+/// Admits what populating will take, or fails with [`Error::NoMemory`] if that is more than
+/// the headroom: past a cgroup's limit the kernel answers with SIGKILL.
 ///
 /// The check first assumes that every page is missing. Only if that exceeds the
 /// headroom does it count the missing pages. Pages of files on disks do not
 /// count, because the kernel can reclaim them.
-pub(super) fn check(range: PageRange, access: Access, vmas: &[Vma]) -> Result<()> {
+pub(super) fn admit(
+    range: PageRange,
+    vmas: &[Vma],
+    access: impl Fn(&Vma) -> Access,
+) -> Result<PopulateAdmission> {
     check_pools(range, vmas)?;
     let counted: Vec<&Vma> = vmas
         .iter()
-        .filter(|vma| may_take_memory(vma, access))
+        .filter(|vma| may_take_memory(vma, access(vma)))
         .collect();
-    let max_bytes: usize = counted.iter().map(|vma| vma.range.len()).sum();
-    if max_bytes == 0 {
-        return Ok(());
-    }
-    if CACHED
-        .try_lock()
-        .is_ok_and(|mut cached| cached.take(max_bytes))
-    {
-        return Ok(());
-    }
-    // Without /proc the headroom is unknown, and nothing can be refused.
-    let Ok(mut headroom) = Headroom::now() else {
-        return Ok(());
-    };
-    let may_wait = !fork::is_in_handler();
-    if max_bytes > headroom.bytes && may_wait && freeing::pending_bytes() > 0 {
-        // Pending deferred frees become headroom once the workers are done.
-        freeing::drain(None)?;
-        headroom = Headroom::now()?;
-    }
-    if max_bytes <= headroom.bytes {
-        if let Ok(mut cached) = CACHED.try_lock() {
-            *cached = CachedHeadroom::now(headroom.bytes - max_bytes);
-        }
-        return Ok(());
-    }
-    let need_bytes = counted.iter().map(|vma| missing_bytes(vma)).sum();
-    if need_bytes <= headroom.bytes {
-        return Ok(());
-    }
-    Err(Error::NoMemory {
+    let max_bytes = with_page_tables(counted.iter().map(|vma| vma.range.len()).sum());
+    let missing = || with_page_tables(counted.iter().map(|vma| missing_bytes(vma)).sum());
+    let admitted = admit_exactly(max_bytes, missing)?;
+    let admission = admitted.map_err(|refusal| Error::NoMemory {
         verb: VERB,
         range,
-        need_bytes,
-        headroom_bytes: headroom.bytes,
-        limit: Box::new(headroom.limit),
+        need_bytes: refusal.need_bytes,
+        headroom_bytes: refusal.headroom_bytes,
+        limit: Box::new(refusal.limit),
+    })?;
+    Ok(PopulateAdmission {
+        covers_every_page: admission.bytes() == max_bytes && counted.len() == vmas.len(),
+        admission,
     })
 }
 
-/// A recent reading of the headroom: reading it takes 0.2 ms, which is too much
-/// before each of many small ranges.
-struct CachedHeadroom {
-    /// When the headroom was read; `None` for never.
-    read_at: Option<Instant>,
-    /// The headroom at that time, less what calls have taken since.
-    left_bytes: usize,
+/// What a call that populates may take. Dropping it gives the rest back.
+#[derive(Debug)]
+pub(in crate::verbs) struct PopulateAdmission {
+    admission: Admission,
+    /// Each page of the range is admitted, and not only an unknown part of them.
+    covers_every_page: bool,
 }
 
-/// Only ever taken with `try_lock`: a child whose parent held the lock at the
-/// fork reads the headroom anew.
-static CACHED: Mutex<CachedHeadroom> = Mutex::new(CachedHeadroom {
-    read_at: None,
-    left_bytes: 0,
-});
-
-impl CachedHeadroom {
-    const MAX_AGE: Duration = Duration::from_millis(100);
-
-    fn now(left_bytes: usize) -> Self {
-        Self {
-            read_at: Some(Instant::now()),
-            left_bytes,
+impl PopulateAdmission {
+    /// Records that a part of the range is resident, or that populating it has failed.
+    pub(in crate::verbs) fn settle(&self, bytes: usize) {
+        if self.covers_every_page {
+            self.admission.settle(with_page_tables(bytes));
         }
     }
+}
 
-    /// Takes `bytes` if the reading is recent and they are less than an eighth
-    /// of what is left.
-    fn take(&mut self, bytes: usize) -> bool {
-        let is_fresh = self.read_at.is_some_and(|at| at.elapsed() < Self::MAX_AGE);
-        let is_small = bytes < self.left_bytes / 8;
-        if is_fresh && is_small {
-            self.left_bytes -= bytes;
+impl Drop for PopulateAdmission {
+    fn drop(&mut self) {
+        if !self.covers_every_page {
+            // The next reading tells how much has become resident.
+            self.admission.settle(usize::MAX);
         }
-        is_fresh && is_small
     }
+}
+
+/// Adds the page tables that the pages need.
+fn with_page_tables(bytes: usize) -> usize {
+    bytes + bytes / (page_size() / size_of::<u64>())
 }
 
 fn may_take_memory(vma: &Vma, access: Access) -> bool {
@@ -154,26 +124,4 @@ fn check_pools(range: PageRange, vmas: &[Vma]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cached_headroom_is_used_only_while_fresh_and_ample() {
-        let mut cached = CachedHeadroom::now(1000);
-        assert!(cached.take(100));
-        assert_eq!(cached.left_bytes, 900);
-        assert!(!cached.take(200));
-        cached.read_at = Instant::now().checked_sub(CachedHeadroom::MAX_AGE);
-        assert!(!cached.take(1));
-        assert!(
-            !CachedHeadroom {
-                read_at: None,
-                left_bytes: 1000
-            }
-            .take(1)
-        );
-    }
 }

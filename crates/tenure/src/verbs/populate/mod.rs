@@ -78,6 +78,7 @@ pub(in crate::verbs) use workers::{CHUNK_TARGET, YIELD_INTERVAL, YIELD_PAUSE};
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
+use self::headroom::PopulateAdmission;
 use self::plan::{Part, Source, access_of_lock, plan, plan_for_lock};
 use self::workers::Workers;
 use crate::ground::error::Result;
@@ -156,10 +157,10 @@ impl Mapping {
         options: &PopulateOptions,
     ) -> Result<BackgroundPopulate> {
         let range = self.pages_covering(bounds)?;
-        prepare(range, options, self.source())?;
+        let prepared = prepare(range, options, self.source())?;
         let (mapping, options) = (Arc::clone(self), options.clone());
         BackgroundPopulate::start(&options.cancel.clone(), move || {
-            run(range, &options, mapping.source())
+            run_prepared(range, &prepared, &options, mapping.source())
         })
     }
 
@@ -249,9 +250,11 @@ impl PageRange {
         self,
         options: &PopulateOptions,
     ) -> Result<BackgroundPopulate> {
-        prepare(self, options, None)?;
+        let prepared = prepare(self, options, None)?;
         let options = options.clone();
-        BackgroundPopulate::start(&options.cancel.clone(), move || run(self, &options, None))
+        BackgroundPopulate::start(&options.cancel.clone(), move || {
+            run_prepared(self, &prepared, &options, None)
+        })
     }
 }
 
@@ -259,11 +262,24 @@ fn run(range: PageRange, options: &PopulateOptions, source: Option<Source<'_>>) 
     if range.is_empty() {
         return Ok(());
     }
-    let parts = prepare(range, options, source)?;
+    let prepared = prepare(range, options, source)?;
+    run_prepared(range, &prepared, options, source)
+}
+
+fn run_prepared(
+    range: PageRange,
+    prepared: &Prepared,
+    options: &PopulateOptions,
+    source: Option<Source<'_>>,
+) -> Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
     if options.access == Access::Write {
         lazy_free::forget_freed(range);
     }
-    Workers::new(range, &parts, options, source)?.run()?;
+    let admission = prepared.admission.as_ref();
+    Workers::new(range, &prepared.parts, options, source, admission)?.run()?;
     stats::POPULATE.done(range.len());
     Ok(())
 }
@@ -275,13 +291,27 @@ pub(in crate::verbs) fn populate_for_lock(
     vmas: &[Vma],
     options: &PopulateOptions,
 ) -> Result<()> {
-    if !options.force {
-        for access in [Access::Read, Access::Write] {
-            let vmas = vmas.iter().filter(|vma| access_of_lock(vma) == access);
-            headroom::check(range, access, &vmas.copied().collect::<Vec<_>>())?;
-        }
-    }
-    Workers::new(range, &plan_for_lock(vmas), options, None)?.run()
+    let admission = match options.force {
+        true => None,
+        false => Some(admit_for_lock(range, vmas)?),
+    };
+    let parts = plan_for_lock(vmas);
+    Workers::new(range, &parts, options, None, admission.as_ref())?.run()
+}
+
+/// Admits what faulting the mappings of a range in as `mlock` does will take.
+pub(in crate::verbs) fn admit_for_lock(
+    range: PageRange,
+    vmas: &[Vma],
+) -> Result<PopulateAdmission> {
+    headroom::admit(range, vmas, access_of_lock).map_err(|error| error.of_verb("lock"))
+}
+
+/// A call that has passed all checks.
+struct Prepared {
+    parts: Vec<Part>,
+    /// `None` with [`force`](PopulateOptions::force).
+    admission: Option<PopulateAdmission>,
 }
 
 /// Plans the call and performs all checks, before anything changes.
@@ -289,10 +319,11 @@ fn prepare(
     range: PageRange,
     options: &PopulateOptions,
     source: Option<Source<'_>>,
-) -> Result<Vec<Part>> {
+) -> Result<Prepared> {
     let (parts, vmas) = plan(range, options, source)?;
-    if !options.force {
-        headroom::check(range, options.access, &vmas)?;
-    }
-    Ok(parts)
+    let admission = match options.force {
+        true => None,
+        false => Some(headroom::admit(range, &vmas, |_| options.access)?),
+    };
+    Ok(Prepared { parts, admission })
 }

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::file_method::FileMethod;
+use super::headroom::PopulateAdmission;
 use super::options::{PopulateOptions, Progress};
 use super::plan::{Method, Part, Source, VERB};
 use super::prefault::prefault;
@@ -49,6 +50,7 @@ pub(super) struct Workers<'a> {
     parts: &'a [Part],
     options: &'a PopulateOptions,
     source: Option<Source<'a>>,
+    admission: Option<&'a PopulateAdmission>,
     prefaulter: Option<Prefaulter>,
     file_method: FileMethod,
     /// The CPUs near the memory. Started threads run there; the calling thread is
@@ -69,6 +71,7 @@ impl<'a> Workers<'a> {
         parts: &'a [Part],
         options: &'a PopulateOptions,
         source: Option<Source<'a>>,
+        admission: Option<&'a PopulateAdmission>,
     ) -> Result<Self> {
         let prefaulter = if parts.iter().any(|part| part.method == Method::Touch) {
             Some(Prefaulter::new().map_err(|errno| Error::System {
@@ -84,6 +87,7 @@ impl<'a> Workers<'a> {
             parts,
             options,
             source,
+            admission,
             prefaulter,
             file_method: FileMethod::default(),
             cpus: numa::cpus_for(range),
@@ -168,6 +172,9 @@ impl<'a> Workers<'a> {
                 self.prefaulter.as_ref(),
             );
             let elapsed = before.elapsed();
+            if let Some(admission) = self.admission {
+                admission.settle(chunk.len());
+            }
             if let Err(error) = result {
                 self.stop.store(true, Ordering::Relaxed);
                 let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);

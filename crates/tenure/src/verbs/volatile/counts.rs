@@ -1,7 +1,8 @@
 //! Counts of marks and unmarks, in shards that threads do not share.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::ground::sys::shard::shard_of_thread;
 
 /// The counts of all objects of the process.
 pub(super) static COUNTS: Counts = Counts {
@@ -125,16 +126,7 @@ impl Counts {
     }
 
     fn shard(&self) -> &Shard {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local!(static SHARD: Cell<usize> = const { Cell::new(usize::MAX) });
-        // A thread that is ending has no thread-local variables any more.
-        let index = SHARD.try_with(|shard| {
-            if shard.get() == usize::MAX {
-                shard.set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
-            }
-            shard.get()
-        });
-        &self.shards[index.unwrap_or(0)]
+        &self.shards[shard_of_thread(SHARDS)]
     }
 }
 

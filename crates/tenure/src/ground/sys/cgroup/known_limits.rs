@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use super::{Groups, Limit, MEMBERSHIP, MOUNTS, NO_LIMIT, Version, try_read};
+use super::{Groups, Limit, MEMBERSHIP, MOUNTS, NO_LIMIT, Version, read_if_present, try_read};
 
 /// The limits that held when they were looked up. Reading what is unused then
 /// takes some 2 µs for each; looking the limits up, a tenth of a millisecond.
@@ -98,9 +98,6 @@ impl Limit {
 
 /// Reads the groups of this process. A kernel without cgroups has no such file;
 /// whether `/proc` is there at all is for the caller to find out.
-fn membership(root: &Path) -> io::Result<String> {
-    match try_read(&root.join(MEMBERSHIP)) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-        text => text,
-    }
+pub(super) fn membership(root: &Path) -> io::Result<String> {
+    read_if_present(&root.join(MEMBERSHIP))
 }

@@ -2,7 +2,8 @@
 //!
 //! Their directories are looked up each time: version 1 and 2 may both be
 //! mounted, anywhere, and a container may see only a part of the tree. A group
-//! that cannot be seen or read sets no limit here.
+//! that cannot be seen, or may not be read, sets no limit here; a descriptor that cannot be had is an
+//! error.
 
 mod events;
 #[cfg(any(test, fuzzing))]
@@ -13,10 +14,13 @@ mod mounts;
 pub(crate) use events::Events;
 pub(crate) use known_limits::KnownLimits;
 
+use std::cell::Cell;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use procfs::{FromBufRead, ProcessCGroups};
+use rustix::io::Errno;
 
 /// The cgroup version that controls this process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +76,7 @@ impl Limit {
     /// Returns the unused part and the inactive page cache, from which the
     /// kernel reclaims first, in bytes; `None` where the kernel does not tell.
     fn unused_or_cached_bytes(&self) -> Option<usize> {
-        let group = limited_group(&self.directory, self.version)?;
+        let group = limited_group(&self.directory, self.version).ok()??;
         let cached_bytes = group.inactive_file_bytes.min(group.page_cache_bytes);
         let used_bytes = group.usage_bytes.saturating_sub(cached_bytes);
         Some(group.limit_bytes.saturating_sub(used_bytes))
@@ -92,6 +96,8 @@ impl Limit {
 /// The directories of this process's group and its ancestors, innermost first,
 /// as far up as the mounts show them.
 pub(crate) struct Groups {
+    /// The contents of the file that names the groups.
+    membership: String,
     /// The groups that control memory.
     memory: Option<(&'static Version, Vec<PathBuf>)>,
     /// The groups in the unified hierarchy, which reports stalls even where
@@ -100,14 +106,23 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    pub(crate) fn find() -> Self {
+    /// Finds the groups that this process is in. A kernel without cgroups has none; ENOENT
+    /// where `/proc` is not mounted.
+    pub(crate) fn find() -> Result<Self, Errno> {
         Self::find_below(Path::new("/"))
     }
 
     /// Finds the groups in a recorded tree, with `proc` and `sys` in `root`.
-    pub(crate) fn find_below(root: &Path) -> Self {
-        let membership = read(&root.join(MEMBERSHIP));
-        Self::of(root, &membership, &read(&root.join(MOUNTS)))
+    pub(crate) fn find_below(root: &Path) -> Result<Self, Errno> {
+        let mountinfo = try_read(&root.join(MOUNTS)).map_err(errno_of)?;
+        let membership = known_limits::membership(root).map_err(errno_of)?;
+        Ok(Self::of(root, &membership, &mountinfo))
+    }
+
+    /// Returns whether this process is still in these groups.
+    pub(crate) fn is_current(&self) -> Result<bool, Errno> {
+        let membership = known_limits::membership(Path::new("/")).map_err(errno_of)?;
+        Ok(membership == self.membership)
     }
 
     /// Finds the groups that these contents of the two files name.
@@ -117,25 +132,27 @@ impl Groups {
             |version, own: &Path| mounts::visible_directories(root, mountinfo, version, own);
         let unified = unified_group(&own).map(|own| directories(&VERSION_2, &own));
         Self {
+            membership: membership.to_owned(),
             memory: memory_group(&own).map(|(version, own)| (version, directories(version, &own))),
             unified: unified.unwrap_or_default(),
         }
     }
 
     /// Returns the groups that have a limit on memory.
-    pub(crate) fn limited(&self) -> Vec<LimitedGroup> {
+    pub(crate) fn limited(&self) -> Result<Vec<LimitedGroup>, Errno> {
         let Some((version, directories)) = &self.memory else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
         let mut groups = Vec::new();
         for (index, directory) in directories.iter().enumerate() {
             // Version 1 before Linux 5.11 can leave descendants uncharged.
-            if index > 0 && read(&directory.join("memory.use_hierarchy")).trim() == "0" {
+            let hierarchy = directory.join("memory.use_hierarchy");
+            if index > 0 && read_if_present(&hierarchy).map_err(errno_of)?.trim() == "0" {
                 break;
             }
-            groups.extend(limited_group(directory, version));
+            groups.extend(limited_group(directory, version).map_err(errno_of)?);
         }
-        groups
+        Ok(groups)
     }
 
     /// Reads the events at the limit of one of the groups.
@@ -253,8 +270,19 @@ fn unified_group(own: &Option<ProcessCGroups>) -> Option<PathBuf> {
     Some(PathBuf::from(&unified.pathname))
 }
 
-fn limited_group(directory: &Path, version: &Version) -> Option<LimitedGroup> {
-    parse_group(directory, version, |file| read(&directory.join(file)))
+fn limited_group(directory: &Path, version: &Version) -> io::Result<Option<LimitedGroup>> {
+    let failure = Cell::new(None);
+    let group = parse_group(directory, version, |file| {
+        let text = read_if_present(&directory.join(file));
+        text.unwrap_or_else(|error| {
+            failure.set(failure.take().or(Some(error).filter(is_transient)));
+            String::new()
+        })
+    });
+    match failure.into_inner() {
+        Some(error) => Err(error),
+        None => Ok(group),
+    }
 }
 
 /// Parses the files of a group, whose contents `read` returns.
@@ -291,6 +319,28 @@ fn parse_group(
 /// UTF-8 does not affect the others.
 fn read(file: &Path) -> String {
     try_read(file).unwrap_or_default()
+}
+
+/// Reads the file; empty where it does not exist.
+fn read_if_present(file: &Path) -> io::Result<String> {
+    match try_read(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        text => text,
+    }
+}
+
+/// Whether a file could be read at another moment, and not: whether this process may not
+/// see it.
+fn is_transient(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(
+        errno,
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::IO)
+    )
+}
+
+fn errno_of(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 fn try_read(file: &Path) -> io::Result<String> {

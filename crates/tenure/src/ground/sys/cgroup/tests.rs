@@ -45,7 +45,11 @@ impl Tree {
     /// Returns the groups found: path in the tree, limit, usage, inactive
     /// cache.
     fn found(&self) -> Vec<(String, usize, usize, usize)> {
-        let groups = Groups::find_below(self.0.path()).limited().into_iter();
+        let groups = Groups::find_below(self.0.path())
+            .unwrap()
+            .limited()
+            .unwrap()
+            .into_iter();
         let figures = |group: LimitedGroup| {
             let path = group.path.strip_prefix(self.0.path()).unwrap();
             (
@@ -216,7 +220,10 @@ fn page_cache_excludes_shared_memory() {
         Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 20),
         Tree::new("4:memory:/a\n", HYBRID).v1("sys/fs/cgroup/memory/a", "900\n", 300, 20),
     ] {
-        let found = Groups::find_below(tree.0.path()).limited();
+        let found = Groups::find_below(tree.0.path())
+            .unwrap()
+            .limited()
+            .unwrap();
         assert_eq!(found[0].page_cache_bytes as u64, CACHE - 5);
     }
 }
@@ -245,7 +252,7 @@ fn limited_skips_unreadable_groups() {
 
 #[test]
 fn limited_groups_of_this_machine_are_consistent() {
-    for group in Groups::find().limited() {
+    for group in Groups::find().unwrap().limited().unwrap() {
         assert!(group.path.join("memory.stat").is_file(), "{group:?}");
         assert!(group.inactive_file_bytes <= group.usage_bytes, "{group:?}");
     }
@@ -253,8 +260,8 @@ fn limited_groups_of_this_machine_are_consistent() {
 
 /// Returns the events at the limits found, innermost first.
 fn events(tree: &Tree) -> Vec<Events> {
-    let groups = Groups::find_below(tree.0.path());
-    let limited = groups.limited();
+    let groups = Groups::find_below(tree.0.path()).unwrap();
+    let limited = groups.limited().unwrap();
     limited.iter().map(|group| groups.events(group)).collect()
 }
 
@@ -277,13 +284,13 @@ fn events_v2_prefer_local_file() {
         is_out_of_memory: false,
     };
     assert_eq!(events(&tree), [expected(32, 5), expected(1, 0)]);
-    let groups = Groups::find_below(tree.0.path());
+    let groups = Groups::find_below(tree.0.path()).unwrap();
     let directory = tree.0.path().join("sys/fs/cgroup/a");
     let files = [
         directory.join("b/memory.events"),
         directory.join("memory.events.local"),
     ];
-    assert_eq!(groups.event_files(&groups.limited()), files);
+    assert_eq!(groups.event_files(&groups.limited().unwrap()), files);
 }
 
 #[test]
@@ -303,15 +310,18 @@ fn events_v1_are_read_from_several_files() {
         is_out_of_memory: true,
     };
     assert_eq!(events(&tree), [inner, Events::default()]);
-    let groups = Groups::find_below(tree.0.path());
-    assert_eq!(groups.event_files(&groups.limited()), [] as [PathBuf; 0]);
+    let groups = Groups::find_below(tree.0.path()).unwrap();
+    assert_eq!(
+        groups.event_files(&groups.limited().unwrap()),
+        [] as [PathBuf; 0]
+    );
 }
 
 #[test]
 fn limits_are_polled_repeatedly() {
     let poll = |tree: &Tree| {
-        let groups = Groups::find_below(tree.0.path());
-        let limits = groups.limits(&groups.limited()).into_iter();
+        let groups = Groups::find_below(tree.0.path()).unwrap();
+        let limits = groups.limits(&groups.limited().unwrap()).into_iter();
         let figures = |limit: Limit| (limit.hits(), limit.unused());
         limits.map(figures).collect::<Vec<_>>()
     };
@@ -341,8 +351,8 @@ fn limits_are_polled_repeatedly() {
     );
     assert_eq!(events(&tree)[0].hits, 12);
     // The limits outlive their directories.
-    let groups = Groups::find_below(tree.0.path());
-    let limits = groups.limits(&groups.limited());
+    let groups = Groups::find_below(tree.0.path()).unwrap();
+    let limits = groups.limits(&groups.limited().unwrap());
     fs::remove_dir_all(tree.0.path().join(directory)).unwrap();
     assert_eq!((limits[0].hits(), limits[0].unused()), (0, None));
 }
@@ -361,7 +371,7 @@ fn events_unreadable_are_zero() {
 #[test]
 fn pressure_file_is_own_groups_unless_root() {
     let file = |tree: &Tree| {
-        let file = Groups::find_below(tree.0.path()).pressure_file()?;
+        let file = Groups::find_below(tree.0.path()).unwrap().pressure_file()?;
         let file = file.strip_prefix(tree.0.path()).unwrap();
         Some(file.display().to_string())
     };
@@ -389,7 +399,7 @@ fn pressure_file_is_own_groups_unless_root() {
 fn active_file_bytes_are_read_from_stat() {
     let v2 = Tree::new("0::/a\n", V2_ONLY).v2("sys/fs/cgroup/a", "900\n", 300, 20);
     assert_eq!(
-        Groups::find_below(v2.0.path()).limited()[0].active_file_bytes,
+        Groups::find_below(v2.0.path()).unwrap().limited().unwrap()[0].active_file_bytes,
         3
     );
     let v1 = Tree::new("4:memory:/a\n", HYBRID).v1("sys/fs/cgroup/memory/a", "900\n", 300, 20);
@@ -398,7 +408,7 @@ fn active_file_bytes_are_read_from_stat() {
         "active_file 1\ntotal_active_file 4\n",
     );
     assert_eq!(
-        Groups::find_below(v1.0.path()).limited()[0].active_file_bytes,
+        Groups::find_below(v1.0.path()).unwrap().limited().unwrap()[0].active_file_bytes,
         4
     );
 }

@@ -10,8 +10,10 @@ use crate::ground::sys::advise::discard_contents;
 use crate::ground::sys::{Errno, page_size};
 use crate::verbs::volatile::engine::Engine;
 
-/// How many dropped places are emptied together.
+/// How many dropped places are emptied together, and how many pages of them at least: what
+/// a cache evicts must be free soon.
 const DROPPED_PLACES: usize = 64;
+const DROPPED_PAGES: usize = 64;
 
 /// Larger places are emptied by themselves, when they are dropped.
 pub(super) const SMALL_PAGES: usize = 16;
@@ -135,14 +137,15 @@ impl Space {
     }
 
     /// Takes the place of a buffer that is gone, with its pages. Small ones are emptied
-    /// together, so that a drop costs a fraction of a system call; up to 4 MiB of pages
+    /// together, so that a drop costs a fraction of a system call; up to 512 KiB of pages
     /// of 4 KiB stay until then. A large place has been emptied by the caller.
     pub(super) fn put_back(&mut self, place: PageRange) {
         if place.pages() > SMALL_PAGES {
             self.free.put_back(place);
             return;
         }
-        if self.dropped.len() == DROPPED_PLACES {
+        let dropped_pages: usize = self.dropped.iter().map(|place| place.pages()).sum();
+        if self.dropped.len() == DROPPED_PLACES || dropped_pages >= DROPPED_PAGES {
             self.empty_dropped();
         }
         self.dropped.push(place);

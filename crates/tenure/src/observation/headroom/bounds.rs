@@ -1,5 +1,4 @@
-//! Headroom: how much more memory this process may take, by the machine and by
-//! each memory cgroup around it.
+//! One reading of the limits, and the headroom that it leaves.
 //!
 //! For each cgroup it is limit − (usage − what the kernel reclaims first).
 //! Memory that was freed lazily and then reused stays in the kernel's
@@ -8,11 +7,13 @@
 
 use std::cell::LazyCell;
 
+use super::LEDGER;
+use super::ledger::Limit;
 use crate::ground::error::{Error, Result};
 use crate::ground::headroom_limit::HeadroomLimit;
 use crate::ground::sys::cgroup::{Groups, LimitedGroup};
 use crate::ground::sys::process::MachineMemory;
-use crate::ground::sys::{hugetlb, smaps};
+use crate::ground::sys::{Errno, empty_table, smaps};
 
 /// How much more memory this process may take, and the limit that determines
 /// it.
@@ -33,14 +34,14 @@ impl Headroom {
     /// In a cgroup, inactive page cache and memory that this process has freed
     /// lazily count as headroom, because the kernel reclaims them first. Swap
     /// does not. Limits that this process cannot see, outside its container, do
-    /// not count.
+    /// not count. Memory that is [admitted](super::admit) and not resident yet is subtracted.
     ///
     /// Reads a few small files. In a cgroup that holds lazily freed memory, the
     /// kernel also walks every page of this process.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when `/proc/meminfo` cannot be read.
+    /// [`Error::System`] when `/proc/meminfo` or a limit cannot be read.
     ///
     /// ```
     /// let headroom = tenure::Headroom::now()?;
@@ -58,7 +59,7 @@ impl Headroom {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when `/proc/meminfo` cannot be read.
+    /// [`Error::System`] when `/proc/meminfo` or a limit cannot be read.
     ///
     /// ```
     /// let headroom = tenure::Headroom::lower_bound()?;
@@ -106,35 +107,69 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     pub(crate) fn now() -> Result<Self> {
-        Self::of(&Groups::find())
+        Ok(Self::find()?.1)
     }
 
-    pub(crate) fn of(groups: &Groups) -> Result<Self> {
-        let machine = MachineMemory::now().map_err(|errno| Error::System {
-            call: "reading MemAvailable in /proc/meminfo",
+    /// Finds the groups of this process and reads all bounds; on a thread with a descriptor
+    /// table of its own, where this process has no descriptor left.
+    pub(crate) fn find() -> Result<(Groups, Self)> {
+        let find = || {
+            let groups = Groups::find()?;
+            let bounds = Self::of(&groups)?;
+            Ok((groups, bounds))
+        };
+        let found = match find() {
+            Err(Errno::MFILE | Errno::NFILE) => empty_table::run(find).flatten(),
+            found => found,
+        };
+        found.map_err(|errno| Error::System {
+            call: "reading the memory limits in /proc and the cgroups",
             errno,
-        })?;
+        })
+    }
+
+    pub(crate) fn of(groups: &Groups) -> std::result::Result<Self, Errno> {
         Ok(Self {
-            machine,
-            groups: groups.limited(),
+            machine: MachineMemory::now()?,
+            groups: groups.limited()?,
         })
     }
 
     /// Returns, for each bound, its size and its memory that is unused or page
-    /// cache, in bytes: the memory that can be taken without checking which
+    /// cache: the memory that can be taken without checking which
     /// lazily freed or offered memory was reused.
-    pub(crate) fn unused_or_cached(&self) -> impl Iterator<Item = (usize, usize)> {
+    pub(super) fn limits(&self) -> Vec<Limit> {
         let machine = &self.machine;
-        let of_machine = machine
-            .available_bytes
-            .min(machine.free_bytes.saturating_add(machine.page_cache_bytes));
+        let machine = Limit {
+            size_bytes: machine.total_bytes,
+            free_bytes: machine
+                .available_bytes
+                .min(machine.free_bytes.saturating_add(machine.page_cache_bytes)),
+        };
         let groups = self.groups.iter().map(|group| {
             let unused_bytes = group.limit_bytes.saturating_sub(group.usage_bytes);
             let listed_bytes = group.inactive_file_bytes + group.active_file_bytes;
             let free_bytes = unused_bytes + listed_bytes.min(group.page_cache_bytes);
-            (group.limit_bytes, free_bytes.min(group.limit_bytes))
+            Limit {
+                size_bytes: group.limit_bytes,
+                free_bytes: free_bytes.min(group.limit_bytes),
+            }
         });
-        std::iter::once((machine.total_bytes, of_machine)).chain(groups)
+        std::iter::once(machine).chain(groups).collect()
+    }
+
+    /// Returns the same with the memory that this process has freed lazily and not reused.
+    pub(super) fn limits_with_lazily_free(&self) -> Vec<Limit> {
+        let lazily_free = LazyCell::new(lazily_free_bytes);
+        let groups = self.groups.iter().cloned();
+        let headrooms = groups.map(|group| Headroom::in_group(group, || *lazily_free).bytes);
+        let headrooms = std::iter::once(self.machine.available_bytes).chain(headrooms);
+        let limits = self.limits().into_iter().zip(headrooms);
+        let larger = |(limit, headroom): (Limit, usize)| Limit {
+            free_bytes: limit.free_bytes.max(headroom),
+            ..limit
+        };
+        limits.map(larger).collect()
     }
 
     /// Returns the headroom of the tightest bound.
@@ -146,7 +181,9 @@ impl Bounds {
     fn tightest_with(&self, lazily_free_bytes: impl Fn() -> usize) -> Headroom {
         let groups = self.groups.iter().cloned();
         let in_groups = groups.map(|group| Headroom::in_group(group, &lazily_free_bytes));
-        Headroom::smallest(self.machine.available_bytes, in_groups)
+        let mut tightest = Headroom::smallest(self.machine.available_bytes, in_groups);
+        tightest.bytes = tightest.bytes.saturating_sub(LEDGER.outstanding_bytes());
+        tightest
     }
 }
 
@@ -167,15 +204,9 @@ fn reclaimed_first(group: &LimitedGroup, lazily_free_bytes: impl Fn() -> usize) 
 
 /// Returns how much of this process's memory is lazily free and was not reused;
 /// 0 where the kernel does not tell.
-pub(super) fn lazily_free_bytes() -> usize {
+pub(crate) fn lazily_free_bytes() -> usize {
     let own = smaps::of_process(None).ok();
     own.and_then(|own| own.figures.lazily_free).unwrap_or(0)
-}
-
-/// Returns the headroom in the hugetlb pool of `page_bytes`, in bytes; `None`
-/// where there is no such pool or it cannot be read.
-pub(crate) fn huge_page_headroom(page_bytes: usize) -> Option<usize> {
-    Some(hugetlb::free_pages(page_bytes)?.saturating_mul(page_bytes))
 }
 
 #[cfg(test)]
@@ -269,8 +300,11 @@ mod tests {
             ..group("a", 500, 450, 300)
         };
         let groups = vec![group];
-        let found: Vec<_> = Bounds { machine, groups }.unused_or_cached().collect();
-        assert_eq!(found, [(900 * MIB, 300 * MIB), (500 * MIB, 90 * MIB)]);
+        let limits = Bounds { machine, groups }.limits();
+        let limits = limits
+            .iter()
+            .map(|limit| (limit.size_bytes, limit.free_bytes));
+        assert!(limits.eq([(900 * MIB, 300 * MIB), (500 * MIB, 90 * MIB)]));
     }
 
     #[test]
@@ -280,7 +314,8 @@ mod tests {
             headroom.bytes > 0
                 && headroom.bytes <= crate::ground::sys::process::mem_total_bytes().unwrap()
         );
-        assert!(huge_page_headroom(2 << 20).is_none_or(|bytes| bytes.is_multiple_of(2 << 20)));
-        assert_eq!(huge_page_headroom(1234), None);
+        let huge = super::super::huge_page_headroom;
+        assert!(huge(2 << 20).is_none_or(|bytes| bytes.is_multiple_of(2 << 20)));
+        assert_eq!(huge(1234), None);
     }
 }

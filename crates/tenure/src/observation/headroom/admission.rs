@@ -1,0 +1,179 @@
+//! Admitting memory before it is taken.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::announced::ANNOUNCED;
+use super::bounds::{Bounds, Headroom};
+use super::ledger::Leave;
+use super::reader::{LEDGER, refresh, refresh_exactly};
+use crate::ground::error::{Error, Result};
+use crate::ground::headroom_limit::HeadroomLimit;
+use crate::ground::sys::process::monotonic_nanos;
+use crate::ground::sys::{Errno, fork, pending};
+
+/// Memory that the process may take: nobody else's admission counts it as headroom.
+///
+/// [`settle`](Self::settle) tells what has become resident. Dropping the admission gives the
+/// rest back, also on unwinding. In a child of `fork` the parent's admissions have no effect.
+#[derive(Debug)]
+#[must_use = "dropping it gives the admitted bytes back"]
+pub struct Admission {
+    unsettled_bytes: AtomicUsize,
+    /// The process that has admitted it.
+    generation: Option<usize>,
+}
+
+impl Admission {
+    fn of(bytes: usize) -> Self {
+        Self {
+            unsettled_bytes: AtomicUsize::new(bytes),
+            generation: fork::generation().ok(),
+        }
+    }
+
+    /// Records that so many bytes have become resident. Bytes of which that is unknown,
+    /// because taking them failed midway, are settled as well: the next reading of the
+    /// limits tells. Settling more than was admitted settles all of it.
+    pub fn settle(&self, bytes: usize) {
+        let take = |unsettled: usize| Some(unsettled - bytes.min(unsettled));
+        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+        let before = self
+            .unsettled_bytes
+            .fetch_update(success, failure, take)
+            .unwrap_or(0);
+        if self.is_of_this_process() {
+            LEDGER.settle(bytes.min(before));
+        }
+    }
+
+    /// Returns the bytes that are admitted and not settled.
+    pub fn bytes(&self) -> usize {
+        self.unsettled_bytes.load(Ordering::Acquire)
+    }
+
+    fn is_of_this_process(&self) -> bool {
+        self.generation == fork::generation().ok()
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if self.is_of_this_process() {
+            LEDGER.give_back(self.bytes());
+        }
+    }
+}
+
+/// Admits `bytes` of memory that the caller is about to take, or refuses them if the
+/// headroom, less what is admitted already, is smaller. No bytes are always admitted.
+///
+/// The call compares and counts; it takes no memory. If memory that was released in the
+/// background is still pending, or lazily freed memory decides, the call waits for the
+/// first ([`drain`](crate::drain)) and counts the second before it refuses.
+///
+/// # Errors
+///
+/// * [`Error::NotAdmitted`] with the limit and the headroom,
+/// * [`Error::System`] when the limits cannot be read and never were: no descriptor is left
+///   (EMFILE), and no thread can be started.
+///
+/// ```
+/// let admission = tenure::headroom::admit(64 << 20)?;
+/// assert_eq!(admission.bytes(), 64 << 20);
+/// # Ok::<(), tenure::Error>(())
+/// ```
+pub fn admit(bytes: usize) -> Result<Admission> {
+    admit_exactly(bytes, || bytes)?.map_err(|refusal| Error::NotAdmitted {
+        need_bytes: refusal.need_bytes,
+        headroom_bytes: refusal.headroom_bytes,
+        limit: Box::new(refusal.limit),
+    })
+}
+
+/// Why bytes were refused.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) need_bytes: usize,
+    pub(crate) headroom_bytes: usize,
+    pub(crate) limit: HeadroomLimit,
+}
+
+/// Admits `max_bytes`, or, if they exceed the headroom, the bytes that `need_bytes` finds
+/// to be needed, which may take time. Then lazily freed memory is counted as well.
+pub(crate) fn admit_exactly(
+    max_bytes: usize,
+    need_bytes: impl FnOnce() -> usize,
+) -> Result<std::result::Result<Admission, Refusal>> {
+    let failed = |errno| Error::System {
+        call: "reading the memory limits",
+        errno,
+    };
+    if max_bytes == 0 {
+        return Ok(Ok(Admission::of(0)));
+    }
+    if let Some(admission) = try_admit(max_bytes, Leave::Margin).map_err(failed)? {
+        return Ok(Ok(admission));
+    }
+    loop {
+        refresh().map_err(failed)?;
+        if LEDGER.take(max_bytes, Leave::Margin) {
+            return Ok(Ok(Admission::of(max_bytes)));
+        }
+        // Pending deferred frees become headroom once the workers are done.
+        if fork::is_in_handler() || !pending::free() {
+            break;
+        }
+    }
+    let need_bytes = need_bytes();
+    if LEDGER.take(need_bytes, Leave::Margin) {
+        return Ok(Ok(Admission::of(need_bytes)));
+    }
+    refresh_exactly().map_err(failed)?;
+    if LEDGER.take(need_bytes, Leave::Margin) {
+        return Ok(Ok(Admission::of(need_bytes)));
+    }
+    let headroom_bytes = usize::try_from(LEDGER.surplus(Leave::Margin)).unwrap_or(0);
+    // The ledger has refused; this tells by which limit.
+    let limit = Bounds::now().map_or(HeadroomLimit::MemAvailable, |bounds| {
+        bounds.tightest().limit
+    });
+    Ok(Err(Refusal {
+        need_bytes,
+        headroom_bytes: headroom_bytes.min(need_bytes.saturating_sub(1)),
+        limit,
+    }))
+}
+
+/// Admits the bytes by the last reading, or by a new one if that is due.
+///
+/// # Errors
+///
+/// As for [`refresh`].
+pub(crate) fn try_admit(
+    bytes: usize,
+    leave: Leave,
+) -> std::result::Result<Option<Admission>, Errno> {
+    if LEDGER.is_due() {
+        refresh()?;
+    }
+    Ok(LEDGER.take(bytes, leave).then(|| Admission::of(bytes)))
+}
+
+/// Counts bytes that the program is about to take and that nobody will settle: they lapse
+/// after 0.1 to 0.2 s. It neither allocates nor makes a system call.
+#[doc(hidden)]
+pub fn announce(bytes: usize) {
+    ANNOUNCED.add(&LEDGER, bytes, monotonic_nanos());
+}
+
+/// Takes a reading for the ledger. Returns a lower bound of the headroom, as
+/// [`Headroom::lower_bound`].
+///
+/// # Errors
+///
+/// As for [`Headroom::lower_bound`].
+#[doc(hidden)]
+pub fn read() -> Result<Headroom> {
+    let _ = refresh();
+    Headroom::lower_bound()
+}

@@ -1,0 +1,309 @@
+//! The ledger of admitted memory: what this process has admitted and not yet taken,
+//! beside the last reading of the limits.
+//!
+//! A reading alone does not show what other threads are about to take, and memory that
+//! becomes resident after a reading is in no reading yet. So the ledger counts:
+//!
+//! * `committed`: bytes admitted so far, less what was given back unused and what was freed;
+//! * `settled`: bytes of these that have become resident;
+//! * `released`: settled bytes that their owner has begun to free.
+//!
+//! A reading takes `settled` before it samples the limits, and `released` after: what is
+//! settled before is in the sample for certain, and what is released later is not freed in
+//! it. The sum of the sampled free memory and `settled` less `released` is the ceiling of
+//! `committed` until the next reading. Every race makes the ceiling too low, never too high:
+//! memory that becomes resident, or is freed, while the limits are sampled counts as taken.
+//! So an admission is one atomic addition below the ceiling, without a lock; and where the
+//! limits cannot be read, the last ceiling holds, less what was admitted since.
+
+use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
+
+use crate::ground::sys::shard::shard_of_thread;
+
+/// How much of a limit an admission leaves to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// What the kernel takes beside the pages: a batch of charges for each CPU, and page
+    /// tables.
+    Margin,
+    /// Where severe pressure begins: a 32nd.
+    MinReserve,
+    /// A quarter more than what is left when pressure begins (`pressure::Level::Some`), so
+    /// that what fills memory up to here does not cause pressure itself: an eighth.
+    Reserve,
+}
+
+impl Leave {
+    const ALL: [Self; 3] = [Self::Margin, Self::MinReserve, Self::Reserve];
+
+    /// Returns how many bytes stay free of a limit of `size_bytes`.
+    fn of(self, size_bytes: usize, cpus: usize) -> usize {
+        /// A batch of 64 charges, and pages that are freed but still in the CPU's lists.
+        const MARGIN_PER_CPU_BYTES: usize = 512 << 10;
+        let (divisor, max_bytes) = match self {
+            Self::Margin => (64, MARGIN_PER_CPU_BYTES.saturating_mul(cpus)),
+            Self::MinReserve => (32, 1 << 30),
+            Self::Reserve => (8, 5 << 30),
+        };
+        (size_bytes / divisor).min(max_bytes)
+    }
+}
+
+/// A limit as a reading finds it: the machine's or a cgroup's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limit {
+    pub(crate) size_bytes: usize,
+    /// The bytes that can be taken.
+    pub(crate) free_bytes: usize,
+}
+
+/// How many threads take small amounts without contention.
+const SHARDS: usize = 16;
+
+/// What a shard admits ahead, for several small amounts.
+const CREDIT_BYTES: usize = 256 << 10;
+
+/// Larger amounts take no credit.
+const MAX_SMALL_BYTES: usize = CREDIT_BYTES / 4;
+
+/// Shards take credit only while this much is left: what they hold is then a small part.
+const MIN_SURPLUS_FOR_CREDIT: isize = (16 * SHARDS * CREDIT_BYTES) as isize;
+
+/// Until how old a reading serves, in nanoseconds: other processes take memory as well.
+const MAX_AGE_NANOS: u64 = 100_000_000;
+
+/// Counters of the threads that share it, in cache lines of its own.
+#[repr(align(128))]
+struct Shard {
+    /// Committed, and free to be taken by the threads of this shard.
+    credit: AtomicUsize,
+    settled: AtomicUsize,
+    released: AtomicUsize,
+}
+
+#[repr(align(128))]
+struct CachePadded<T>(T);
+
+pub(crate) struct Ledger {
+    committed: CachePadded<AtomicIsize>,
+    /// For each [`Leave`], what `committed` may reach.
+    ceilings: [AtomicIsize; Leave::ALL.len()],
+    /// From this value of `committed` on a new reading is due.
+    recheck_at: AtomicIsize,
+    /// When the last reading began, on the monotonic clock; 0 before the first.
+    read_at_nanos: AtomicU64,
+    shards: [Shard; SHARDS],
+}
+
+impl Ledger {
+    pub(crate) const fn new() -> Self {
+        Self {
+            committed: CachePadded(AtomicIsize::new(0)),
+            ceilings: [const { AtomicIsize::new(0) }; Leave::ALL.len()],
+            recheck_at: AtomicIsize::new(0),
+            read_at_nanos: AtomicU64::new(0),
+            shards: [const {
+                Shard {
+                    credit: AtomicUsize::new(0),
+                    settled: AtomicUsize::new(0),
+                    released: AtomicUsize::new(0),
+                }
+            }; SHARDS],
+        }
+    }
+
+    /// Empties the ledger in a child of `fork`, which has no other thread.
+    pub(super) fn reset(&self) {
+        self.committed.0.store(0, Ordering::Relaxed);
+        for ceiling in &self.ceilings {
+            ceiling.store(0, Ordering::Relaxed);
+        }
+        self.recheck_at.store(0, Ordering::Relaxed);
+        self.read_at_nanos.store(0, Ordering::Relaxed);
+        for shard in &self.shards {
+            shard.credit.store(0, Ordering::Relaxed);
+            shard.settled.store(0, Ordering::Relaxed);
+            shard.released.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Commits the bytes if that leaves as much as `leave` demands, by the last reading.
+    pub(crate) fn take(&self, bytes: usize, leave: Leave) -> bool {
+        if bytes <= MAX_SMALL_BYTES && self.take_small(bytes) {
+            return true;
+        }
+        self.commit(bytes, leave) || self.collect_credit() && self.commit(bytes, leave)
+    }
+
+    /// Commits the bytes whatever the limits are.
+    pub(super) fn take_regardless(&self, bytes: usize) {
+        self.committed.0.fetch_add(bytes as isize, Ordering::AcqRel);
+    }
+
+    /// Takes bytes from the shard's credit, which was committed before.
+    fn take_small(&self, bytes: usize) -> bool {
+        let credit = &self.shard().credit;
+        let rest = |credit: usize| credit.checked_sub(bytes);
+        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+        if credit.fetch_update(success, failure, rest).is_ok() {
+            return true;
+        }
+        let has_surplus = self.surplus(Leave::Reserve) >= MIN_SURPLUS_FOR_CREDIT;
+        if !has_surplus || self.is_due() || !self.commit(CREDIT_BYTES, Leave::Reserve) {
+            return false;
+        }
+        credit.fetch_add(CREDIT_BYTES - bytes, Ordering::AcqRel);
+        true
+    }
+
+    fn commit(&self, bytes: usize, leave: Leave) -> bool {
+        let Ok(bytes) = isize::try_from(bytes) else {
+            return false;
+        };
+        let ceiling = self.ceiling(leave);
+        let sum = |committed: isize| {
+            let sum = committed.checked_add(bytes)?;
+            (sum <= ceiling).then_some(sum)
+        };
+        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.committed.0.fetch_update(success, failure, sum).is_ok()
+    }
+
+    /// Gives all shards' credit back. Returns whether there was any.
+    fn collect_credit(&self) -> bool {
+        let taken = self.shards.iter();
+        let bytes = taken.map(|shard| shard.credit.swap(0, Ordering::AcqRel));
+        let bytes: usize = bytes.sum();
+        self.give_back(bytes);
+        bytes > 0
+    }
+
+    /// Subtracts committed bytes that will not be taken.
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.committed.0.fetch_sub(bytes as isize, Ordering::AcqRel);
+    }
+
+    /// Records that committed bytes are resident, or that nobody knows: the next reading
+    /// tells.
+    pub(crate) fn settle(&self, bytes: usize) {
+        self.shard().settled.fetch_add(bytes, Ordering::Release);
+    }
+
+    /// As [`settle`](Self::settle), for callers that may not use thread-local variables.
+    pub(super) fn settle_without_shard(&self, bytes: usize) {
+        self.shards[0].settled.fetch_add(bytes, Ordering::Release);
+    }
+
+    /// Runs `free`, which frees memory that was settled, `max_bytes` at most, and returns
+    /// its result and how many bytes it has freed.
+    pub(crate) fn release<T>(&self, max_bytes: usize, free: impl FnOnce() -> (T, usize)) -> T {
+        self.shard().released.fetch_add(max_bytes, Ordering::SeqCst);
+        let (result, freed_bytes) = free();
+        self.give_back(freed_bytes);
+        let kept_bytes = max_bytes - freed_bytes;
+        self.shard()
+            .released
+            .fetch_sub(kept_bytes, Ordering::SeqCst);
+        result
+    }
+
+    /// Begins a reading: the caller samples the limits after this.
+    pub(super) fn begin_reading(&self, now_nanos: u64) -> ReadingStart {
+        ReadingStart {
+            at_nanos: now_nanos,
+            settled_bytes: self.sum(|shard| &shard.settled),
+        }
+    }
+
+    /// Ends a reading with the limits that the caller has sampled since it began. Readings
+    /// do not overlap.
+    pub(super) fn end_reading(&self, start: &ReadingStart, limits: &[Limit], cpus: usize) {
+        let released_bytes = self.sum(|shard| &shard.released);
+        let settled_bytes = start.settled_bytes as isize - released_bytes as isize;
+        let mut surplus_bytes = 0;
+        for leave in Leave::ALL {
+            let left = |limit: &Limit| {
+                let free_bytes = isize::try_from(limit.free_bytes).unwrap_or(isize::MAX / 2);
+                free_bytes.min(isize::MAX / 2) - leave.of(limit.size_bytes, cpus) as isize
+            };
+            let left_bytes = limits.iter().map(left).min().unwrap_or(isize::MAX / 2);
+            let ceiling = left_bytes + settled_bytes;
+            self.ceilings[leave as usize].store(ceiling, Ordering::Release);
+            if leave == Leave::Margin {
+                surplus_bytes = ceiling - self.committed.0.load(Ordering::Acquire);
+            }
+        }
+        // A quarter only, because other processes take memory as well. Where little is left
+        // a reading for each small admission would cost more than it tells.
+        let smallest_bytes = limits.iter().map(|limit| limit.size_bytes).min();
+        let min_bytes = smallest_bytes.map_or(0, |bytes| bytes / 128) as isize;
+        let until_bytes = (surplus_bytes / 4).max(min_bytes);
+        let committed = self.committed.0.load(Ordering::Acquire);
+        self.recheck_at
+            .store(committed.saturating_add(until_bytes), Ordering::Release);
+        self.read_at_nanos
+            .store(start.at_nanos.max(1), Ordering::Release);
+    }
+
+    /// Whether a new reading is due: the last is old, or much was admitted since.
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_older_than(MAX_AGE_NANOS)
+            || self.committed.0.load(Ordering::Acquire) > self.recheck_at.load(Ordering::Acquire)
+    }
+
+    /// Whether the last reading began longer ago than this, or there was none.
+    pub(super) fn is_older_than(&self, nanos: u64) -> bool {
+        let now = crate::ground::sys::process::monotonic_nanos();
+        !self.has_reading() || now.saturating_sub(self.read_at_nanos()) > nanos
+    }
+
+    pub(super) fn has_reading(&self) -> bool {
+        self.read_at_nanos() > 0
+    }
+
+    pub(super) fn read_at_nanos(&self) -> u64 {
+        self.read_at_nanos.load(Ordering::Acquire)
+    }
+
+    /// Returns how much more can be admitted by the last reading; negative if the limit's
+    /// reserve is taken.
+    pub(crate) fn surplus(&self, leave: Leave) -> isize {
+        self.ceiling(leave) - self.committed.0.load(Ordering::Acquire)
+    }
+
+    /// Returns the bytes that are admitted and not resident yet.
+    pub(crate) fn outstanding_bytes(&self) -> usize {
+        let committed = self.committed.0.load(Ordering::Acquire);
+        let taken = self.sum(|shard| &shard.settled) + self.sum(|shard| &shard.credit);
+        let released = self.sum(|shard| &shard.released);
+        let outstanding = committed - taken as isize + released as isize;
+        usize::try_from(outstanding).unwrap_or(0)
+    }
+
+    fn ceiling(&self, leave: Leave) -> isize {
+        self.ceilings[leave as usize].load(Ordering::Acquire)
+    }
+
+    /// Sums a counter over all shards. It wraps, like the counters: a shard may have
+    /// subtracted more than it has added.
+    fn sum(&self, counter: fn(&Shard) -> &AtomicUsize) -> usize {
+        let values = self.shards.iter().map(counter);
+        values.fold(0, |sum, value| {
+            sum.wrapping_add(value.load(Ordering::SeqCst))
+        })
+    }
+
+    fn shard(&self) -> &Shard {
+        &self.shards[shard_of_thread(SHARDS)]
+    }
+}
+
+/// A reading that has begun.
+pub(super) struct ReadingStart {
+    at_nanos: u64,
+    settled_bytes: usize,
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

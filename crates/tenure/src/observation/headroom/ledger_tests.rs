@@ -1,0 +1,220 @@
+//! Tests of the ledger, without real memory.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use super::*;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+
+fn read(ledger: &Ledger, size_bytes: usize, free_bytes: usize) {
+    let start = ledger.begin_reading(crate::ground::sys::process::monotonic_nanos());
+    let limit = Limit {
+        size_bytes,
+        free_bytes,
+    };
+    ledger.end_reading(&start, &[limit], 1);
+}
+
+/// A ledger with a reading of a limit of 128 MiB, of which so much is free.
+fn with_free(free_bytes: usize) -> Ledger {
+    let ledger = Ledger::new();
+    read(&ledger, 128 * MIB, free_bytes);
+    ledger
+}
+
+#[test]
+fn nothing_is_admitted_before_the_first_reading() {
+    let ledger = Ledger::new();
+    assert!(ledger.is_due() && !ledger.has_reading());
+    assert!(!ledger.take(1, Leave::Margin));
+    assert!(ledger.take(0, Leave::Margin));
+}
+
+#[test]
+fn admissions_leave_what_they_have_to() {
+    for (leave, left_kib) in [
+        (Leave::Margin, 512),
+        (Leave::MinReserve, 4 * 1024),
+        (Leave::Reserve, 16 * 1024),
+    ] {
+        let ledger = with_free(100 * MIB);
+        let most_bytes = 100 * MIB - left_kib * KIB;
+        assert!(!ledger.take(most_bytes + 1, leave), "{leave:?}");
+        assert!(ledger.take(most_bytes, leave), "{leave:?}");
+        assert!(!ledger.take(1, leave), "{leave:?}");
+        ledger.give_back(MIB);
+        assert!(ledger.take(MIB, leave), "{leave:?}");
+    }
+    assert!(!with_free(0).take(usize::MAX, Leave::Margin));
+}
+
+#[test]
+fn tightest_of_several_limits_decides() {
+    let ledger = Ledger::new();
+    let start = ledger.begin_reading(1);
+    let limit = |size_bytes, free_bytes| Limit {
+        size_bytes,
+        free_bytes,
+    };
+    let limits = [
+        limit(64 * GIB, GIB),
+        limit(GIB, 200 * MIB),
+        limit(128 * MIB, 199 * MIB),
+    ];
+    ledger.end_reading(&start, &limits, 1);
+    assert_eq!(
+        ledger.surplus(Leave::Margin),
+        (199 * MIB - 512 * KIB) as isize
+    );
+    // The reserve of the machine is 5 GiB.
+    assert_eq!(
+        ledger.surplus(Leave::Reserve),
+        GIB as isize - 5 * GIB as isize
+    );
+}
+
+#[test]
+fn outstanding_bytes_stay_taken_after_a_reading() {
+    let ledger = with_free(100 * MIB);
+    assert!(ledger.take(60 * MIB, Leave::Margin));
+    // Half of it is resident, and in the next reading.
+    ledger.settle(30 * MIB);
+    read(&ledger, 128 * MIB, 70 * MIB);
+    assert_eq!(ledger.outstanding_bytes(), 30 * MIB);
+    assert!(!ledger.take(40 * MIB, Leave::Margin));
+    assert!(ledger.take(39 * MIB, Leave::Margin));
+}
+
+#[test]
+fn settled_bytes_stay_taken_until_the_next_reading() {
+    let ledger = with_free(100 * MIB);
+    assert!(ledger.take(90 * MIB, Leave::Margin));
+    ledger.settle(90 * MIB);
+    assert!(!ledger.take(20 * MIB, Leave::Margin));
+    read(&ledger, 128 * MIB, 100 * MIB);
+    assert!(ledger.take(20 * MIB, Leave::Margin));
+}
+
+#[test]
+fn freed_bytes_can_be_taken_before_the_next_reading() {
+    let ledger = with_free(100 * MIB);
+    assert!(ledger.take(90 * MIB, Leave::Margin));
+    ledger.settle(90 * MIB);
+    ledger.release(50 * MIB, || {
+        assert!(!ledger.take(20 * MIB, Leave::Margin));
+        ((), 40 * MIB)
+    });
+    assert_eq!(ledger.outstanding_bytes(), 0);
+    assert!(ledger.take(49 * MIB, Leave::Margin));
+    assert!(!ledger.take(MIB, Leave::Margin));
+}
+
+#[test]
+fn bytes_freed_during_a_reading_count_once() {
+    let ledger = with_free(10 * MIB);
+    let start = ledger.begin_reading(1);
+    // The sample is taken after the free.
+    let free_bytes = ledger.release(50 * MIB, || (60 * MIB, 50 * MIB));
+    let limit = Limit {
+        size_bytes: 128 * MIB,
+        free_bytes,
+    };
+    ledger.end_reading(&start, &[limit], 1);
+    assert!(!ledger.take(60 * MIB, Leave::Margin));
+}
+
+#[test]
+fn small_amounts_leave_no_credit_where_memory_is_short() {
+    let ledger = with_free(2 * GIB);
+    read(&ledger, 4 * GIB, 2 * GIB);
+    assert!(ledger.take(4 * KIB, Leave::Reserve));
+    let committed = ledger.committed.0.load(Ordering::Relaxed);
+    assert_eq!(committed, CREDIT_BYTES as isize);
+    assert_eq!(ledger.outstanding_bytes(), 4 * KIB);
+    // A thread that takes everything gets the credit of all shards.
+    let left = ledger.surplus(Leave::Margin) as usize + CREDIT_BYTES - 4 * KIB;
+    assert!(ledger.take(left, Leave::Margin));
+    assert!(!ledger.take(1, Leave::Margin));
+}
+
+#[test]
+fn reading_is_due_when_old_or_much_was_taken() {
+    let ledger = with_free(100 * MIB);
+    assert!(!ledger.is_due());
+    assert!(ledger.take(20 * MIB, Leave::Margin) && !ledger.is_due());
+    assert!(ledger.take(10 * MIB, Leave::Margin) && ledger.is_due());
+    let start = ledger.begin_reading(1);
+    ledger.end_reading(&start, &[], 1);
+    assert!(ledger.is_due(), "it began when the machine booted");
+}
+
+/// Threads take, settle and free memory of a simulated limit while another one reads it.
+#[test]
+fn concurrent_admissions_stay_below_the_limit() {
+    const SIZE_BYTES: usize = 64 * MIB;
+    const THREADS: usize = 8;
+    let ledger = Ledger::new();
+    let used_bytes = AtomicUsize::new(0);
+    let most_bytes = AtomicUsize::new(0);
+    let is_over = AtomicBool::new(false);
+    let reader = || {
+        while !is_over.load(Ordering::Relaxed) {
+            let start = ledger.begin_reading(1);
+            thread::yield_now();
+            let free_bytes = SIZE_BYTES - used_bytes.load(Ordering::SeqCst);
+            thread::yield_now();
+            let limit = Limit {
+                size_bytes: SIZE_BYTES,
+                free_bytes,
+            };
+            ledger.end_reading(&start, &[limit], 1);
+        }
+    };
+    let worker = |number: usize| {
+        let mut held = Vec::new();
+        let mut random = number as u64 + 1;
+        for _ in 0..30_000 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let bytes = (1 + random as usize % 512) * 4 * KIB;
+            if random.is_multiple_of(3) && !held.is_empty() {
+                let index = random as usize % held.len();
+                let bytes = held.swap_remove(index);
+                ledger.release(bytes, || {
+                    used_bytes.fetch_sub(bytes, Ordering::SeqCst);
+                    ((), bytes)
+                });
+            } else if ledger.take(bytes, Leave::Margin) {
+                for part in [bytes / 2, bytes - bytes / 2] {
+                    let used = used_bytes.fetch_add(part, Ordering::SeqCst) + part;
+                    most_bytes.fetch_max(used, Ordering::SeqCst);
+                    ledger.settle(part);
+                }
+                held.push(bytes);
+            }
+        }
+        let bytes = held.iter().sum();
+        ledger.release(bytes, || {
+            used_bytes.fetch_sub(bytes, Ordering::SeqCst);
+            ((), bytes)
+        });
+    };
+    thread::scope(|scope| {
+        scope.spawn(reader);
+        let workers: Vec<_> = (0..THREADS)
+            .map(|number| scope.spawn(move || worker(number)))
+            .collect();
+        let joined: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(joined.iter().all(Result::is_ok));
+    });
+    assert_eq!(ledger.outstanding_bytes(), 0);
+    let most_bytes = most_bytes.into_inner();
+    let limit_bytes = SIZE_BYTES - 512 * KIB;
+    assert!(most_bytes <= limit_bytes, "{most_bytes} of {limit_bytes}");
+    assert!(most_bytes > SIZE_BYTES / 2, "{most_bytes}");
+}

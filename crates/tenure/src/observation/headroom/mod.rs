@@ -1,0 +1,59 @@
+//! Headroom: how much more memory this process may take, by the machine and by each memory
+//! cgroup around it, and the ledger of what it is about to take.
+//!
+//! Past a cgroup's limit the kernel kills the process instead of failing a call. So code
+//! that is about to take much memory has it admitted first. [`admit`] compares the bytes
+//! with the headroom less everything that is admitted and not resident yet, whoever
+//! admitted it: tenure's own verbs use the same ledger. [`populate`](crate::populate),
+//! [`lock`](crate::lock) with [`LockMode::Now`](crate::LockMode::Now),
+//! [`VolatileCache`](crate::VolatileCache) and the heap of the crate tenure-heap admit what
+//! they take, and [`release`](crate::release) defers frees within what is left.
+//!
+//! ```
+//! use tenure::headroom::{self, Headroom};
+//!
+//! println!("{} bytes may be taken", Headroom::now()?.bytes);
+//! let admission = headroom::admit(1 << 20)?;
+//! let table = vec![7_u8; 1 << 20];
+//! admission.settle(table.len()); // It is resident.
+//! # Ok::<(), tenure::Error>(())
+//! ```
+//!
+//! # How the limits are read
+//!
+//! A reading takes 0.1 to 0.2 ms, and serves for 100 ms, or until a quarter of what it found is
+//! admitted. Where the limits cannot be read any more (no descriptor is left and no thread
+//! can be started; `/proc` is unavailable after `chroot`), the last reading holds, less what was
+//! admitted since; [`prepare`](crate::prepare) takes one. If `/proc` was never there, the
+//! machine's unused memory is the limit ([`sysinfo(2)`]).
+//!
+//! A child of `fork` begins with an empty ledger.
+//!
+//! [`sysinfo(2)`]: https://man7.org/linux/man-pages/man2/sysinfo.2.html
+
+mod admission;
+mod announced;
+mod bounds;
+mod ledger;
+mod reader;
+
+pub use admission::{Admission, admit};
+pub use bounds::Headroom;
+
+pub use crate::ground::headroom_limit::HeadroomLimit;
+
+pub(crate) use admission::{admit_exactly, try_admit};
+pub(crate) use bounds::{Bounds, lazily_free_bytes};
+pub(crate) use ledger::Leave;
+pub(crate) use reader::{LEDGER, prepare, refresh, register_fork_handlers};
+
+#[doc(hidden)]
+pub use admission::{announce, read};
+
+use crate::ground::sys::hugetlb;
+
+/// Returns the headroom in the hugetlb pool of `page_bytes`, in bytes; `None`
+/// where there is no such pool or it cannot be read.
+pub(crate) fn huge_page_headroom(page_bytes: usize) -> Option<usize> {
+    Some(hugetlb::free_pages(page_bytes)?.saturating_mul(page_bytes))
+}
