@@ -11,7 +11,7 @@ use crate::ground::sys::map::{self, Backing};
 use crate::ground::sys::process::LockLimit;
 use crate::ground::sys::reservation::Reservation;
 use crate::ground::sys::{Errno, fork, page_size};
-use crate::verbs::lock::LockMode;
+use crate::verbs::lock::lock_until_unmapped;
 
 /// Zeroed pages that are locked on fault, between two guard pages. Dropping it unmaps
 /// the memory without wiping it; the owner wipes it first.
@@ -44,8 +44,7 @@ impl SecretMemory {
         // SAFETY: the memory is new, so nothing relies on its contents in a child.
         unsafe { advise_destructive(usable_range, DestructiveAdvice::WipeOnFork) }
             .map_err(at("madvise(MADV_WIPEONFORK)", usable_range))?;
-        // SAFETY: the pages belong to this memory, so no other code unlocks them.
-        unsafe { usable_range.lock(LockMode::OnFault) }?;
+        lock_until_unmapped(usable_range)?;
         Ok(memory)
     }
 
