@@ -54,7 +54,8 @@ tests!(
     buffer_moved_to_another_thread_stays_usable,
     secret_bytes_after_unlock_all_are_not_in_swap,
     buffer_without_descriptors_is_locked_and_wiped,
-    buffer_without_proc_is_locked_and_wiped;
+    buffer_without_proc_is_locked_and_wiped,
+    hidden_buffer_without_descriptors_reports_emfile;
     children:
     touch_before,
     touch_behind,
@@ -69,6 +70,7 @@ tests!(
     swap_out_after_unlock_all,
     use_without_descriptors,
     use_without_proc,
+    create_hidden_without_descriptors,
 );
 
 const SECRET: &[u8] = b"correct horse battery staple";
@@ -839,5 +841,22 @@ fn buffer_without_proc_is_locked_and_wiped() -> Completion {
     let path = root.path().to_str().unwrap();
     let output = in_child_with("TENURE_TEST_ROOT", path, "use_without_proc");
     assert_ended_well("use_without_proc", &output);
+    Completion::Completed
+}
+
+fn create_hidden_without_descriptors() {
+    let taken = take_all_descriptors();
+    let error = HIDDEN(4096).unwrap_err();
+    let (call, errno) = ("memfd_secret", tenure::Errno::MFILE);
+    assert_eq!(error, Error::System { call, errno });
+    drop(taken);
+    HIDDEN(4096).unwrap();
+}
+
+fn hidden_buffer_without_descriptors_reports_emfile() -> Completion {
+    if !can_hide() {
+        return skip_hidden();
+    }
+    in_child_ok("create_hidden_without_descriptors");
     Completion::Completed
 }

@@ -53,12 +53,7 @@ impl SecretMemory {
     pub(super) fn hidden(len: usize) -> Result<Self> {
         Features::get()
             .memfd_secret
-            .map_err(|answer| Error::Unsupported {
-                verb: "hide memory from the kernel",
-                feature: "memfd_secret",
-                answer,
-                remedy: "it needs Linux 5.14, before 6.5 also secretmem.enable=1 on the kernel's command line, and a container that allows the system call",
-            })?;
+            .map_err(explain_missing_memfd_secret)?;
         let reserved_len = reserved_len(len)?;
         let mut fork_sentinel = Mapping::anonymous(1).wipe_on_fork().map()?;
         fork_sentinel.as_mut_slice()?[0] = 1;
@@ -150,6 +145,19 @@ fn system(call: &'static str) -> impl Fn(Errno) -> Error {
 
 fn at(call: &'static str, range: PageRange) -> impl Fn(Errno) -> Error {
     move |errno| Error::SystemAt { call, range, errno }
+}
+
+/// Tells a kernel without `memfd_secret` from a process without a descriptor or memory.
+fn explain_missing_memfd_secret(answer: Errno) -> Error {
+    match answer {
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => system("memfd_secret")(answer),
+        answer => Error::Unsupported {
+            verb: "hide memory from the kernel",
+            feature: "memfd_secret",
+            answer,
+            remedy: "it needs Linux 5.14, before 6.5 also secretmem.enable=1 on the kernel's command line, and a container that allows the system call",
+        },
+    }
 }
 
 /// Explains a refused `mmap` of memfd_secret memory, which counts against

@@ -119,7 +119,10 @@ impl SecretBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where `memfd_secret` is missing, disabled or refused; otherwise as for [`with_max_len`](SecretBuffer::with_max_len).
+    /// [`Error::Unsupported`] where `memfd_secret` is missing, disabled or refused;
+    /// [`Error::System`] with EMFILE or ENFILE when no descriptor is left, of which the call
+    /// needs one until it returns; otherwise as for
+    /// [`with_max_len`](SecretBuffer::with_max_len).
     ///
     /// ```
     /// use tenure::{Error, SecretBuffer};
