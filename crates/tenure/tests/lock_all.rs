@@ -40,7 +40,8 @@ tests!(
     unlock_all_ends_future_locks_of_other_code_beside_secret,
     unlock_all_after_drop_of_secret_clears_every_lock,
     unlock_all_in_forked_child_keeps_only_its_own_secrets,
-    unlock_of_locked_file_range_keeps_it_locked;
+    unlock_of_locked_file_range_keeps_it_locked,
+    lock_all_now_reads_no_untouched_page_of_locked_file;
     children:
     unlock_under_lock_all,
     unlock_later_mapping,
@@ -63,6 +64,7 @@ tests!(
     unlock_all_after_drop,
     unlock_all_in_forked_child,
     unlock_locked_file_range,
+    lock_all_now_beside_locked_file,
 );
 
 const NOW: Option<LockMode> = Some(LockMode::Now);
@@ -382,7 +384,7 @@ fn unlock_all_beside_kept_memory() {
             Some(LockScope::Future),
             Some(LockScope::CurrentAndFuture),
         ] {
-            for mode in [LockMode::OnFault] {
+            for mode in [LockMode::OnFault, LockMode::Now] {
                 if let Some(scope) = scope {
                     lock_all(scope, mode).unwrap();
                 }
@@ -572,4 +574,29 @@ fn unlock_locked_file_range() {
 
 fn unlock_of_locked_file_range_keeps_it_locked() {
     in_child_ok("unlock_locked_file_range");
+}
+
+fn lock_all_now_beside_locked_file() {
+    let file = locked_file(8 << 20);
+    let locked_bytes = file.locked_bytes().unwrap();
+    assert!(locked_bytes < file.len());
+    let (_secret, range) = secret(16);
+    let memory = anonymous(4);
+    for scope in [LockScope::Current, LockScope::CurrentAndFuture] {
+        lock_all(scope, LockMode::Now).unwrap();
+        assert_eq!(lock_modes(memory.range()), [NOW; 4]);
+        assert_eq!(count_present(memory.range()), 4);
+        assert!(is_locked_on_fault(file.range()) && is_locked_on_fault(range));
+        assert_eq!(file.locked_bytes(), Ok(locked_bytes));
+        assert_eq!(count_present(range), 1);
+        let later = match scope {
+            LockScope::Current => None,
+            _ => NOW,
+        };
+        assert_eq!(mode(anonymous(1).range()), later);
+    }
+}
+
+fn lock_all_now_reads_no_untouched_page_of_locked_file() -> Completion {
+    in_child_if_unlimited("lock_all_now_beside_locked_file")
 }

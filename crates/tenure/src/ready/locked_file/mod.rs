@@ -47,7 +47,10 @@ use crate::verbs::lock::lock_until_unmapped;
 ///
 /// The file stays locked until the value is dropped:
 /// [`unlock_all`](crate::lock::unlock_all) and [`PageRange::unlock`] leave its range as it
-/// is.
+/// is, and [`lock_all`](crate::lock::lock_all) with [`LockMode::Now`](crate::LockMode::Now) faults none of it in.
+/// A file that is mapped while `lock_all` holds for future mappings with that mode is read
+/// whole, once. So is one whose [`range`](LockedFile::range) is locked with it; the budget
+/// then evicts what exceeds it.
 ///
 /// # How the least recently used chunks are found
 ///

@@ -46,7 +46,10 @@ impl LockScope {
 /// for all of it. To avoid that, lock on fault, or
 /// [populate](crate::Mapping::populate) the large mappings first.
 ///
-/// With [`LockMode::Now`] the kernel skips pages that it cannot fault in.
+/// With [`LockMode::Now`] the kernel skips pages that it cannot fault in. Memory of a
+/// [`SecretBuffer`](crate::SecretBuffer) or a [`LockedFile`](crate::LockedFile) that exists
+/// stays locked on fault, and none of it is faulted in. While either exists, this function
+/// locks all current memory on fault first, and then each other mapping with `mlock(2)`.
 ///
 /// Children and programs started with `exec` have no locks.
 ///
@@ -78,12 +81,42 @@ pub fn lock_all(scope: LockScope, mode: LockMode) -> Result<()> {
         registry.record_inferred(&current);
     }
     let explain = explain("lock all memory");
-    lock::mlockall(scope.current(), scope.future(), on_fault).map_err(explain)?;
+    if scope.current() && mode == LockMode::Now && registry.keeps_any() {
+        lock_all_unkept_now(&registry, scope, &current).map_err(explain)?;
+    } else {
+        lock::mlockall(scope.current(), scope.future(), on_fault).map_err(explain)?;
+    }
     registry.future = scope.future().then_some(mode);
     if scope.current() {
         registry.record_locked(&current, mode);
+        let kept: Vec<_> = registry.kept().collect();
+        for range in kept {
+            registry.insert(range, LockMode::OnFault);
+        }
     }
     stats::LOCK_ALL_CALLS.add(1);
+    Ok(())
+}
+
+/// Locks all current mappings with [`LockMode::Now`], except that ranges which are kept are
+/// locked on fault: one `mlockall` would read a whole `LockedFile`, whatever its budget.
+fn lock_all_unkept_now(
+    registry: &Registry,
+    scope: LockScope,
+    current: &[Vma],
+) -> std::result::Result<(), Errno> {
+    lock::mlockall(true, scope.future(), true)?;
+    if scope.future() {
+        // The kernel compares the limit with current mappings only, so it does not refuse.
+        lock::mlockall(false, true, false)?;
+    }
+    // With the mappings that have been made between the first reading and the lock.
+    let now = all_mappings();
+    let vmas = now.as_deref().unwrap_or(current);
+    for part in vmas.iter().flat_map(|vma| registry.unkept_parts(vma.range)) {
+        // Pages that cannot be faulted in are skipped, as `mlockall` does.
+        let _ = lock::mlock(part);
+    }
     Ok(())
 }
 
