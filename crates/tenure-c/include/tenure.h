@@ -404,7 +404,8 @@ int tenure_mlock_with(const void *addr,
 
 /**
  * Unlocks the parts of a range that are locked in one of the given modes: with
- * munlock(), whoever locked them. Other parts keep their locks.
+ * munlock(), whoever locked them. Other parts keep their locks, and so does memory of a
+ * SecretBuffer or a LockedFile, if Rust code uses this copy of tenure as well.
  *
  * addr must be the start of a page. len is in bytes and is rounded up to whole
  * pages; 0 succeeds and does nothing. modes is TENURE_LOCK_NOW,
@@ -477,6 +478,10 @@ int tenure_mlockall(unsigned int flags);
  *
  * modes is TENURE_LOCK_NOW, TENURE_LOCK_ONFAULT, or both.
  *
+ * In a program that uses this copy of tenure from Rust as well, memory of a SecretBuffer
+ * or a LockedFile stays locked. (Another copy, such as libtenure.so beside a Rust
+ * program, does not know of such memory, and unlocks it.)
+ *
  * Return value:
  *
  * 0, or one of the errors below, negative. errno is unchanged.
@@ -486,12 +491,14 @@ int tenure_mlockall(unsigned int flags);
  * * -EINVAL: modes has no mode or an unknown flag. Nothing was done; correct the
  *   call.
  * * -ENOMEM: The process has too many mappings to split one more, and some of the locks
- *   are cleared. Raise vm.max_map_count.
+ *   are cleared. Raise vm.max_map_count. Or new mappings were locked, a SecretBuffer or
+ *   a LockedFile exists, and RLIMIT_MEMLOCK is less than all mapped memory (VmSize).
+ *   Nothing was done then: raise the limit, or drop these values first.
  *
  * Notes:
  *
- * If locks of one mode stay and new mappings were locked in the other, all memory is
- * locked on fault for a moment.
+ * If locks stay and new mappings were locked in a mode that is cleared, all memory is
+ * locked on fault for a moment, as far as RLIMIT_MEMLOCK allows it.
  */
 int tenure_munlockall(unsigned int modes);
 

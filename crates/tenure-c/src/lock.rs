@@ -157,7 +157,8 @@ pub unsafe extern "C" fn tenure_mlock_with(
 }
 
 /// Unlocks the parts of a range that are locked in one of the given modes: with
-/// `munlock()`, whoever locked them. Other parts keep their locks.
+/// `munlock()`, whoever locked them. Other parts keep their locks, and so does memory of a
+/// `SecretBuffer` or a `LockedFile`, if Rust code uses this copy of tenure as well.
 ///
 /// `addr` must be the start of a page. `len` is in bytes and is rounded up to whole
 /// pages; 0 succeeds and does nothing. `modes` is `TENURE_LOCK_NOW`,
@@ -258,6 +259,10 @@ pub extern "C" fn tenure_mlockall(flags: c_uint) -> c_int {
 ///
 /// `modes` is `TENURE_LOCK_NOW`, `TENURE_LOCK_ONFAULT`, or both.
 ///
+/// In a program that uses this copy of tenure from Rust as well, memory of a `SecretBuffer`
+/// or a `LockedFile` stays locked. (Another copy, such as `libtenure.so` beside a Rust
+/// program, does not know of such memory, and unlocks it.)
+///
 /// # Return value
 ///
 /// 0, or one of the errors below, negative. `errno` is unchanged.
@@ -267,12 +272,14 @@ pub extern "C" fn tenure_mlockall(flags: c_uint) -> c_int {
 /// * `-EINVAL`: `modes` has no mode or an unknown flag. Nothing was done; correct the
 ///   call.
 /// * `-ENOMEM`: The process has too many mappings to split one more, and some of the locks
-///   are cleared. Raise `vm.max_map_count`.
+///   are cleared. Raise `vm.max_map_count`. Or new mappings were locked, a `SecretBuffer` or
+///   a `LockedFile` exists, and RLIMIT_MEMLOCK is less than all mapped memory (VmSize).
+///   Nothing was done then: raise the limit, or drop these values first.
 ///
 /// # Notes
 ///
-/// If locks of one mode stay and new mappings were locked in the other, all memory is
-/// locked on fault for a moment.
+/// If locks stay and new mappings were locked in a mode that is cleared, all memory is
+/// locked on fault for a moment, as far as RLIMIT_MEMLOCK allows it.
 ///
 /// # See also
 ///

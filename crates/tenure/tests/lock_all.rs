@@ -8,10 +8,13 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
 use common::*;
 use libtest_mimic::Completion;
 use tenure::{
-    Access, Error, LockMode, Mapping, PageRange, VolatileBuffer,
+    Access, Error, LockMode, LockedFile, Mapping, PageRange, SecretBuffer, VolatileBuffer,
     lock::{LockFlags, LockScope, lock_all, unlock_all},
     page_size,
 };
@@ -29,7 +32,16 @@ tests!(
     destructive_verbs_on_locked_memory_are_rejected,
     lock_all_over_limit_locks_nothing,
     map_over_limit_under_lock_all_reports_limit,
-    forked_child_maps_without_locks;
+    forked_child_maps_without_locks,
+    unlock_all_keeps_secret_and_locked_file_locked,
+    unlock_all_never_unlocks_secret_for_a_moment,
+    unlock_all_over_limit_keeps_secret_and_reports_limit,
+    unlock_all_within_limit_keeps_secret_and_clears_other_locks,
+    unlock_all_ends_future_locks_of_other_code_beside_secret,
+    unlock_all_after_drop_of_secret_clears_every_lock,
+    unlock_all_in_forked_child_keeps_only_its_own_secrets,
+    unlock_of_locked_file_range_keeps_it_locked,
+    lock_all_now_reads_no_untouched_page_of_locked_file;
     children:
     unlock_under_lock_all,
     unlock_later_mapping,
@@ -44,6 +56,15 @@ tests!(
     lock_all_over_limit,
     map_over_limit,
     fork_under_lock_all,
+    unlock_all_beside_kept_memory,
+    watch_secret_during_unlock_all,
+    unlock_all_over_limit,
+    unlock_all_within_limit,
+    unlock_all_under_foreign_future_locks,
+    unlock_all_after_drop,
+    unlock_all_in_forked_child,
+    unlock_locked_file_range,
+    lock_all_now_beside_locked_file,
 );
 
 const NOW: Option<LockMode> = Some(LockMode::Now);
@@ -324,4 +345,258 @@ fn fork_under_lock_all() {
 
 fn forked_child_maps_without_locks() -> Completion {
     in_child_if_unlimited("fork_under_lock_all")
+}
+
+const KIB: usize = 1 << 10;
+
+fn secret(page_count: usize) -> (SecretBuffer, PageRange) {
+    let mut secret = SecretBuffer::with_max_len(page_count * page_size()).unwrap();
+    secret.extend_from_slice(&vec![7; page_size()]).unwrap();
+    let start = secret.as_slice().as_ptr().expose_provenance();
+    let range = PageRange::new(start, page_count * page_size()).unwrap();
+    (secret, range)
+}
+
+/// Maps a file whose first page, at least, is locked.
+fn locked_file(len: usize) -> LockedFile {
+    let file = file(len);
+    file.sync_all().unwrap();
+    let locked = unsafe { LockedFile::map(&file) }.unwrap();
+    assert_eq!(std::hint::black_box(locked.as_slice()[0]), 0);
+    locked
+}
+
+fn locked_kib(ranges: &[PageRange]) -> u64 {
+    (ranges.iter().map(|range| range.len()).sum::<usize>() / KIB) as u64
+}
+
+fn unlock_all_beside_kept_memory() {
+    let (_secret, secret) = secret(16);
+    let file = locked_file(64 * KIB);
+    let kept = [secret, file.range()];
+    let file_bytes = file.locked_bytes().unwrap();
+    assert!(file_bytes > 0);
+    let memory = anonymous(4);
+    for flags in [LockFlags::ON_FAULT, LockFlags::NOW, LockFlags::ALL] {
+        for scope in [
+            None,
+            Some(LockScope::Current),
+            Some(LockScope::Future),
+            Some(LockScope::CurrentAndFuture),
+        ] {
+            for mode in [LockMode::OnFault, LockMode::Now] {
+                if let Some(scope) = scope {
+                    lock_all(scope, mode).unwrap();
+                }
+                let later = anonymous(1);
+                unlock_all(flags).unwrap();
+                for range in kept {
+                    assert!(has_vm_flag(range, "lo"), "{flags:?} {scope:?} {mode:?}");
+                    assert!(is_locked_on_fault(range), "{flags:?} {scope:?} {mode:?}");
+                }
+                assert!(file.locked_bytes().unwrap() >= file_bytes);
+                unlock_all(LockFlags::ALL).unwrap();
+                for range in [memory.range(), later.range(), anonymous(1).range()] {
+                    assert!(lock_modes(range).iter().all(|&seen| seen == None));
+                }
+                assert_eq!(status_kib("VmLck"), locked_kib(&kept));
+            }
+        }
+    }
+}
+
+fn unlock_all_keeps_secret_and_locked_file_locked() -> Completion {
+    in_child_if_unlimited("unlock_all_beside_kept_memory")
+}
+
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn watch_secret_during_unlock_all() {
+    let (_secret, secret) = secret(16);
+    let memory = anonymous(1);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                assert!(is_locked_without_proc(secret), "the secret is unlocked");
+            }
+        });
+        // If a call below fails, the thread above must end all the same.
+        let ends = SetOnDrop(&done);
+        for flags in [LockFlags::ON_FAULT, LockFlags::ALL].repeat(100) {
+            // The other mode of the two stays locked.
+            memory.lock(.., LockMode::Now).unwrap();
+            lock_all(LockScope::Future, LockMode::OnFault).unwrap();
+            unlock_all(flags).unwrap();
+        }
+        drop(ends);
+        watcher.join().unwrap();
+    });
+}
+
+fn unlock_all_never_unlocks_secret_for_a_moment() -> Completion {
+    in_child_if_unlimited("watch_secret_during_unlock_all")
+}
+
+/// A limit that allows the locks of these tests, and no lock of all memory.
+const SMALL_LIMIT: usize = 1 << 20;
+
+fn unlock_all_over_limit() {
+    limit_memlock(SMALL_LIMIT as u64);
+    let (secret, range) = secret(16);
+    let memory = anonymous(2);
+    memory.lock(.., LockMode::Now).unwrap();
+    lock_all(LockScope::Future, LockMode::OnFault).unwrap();
+    for flags in [LockFlags::ON_FAULT, LockFlags::ALL] {
+        let error = unlock_all(flags).unwrap_err();
+        assert!(
+            matches!(error, Error::ProcessLockLimit { limit_bytes, .. } if limit_bytes == SMALL_LIMIT),
+            "{error}"
+        );
+        assert_eq!(error.errno(), libc::ENOMEM);
+        // Every lock is as it was.
+        assert!(has_vm_flag(range, "lo") && is_locked_on_fault(range));
+        assert_eq!(lock_modes(memory.range()), [NOW; 2]);
+        assert_eq!(mode(anonymous(1).range()), ON_FAULT);
+    }
+    // The locks of the mode that new mappings do not have can be cleared.
+    unlock_all(LockFlags::NOW).unwrap();
+    assert_eq!(lock_modes(memory.range()), [None; 2]);
+    assert!(is_locked_on_fault(range));
+    drop(secret);
+    unlock_all(LockFlags::ALL).unwrap();
+    assert_eq!(status_kib("VmLck"), 0);
+    assert_eq!(mode(anonymous(1).range()), None);
+}
+
+fn unlock_all_over_limit_keeps_secret_and_reports_limit() {
+    in_child_ok("unlock_all_over_limit");
+}
+
+fn unlock_all_within_limit() {
+    limit_memlock(SMALL_LIMIT as u64);
+    let (_secret, range) = secret(16);
+    let memory = anonymous(3);
+    for flags in [LockFlags::ON_FAULT, LockFlags::ALL] {
+        memory.lock(..page_size(), LockMode::Now).unwrap();
+        memory.lock(2 * page_size().., LockMode::OnFault).unwrap();
+        unlock_all(flags).unwrap();
+        assert!(has_vm_flag(range, "lo") && is_locked_on_fault(range));
+        let first = match flags {
+            LockFlags::ALL => None,
+            _ => NOW,
+        };
+        assert_eq!(lock_modes(memory.range()), [first, None, None]);
+    }
+    assert_eq!(status_kib("VmLck"), locked_kib(&[range]));
+}
+
+fn unlock_all_within_limit_keeps_secret_and_clears_other_locks() {
+    in_child_ok("unlock_all_within_limit");
+}
+
+fn unlock_all_under_foreign_future_locks() {
+    let (_secret, range) = secret(16);
+    rustix::mm::mlockall(rustix::mm::MlockAllFlags::FUTURE).unwrap();
+    let later = anonymous(1);
+    assert_eq!(mode(later.range()), NOW);
+    unlock_all(LockFlags::ALL).unwrap();
+    assert_eq!(mode(later.range()), None);
+    assert_eq!(mode(anonymous(1).range()), None);
+    assert!(has_vm_flag(range, "lo") && is_locked_on_fault(range));
+    assert_eq!(status_kib("VmLck"), locked_kib(&[range]));
+}
+
+fn unlock_all_ends_future_locks_of_other_code_beside_secret() -> Completion {
+    in_child_if_unlimited("unlock_all_under_foreign_future_locks")
+}
+
+fn unlock_all_after_drop() {
+    let (secret, range) = secret(16);
+    let file = locked_file(64 * KIB);
+    let file_range = file.range();
+    drop((secret, file));
+    // Other memory at the same addresses is not kept.
+    for range in [range, file_range] {
+        raw_map_over(range);
+        raw_lock(range);
+    }
+    unlock_all(LockFlags::ALL).unwrap();
+    assert_eq!(status_kib("VmLck"), 0);
+}
+
+fn unlock_all_after_drop_of_secret_clears_every_lock() {
+    in_child_ok("unlock_all_after_drop");
+}
+
+fn unlock_all_in_forked_child() {
+    let (inherited, inherited_range) = secret(16);
+    let file = locked_file(64 * KIB);
+    let mut held = Some((inherited, file));
+    let status = fork(|| {
+        lock_all(LockScope::CurrentAndFuture, LockMode::OnFault).unwrap();
+        unlock_all(LockFlags::ON_FAULT).unwrap();
+        assert_eq!(status_kib("VmLck"), 0);
+        let (own, own_range) = secret(4);
+        lock_all(LockScope::CurrentAndFuture, LockMode::OnFault).unwrap();
+        drop(held.take());
+        unlock_all(LockFlags::ALL).unwrap();
+        assert!(is_locked_on_fault(own_range));
+        assert_eq!(status_kib("VmLck"), locked_kib(&[own_range]));
+        drop(own);
+        0
+    });
+    assert_eq!(status, 0);
+    assert!(has_vm_flag(inherited_range, "lo") && is_locked_on_fault(inherited_range));
+    unlock_all(LockFlags::ALL).unwrap();
+    assert!(has_vm_flag(inherited_range, "lo") && is_locked_on_fault(inherited_range));
+}
+
+fn unlock_all_in_forked_child_keeps_only_its_own_secrets() -> Completion {
+    in_child_if_unlimited("unlock_all_in_forked_child")
+}
+
+fn unlock_locked_file_range() {
+    let file = locked_file(64 * KIB);
+    let locked_bytes = file.locked_bytes().unwrap();
+    for flags in [LockFlags::ON_FAULT, LockFlags::ALL] {
+        unsafe { file.range().unlock(flags) }.unwrap();
+        assert!(has_vm_flag(file.range(), "lo") && is_locked_on_fault(file.range()));
+        assert!(file.locked_bytes().unwrap() >= locked_bytes);
+    }
+}
+
+fn unlock_of_locked_file_range_keeps_it_locked() {
+    in_child_ok("unlock_locked_file_range");
+}
+
+fn lock_all_now_beside_locked_file() {
+    let file = locked_file(8 << 20);
+    let locked_bytes = file.locked_bytes().unwrap();
+    assert!(locked_bytes < file.len());
+    let (_secret, range) = secret(16);
+    let memory = anonymous(4);
+    for scope in [LockScope::Current, LockScope::CurrentAndFuture] {
+        lock_all(scope, LockMode::Now).unwrap();
+        assert_eq!(lock_modes(memory.range()), [NOW; 4]);
+        assert_eq!(count_present(memory.range()), 4);
+        assert!(is_locked_on_fault(file.range()) && is_locked_on_fault(range));
+        assert_eq!(file.locked_bytes(), Ok(locked_bytes));
+        assert_eq!(count_present(range), 1);
+        let later = match scope {
+            LockScope::Current => None,
+            _ => NOW,
+        };
+        assert_eq!(mode(anonymous(1).range()), later);
+    }
+}
+
+fn lock_all_now_reads_no_untouched_page_of_locked_file() -> Completion {
+    in_child_if_unlimited("lock_all_now_beside_locked_file")
 }

@@ -22,7 +22,11 @@ use common::*;
 use libtest_mimic::Completion;
 use rustix::fs::Advice as FileAdvice;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tenure::{Access, Error, LockMode, LockedFile, Mapping, PageRange, page_size};
+use tenure::{
+    Access, Error, LockMode, LockedFile, Mapping, PageRange,
+    lock::{LockFlags, LockScope, lock_all, unlock_all},
+    page_size,
+};
 
 tests!(
     untouched_file_has_no_locked_bytes,
@@ -44,13 +48,17 @@ tests!(
     file_over_memlock_limit_leaves_nothing_mapped,
     [exclusive] hugetlb_file_is_rejected,
     resident_bytes_of_foreign_file_is_unsupported,
-    budget_holds_on_older_kernels;
+    budget_holds_on_older_kernels,
+    file_mapped_without_descriptors_is_locked,
+    budget_holds_beside_unlock_all;
     children:
     exhaust_cgroup_memory,
     map_over_memlock_limit,
     query_foreign_file,
     check_budget,
     restore_missing_lock,
+    map_without_descriptors,
+    unlock_all_beside_evictor,
 );
 
 const KIB: usize = 1 << 10;
@@ -626,4 +634,52 @@ fn budget_holds_on_older_kernels() {
     let older = "madv_dontneed_locked,pagemap_scan,procmap_query";
     in_child_without(older, "check_budget");
     in_child_without(older, "restore_missing_lock");
+    if may_lock_anything() {
+        in_child_without(older, "unlock_all_beside_evictor");
+    }
+}
+
+fn map_without_descriptors() {
+    // It is locked twice, within the default limit.
+    let file = patterned_file(1 << 20);
+    let taken = take_all_descriptors();
+    let locked = map(&file);
+    assert!(is_locked_without_proc(locked.range()));
+    touch(&locked, 0..1);
+    // The budget needs a scan for locked pages.
+    let error = unsafe { LockedFile::with_budget(&file, BUDGET) }.unwrap_err();
+    assert_eq!(error.errno(), libc::EMFILE, "{error}");
+    drop(taken);
+    assert!(locked.locked_bytes().unwrap() > 0);
+    with_budget(&file, BUDGET);
+}
+
+fn file_mapped_without_descriptors_is_locked() {
+    in_child_ok("map_without_descriptors");
+}
+
+/// Checks that the file stays locked while the evictor unlocks and locks its chunks (before
+/// Linux 5.18).
+fn unlock_all_beside_evictor() {
+    let file = patterned_file(FILE_BYTES);
+    let locked = with_budget(&file, BUDGET);
+    for (scope, flags) in [
+        (LockScope::Current, LockFlags::ALL),
+        (LockScope::CurrentAndFuture, LockFlags::ON_FAULT),
+    ]
+    .repeat(3)
+    {
+        touch(&locked, 0..FILE_BYTES);
+        lock_all(scope, LockMode::OnFault).unwrap();
+        touch(&locked, 0..FILE_BYTES);
+        unlock_all(flags).unwrap();
+        locked.trim().unwrap();
+        wait_until("the file is locked, within its budget", || {
+            is_locked_on_fault(locked.range()) && locked.locked_bytes().unwrap() <= BUDGET
+        });
+    }
+}
+
+fn budget_holds_beside_unlock_all() -> Completion {
+    in_child_if_unlimited("unlock_all_beside_evictor")
 }

@@ -7,6 +7,7 @@
 
 mod common;
 
+use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -17,7 +18,11 @@ use common::neighbour::beside_neighbour;
 use common::*;
 use libtest_mimic::Completion;
 use rustix::process::{Resource, Rlimit, setrlimit};
-use tenure::{Error, Features, PageRange, Result, SecretBuffer, lock::LockFlags, page_size};
+use tenure::{
+    Error, Features, LockMode, PageRange, Result, SecretBuffer,
+    lock::{LockFlags, LockScope, lock_all, unlock_all},
+    page_size,
+};
 
 tests!(
     secret_pages_are_locked_on_fault_wiped_on_fork_and_not_dumped,
@@ -46,7 +51,11 @@ tests!(
     failed_read_from_leaves_buffer_unchanged,
     ct_eq_compares_contents_and_length,
     debug_output_shows_no_contents,
-    buffer_moved_to_another_thread_stays_usable;
+    buffer_moved_to_another_thread_stays_usable,
+    secret_bytes_after_unlock_all_are_not_in_swap,
+    buffer_without_descriptors_is_locked_and_wiped,
+    buffer_without_proc_is_locked_and_wiped,
+    hidden_buffer_without_descriptors_reports_emfile;
     children:
     touch_before,
     touch_behind,
@@ -58,6 +67,10 @@ tests!(
     create_hidden_over_memlock_limit,
     create_hidden_over_limit_beside_neighbour,
     create_hidden_without_memfd_secret,
+    swap_out_after_unlock_all,
+    use_without_descriptors,
+    use_without_proc,
+    create_hidden_without_descriptors,
 );
 
 const SECRET: &[u8] = b"correct horse battery staple";
@@ -718,4 +731,132 @@ fn buffer_moved_to_another_thread_stays_usable() {
         });
         assert_eq!(thread.join().unwrap().len(), SECRET.len() + 1);
     }
+}
+
+/// Counts the pages in the swap file that begin with the mark.
+fn marked_pages(swap: &Swap, mark: &[u8]) -> usize {
+    use std::os::unix::fs::FileExt;
+    let file = File::open(swap.path()).unwrap();
+    // The kernel writes swapped pages past the page cache.
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let mut pages = bytes.chunks(page_size());
+    pages.by_ref().filter(|page| page.starts_with(mark)).count()
+}
+
+/// Marks every page, and asks the kernel to write them to swap, which it refuses for
+/// locked memory.
+fn mark_and_swap_out(range: PageRange, mark: &[u8]) {
+    for at in 0..range.pages() {
+        let page = pages(range, at, 1);
+        unsafe { std::slice::from_raw_parts_mut(page.as_ptr(), mark.len()) }.copy_from_slice(mark);
+    }
+    flush_all_batches();
+    let advice = rustix::mm::Advice::LinuxPageOut;
+    let _ = unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), advice) };
+}
+
+fn swap_out_after_unlock_all() {
+    const PAGES: usize = 256;
+    let swap = match Swap::on() {
+        Ok(swap) => swap,
+        Err(error) => {
+            println!("no swap can be made: {error}");
+            return;
+        }
+    };
+    let (mut secret, range) = buffer(ORDINARY, PAGES);
+    secret.resize(PAGES * page_size(), 0).unwrap();
+    for flags in [LockFlags::ON_FAULT, LockFlags::ALL] {
+        lock_all(LockScope::CurrentAndFuture, LockMode::OnFault).unwrap();
+        unlock_all(flags).unwrap();
+        mark_and_swap_out(range, b"tenure-secret");
+        // Ordinary memory is swapped out, after the secret would have been.
+        let memory = anonymous(PAGES);
+        let began = std::time::Instant::now();
+        while marked_pages(&swap, b"tenure-ordinary") < PAGES / 2 {
+            mark_and_swap_out(memory.range(), b"tenure-ordinary");
+            assert!(began.elapsed().as_secs() < 60, "nothing is swapped out");
+        }
+        assert_eq!(marked_pages(&swap, b"tenure-secret"), 0, "{flags:?}");
+    }
+    println!("swapped");
+}
+
+fn secret_bytes_after_unlock_all_are_not_in_swap() -> Completion {
+    if !may_lock_anything() {
+        return skip("locks all memory of a process, which RLIMIT_MEMLOCK does not allow");
+    }
+    let output = in_child("swap_out_after_unlock_all");
+    assert_ended_well("swap_out_after_unlock_all", &output);
+    match output.stdout.as_slice() {
+        b"swapped\n" => Completion::Completed,
+        reason => skip(String::from_utf8_lossy(reason).trim()),
+    }
+}
+
+/// Uses a buffer, and inspects its memory after it is dropped, with no `munmap`.
+fn use_and_drop() {
+    // From 4 MiB on, release takes another path.
+    drop(buffer(ORDINARY, (5 << 20) / page_size()));
+    let (mut secret, range) = buffer(ORDINARY, 8);
+    assert!((0..8).all(|page| is_locked_without_proc(pages(range, page, 1))));
+    secret.resize(3 * page_size(), 0xee).unwrap();
+    secret.extend_from_slice(SECRET).unwrap();
+    assert!(secret.as_slice().ends_with(SECRET));
+    refuse(libc::SYS_munmap, libc::ENOMEM);
+    assert_eq!(raw_bytes(range)[3 * page_size() - 1], 0xee);
+    drop(secret);
+    assert!(is_zero(range));
+}
+
+fn use_without_descriptors() {
+    let _taken = take_all_descriptors();
+    use_and_drop();
+}
+
+fn buffer_without_descriptors_is_locked_and_wiped() {
+    in_child_ok("use_without_descriptors");
+}
+
+fn use_without_proc() {
+    let root = std::env::var("TENURE_TEST_ROOT").unwrap();
+    std::os::unix::fs::chroot(root).unwrap();
+    std::env::set_current_dir("/").unwrap();
+    assert!(File::open("/proc/self/maps").is_err());
+    if can_hide() {
+        let mut hidden = HIDDEN(4096).unwrap();
+        hidden.extend_from_slice(SECRET).unwrap();
+        assert!(hidden.ct_eq(SECRET));
+    }
+    use_and_drop();
+}
+
+fn buffer_without_proc_is_locked_and_wiped() -> Completion {
+    if !is_root() {
+        return skip("only root may call chroot");
+    }
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().to_str().unwrap();
+    let output = in_child_with("TENURE_TEST_ROOT", path, "use_without_proc");
+    assert_ended_well("use_without_proc", &output);
+    Completion::Completed
+}
+
+fn create_hidden_without_descriptors() {
+    let taken = take_all_descriptors();
+    let error = HIDDEN(4096).unwrap_err();
+    let (call, errno) = ("memfd_secret", tenure::Errno::MFILE);
+    assert_eq!(error, Error::System { call, errno });
+    drop(taken);
+    HIDDEN(4096).unwrap();
+}
+
+fn hidden_buffer_without_descriptors_reports_emfile() -> Completion {
+    if !can_hide() {
+        return skip_hidden();
+    }
+    in_child_ok("create_hidden_without_descriptors");
+    Completion::Completed
 }

@@ -232,6 +232,19 @@ pub fn machine_is_ours() -> bool {
     std::env::var_os("TENURE_TEST_MACHINE_IS_OURS").is_some_and(|value| value == "1")
 }
 
+/// Opens files until none can be opened: the process has no descriptor left until they are
+/// dropped.
+pub fn take_all_descriptors() -> Vec<std::fs::File> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let current = Some(256);
+    setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+    let open = || std::fs::File::open("/dev/null");
+    let taken = std::iter::from_fn(|| open().ok()).collect();
+    assert_eq!(open().unwrap_err().raw_os_error(), Some(libc::EMFILE));
+    taken
+}
+
 /// Makes root a user without privileges, for whom limits hold.
 pub fn drop_privileges() {
     if is_root() {

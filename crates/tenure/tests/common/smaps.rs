@@ -106,6 +106,14 @@ pub fn raw_lock_on_fault(range: PageRange) {
     unsafe { rustix::mm::mlock_with(range.as_ptr().cast(), range.len(), flags) }.unwrap();
 }
 
+/// Whether a mapping of the range is locked, from a system call that needs no `/proc`:
+/// `msync` with MS_INVALIDATE has no effect but to answer EBUSY then.
+pub fn is_locked_without_proc(range: PageRange) -> bool {
+    let flags = rustix::mm::MsyncFlags::ASYNC | rustix::mm::MsyncFlags::INVALIDATE;
+    let answer = unsafe { rustix::mm::msync(range.as_ptr().cast(), range.len(), flags) };
+    answer == Err(rustix::io::Errno::BUSY)
+}
+
 /// Reads a line of smaps in bytes, such as `LazyFree`.
 pub fn smaps_bytes(range: PageRange, line: &str) -> u64 {
     let lines = smaps(range).expect("a mapping");

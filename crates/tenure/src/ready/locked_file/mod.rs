@@ -13,7 +13,7 @@ use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
 use crate::ground::sys::{Errno, map, page_size, pagemap, pmd_bytes};
-use crate::verbs::lock::LockMode;
+use crate::verbs::lock::lock_until_unmapped;
 
 /// A file that is mapped read-only and locked on fault: its used pages stay in memory,
 /// and its unused pages are not read (`mmap(2)` and `mlock2(MLOCK_ONFAULT)`, Linux 4.4).
@@ -44,6 +44,13 @@ use crate::verbs::lock::LockMode;
 ///
 /// `RLIMIT_MEMLOCK` is charged for the whole length of the file from the start, whatever
 /// the budget.
+///
+/// The file stays locked until the value is dropped:
+/// [`unlock_all`](crate::lock::unlock_all) and [`PageRange::unlock`] leave its range as it
+/// is, and [`lock_all`](crate::lock::lock_all) with [`LockMode::Now`](crate::LockMode::Now) faults none of it in.
+/// A file that is mapped while `lock_all` holds for future mappings with that mode is read
+/// whole, once. So is one whose [`range`](LockedFile::range) is locked with it; the budget
+/// then evicts what exceeds it.
 ///
 /// # How the least recently used chunks are found
 ///
@@ -111,7 +118,7 @@ pub struct LockedFile {
 impl LockedFile {
     /// Maps the whole file, shared and read-only, and locks it on fault: `mmap(2)` and
     /// `mlock2(MLOCK_ONFAULT)`. Pages that are used stay in memory until the value is
-    /// dropped.
+    /// dropped. It needs neither `/proc` nor a further descriptor.
     ///
     /// # Errors
     ///
@@ -123,7 +130,8 @@ impl LockedFile {
     ///   memory that the kernel does not lock,
     /// * [`Error::System`] with the error of `mmap`: ENODEV (a directory), EACCES (a
     ///   file that is not open for reading),
-    /// * the other errors of [`Mapping::lock`].
+    /// * [`Error::SystemAt`] with another error of `mlock2`: ENOMEM when the limit does not
+    ///   allow the file and its figures cannot be read (no `/proc`).
     ///
     /// # Safety
     ///
@@ -138,7 +146,7 @@ impl LockedFile {
             // `mlock2` would fault all of it in, and lock nothing.
             return Err(not_lockable(range, MemoryKind::HugeTlb));
         }
-        mapping.lock(.., LockMode::OnFault)?;
+        lock_until_unmapped(range)?;
         if lock_state(range) == Ok(LockState::Unlocked) {
             // The kernel skips DAX without an error.
             return Err(not_lockable(range, MemoryKind::Shared));

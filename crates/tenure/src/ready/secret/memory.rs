@@ -11,7 +11,7 @@ use crate::ground::sys::map::{self, Backing};
 use crate::ground::sys::process::LockLimit;
 use crate::ground::sys::reservation::Reservation;
 use crate::ground::sys::{Errno, fork, page_size};
-use crate::verbs::lock::LockMode;
+use crate::verbs::lock::lock_until_unmapped;
 
 /// Zeroed pages that are locked on fault, between two guard pages. Dropping it unmaps
 /// the memory without wiping it; the owner wipes it first.
@@ -44,8 +44,7 @@ impl SecretMemory {
         // SAFETY: the memory is new, so nothing relies on its contents in a child.
         unsafe { advise_destructive(usable_range, DestructiveAdvice::WipeOnFork) }
             .map_err(at("madvise(MADV_WIPEONFORK)", usable_range))?;
-        // SAFETY: the pages belong to this memory, so no other code unlocks them.
-        unsafe { usable_range.lock(LockMode::OnFault) }?;
+        lock_until_unmapped(usable_range)?;
         Ok(memory)
     }
 
@@ -54,12 +53,7 @@ impl SecretMemory {
     pub(super) fn hidden(len: usize) -> Result<Self> {
         Features::get()
             .memfd_secret
-            .map_err(|answer| Error::Unsupported {
-                verb: "hide memory from the kernel",
-                feature: "memfd_secret",
-                answer,
-                remedy: "it needs Linux 5.14, before 6.5 also secretmem.enable=1 on the kernel's command line, and a container that allows the system call",
-            })?;
+            .map_err(explain_missing_memfd_secret)?;
         let reserved_len = reserved_len(len)?;
         let mut fork_sentinel = Mapping::anonymous(1).wipe_on_fork().map()?;
         fork_sentinel.as_mut_slice()?[0] = 1;
@@ -151,6 +145,19 @@ fn system(call: &'static str) -> impl Fn(Errno) -> Error {
 
 fn at(call: &'static str, range: PageRange) -> impl Fn(Errno) -> Error {
     move |errno| Error::SystemAt { call, range, errno }
+}
+
+/// Tells a kernel without `memfd_secret` from a process without a descriptor or memory.
+fn explain_missing_memfd_secret(answer: Errno) -> Error {
+    match answer {
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => system("memfd_secret")(answer),
+        answer => Error::Unsupported {
+            verb: "hide memory from the kernel",
+            feature: "memfd_secret",
+            answer,
+            remedy: "it needs Linux 5.14, before 6.5 also secretmem.enable=1 on the kernel's command line, and a container that allows the system call",
+        },
+    }
 }
 
 /// Explains a refused `mmap` of memfd_secret memory, which counts against

@@ -29,7 +29,8 @@ use memory::SecretMemory;
 /// | not printed | `Debug` shows neither contents nor length |
 ///
 /// The maximum, rounded up to pages, counts against `RLIMIT_MEMLOCK` from the
-/// start. Accesses between the maximum and the end of its last page are not
+/// start, and stays locked until the buffer is dropped, also when the program calls
+/// [`unlock_all`](crate::lock::unlock_all). Accesses between the maximum and the end of its last page are not
 /// detected. All bytes behind the length are zeros, so dropping the buffer wipes only
 /// the length.
 ///
@@ -63,6 +64,8 @@ use memory::SecretMemory;
 ///   process can.
 /// * It cannot wipe copies that the program makes: in registers, on the stack, in the
 ///   slice that it was filled from, in a pipe or a socket.
+/// * It cannot keep its lock when code calls `munlockall(2)`, or `munlock(2)` on its pages,
+///   past this copy of tenure.
 /// * It is not wiped when the process is killed, aborts or exits without
 ///   dropping it. The kernel zeroes pages only before another process gets them.
 /// * A lock keeps pages from swap, but not from hibernation, which writes all
@@ -79,7 +82,8 @@ pub struct SecretBuffer {
 
 impl SecretBuffer {
     /// Creates an empty buffer for at most `max_bytes` bytes: `mmap(2)`,
-    /// `madvise(2)` and `mlock2(MLOCK_ONFAULT)` (Linux 4.14 for all of it).
+    /// `madvise(2)` and `mlock2(MLOCK_ONFAULT)` (Linux 4.14 for all of it). It needs neither
+    /// `/proc` nor a descriptor.
     ///
     /// # Errors
     ///
@@ -88,7 +92,8 @@ impl SecretBuffer {
     /// * [`Error::EmptyMapping`] for a maximum of 0,
     /// * [`Error::Overflow`] for a maximum larger than the address space,
     /// * [`Error::System`] and [`Error::SystemAt`] with another error of the kernel:
-    ///   ENOMEM (memory or address space is short), EINVAL (the kernel lacks the
+    ///   ENOMEM (memory or address space is short, or the limit does not allow the maximum
+    ///   and its figures cannot be read without `/proc`), EINVAL (the kernel lacks the
     ///   advice).
     pub fn with_max_len(max_bytes: usize) -> Result<Self> {
         Ok(Self::new(
@@ -114,7 +119,10 @@ impl SecretBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where `memfd_secret` is missing, disabled or refused; otherwise as for [`with_max_len`](SecretBuffer::with_max_len).
+    /// [`Error::Unsupported`] where `memfd_secret` is missing, disabled or refused;
+    /// [`Error::System`] with EMFILE or ENFILE when no descriptor is left, of which the call
+    /// needs one until it returns; otherwise as for
+    /// [`with_max_len`](SecretBuffer::with_max_len).
     ///
     /// ```
     /// use tenure::{Error, SecretBuffer};

@@ -1,12 +1,14 @@
 //! `mlockall(2)` and `munlockall(2)`, with unlocking by mode.
 
-use super::registry::{Registry, is_locked, registry, to_change};
+use rangemap::RangeMap;
+
+use super::registry::{LockedPart, Registry, is_locked, registry, to_change};
 use super::{LockFlags, LockMode, apply, limit};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::features::Features;
 use crate::ground::sys::vma::{self, Vma};
-use crate::ground::sys::{Errno, lock};
+use crate::ground::sys::{Errno, lock, map};
 use crate::observation::stats;
 
 /// The memory of the process that [`lock_all`] locks.
@@ -44,9 +46,12 @@ impl LockScope {
 /// for all of it. To avoid that, lock on fault, or
 /// [populate](crate::Mapping::populate) the large mappings first.
 ///
-/// With
-/// [`LockMode::Now`] the kernel skips pages that it cannot fault in. Children and
-/// programs started with `exec` have no locks.
+/// With [`LockMode::Now`] the kernel skips pages that it cannot fault in. Memory of a
+/// [`SecretBuffer`](crate::SecretBuffer) or a [`LockedFile`](crate::LockedFile) that exists
+/// stays locked on fault, and none of it is faulted in. While either exists, this function
+/// locks all current memory on fault first, and then each other mapping with `mlock(2)`.
+///
+/// Children and programs started with `exec` have no locks.
 ///
 /// # Errors
 ///
@@ -75,12 +80,43 @@ pub fn lock_all(scope: LockScope, mode: LockMode) -> Result<()> {
     if is_mode_unreported {
         registry.record_inferred(&current);
     }
-    lock::mlockall(scope.current(), scope.future(), on_fault).map_err(explain)?;
+    let explain = explain("lock all memory");
+    if scope.current() && mode == LockMode::Now && registry.keeps_any() {
+        lock_all_unkept_now(&registry, scope, &current).map_err(explain)?;
+    } else {
+        lock::mlockall(scope.current(), scope.future(), on_fault).map_err(explain)?;
+    }
     registry.future = scope.future().then_some(mode);
     if scope.current() {
         registry.record_locked(&current, mode);
+        let kept: Vec<_> = registry.kept().collect();
+        for range in kept {
+            registry.insert(range, LockMode::OnFault);
+        }
     }
     stats::LOCK_ALL_CALLS.add(1);
+    Ok(())
+}
+
+/// Locks all current mappings with [`LockMode::Now`], except that ranges which are kept are
+/// locked on fault: one `mlockall` would read a whole `LockedFile`, whatever its budget.
+fn lock_all_unkept_now(
+    registry: &Registry,
+    scope: LockScope,
+    current: &[Vma],
+) -> std::result::Result<(), Errno> {
+    lock::mlockall(true, scope.future(), true)?;
+    if scope.future() {
+        // The kernel compares the limit with current mappings only, so it does not refuse.
+        lock::mlockall(false, true, false)?;
+    }
+    // With the mappings that have been made between the first reading and the lock.
+    let now = all_mappings();
+    let vmas = now.as_deref().unwrap_or(current);
+    for part in vmas.iter().flat_map(|vma| registry.unkept_parts(vma.range)) {
+        // Pages that cannot be faulted in are skipped, as `mlockall` does.
+        let _ = lock::mlock(part);
+    }
     Ok(())
 }
 
@@ -88,15 +124,24 @@ pub fn lock_all(scope: LockScope, mode: LockMode) -> Result<()> {
 /// space that have such a lock, or `munlockall(2)` for [`LockFlags::ALL`]. New
 /// mappings are then not locked in such a mode either.
 ///
+/// Memory of a [`SecretBuffer`](crate::SecretBuffer) or a
+/// [`LockedFile`](crate::LockedFile) stays locked, whatever the flags.
+///
 /// No system call ends only the locks on new mappings. If other locks must stay,
 /// this function locks all memory on fault for a moment, so that no page that stays
 /// locked is ever unlocked. If `RLIMIT_MEMLOCK` does not allow that, it clears all
-/// locks and makes the others again.
+/// locks and makes the others again; but while a `SecretBuffer` or a `LockedFile` exists,
+/// it returns an error.
 ///
 /// # Errors
 ///
+/// [`Error::ProcessLockLimit`], with every lock as it was, when new mappings are locked in
+/// one of the modes, a `SecretBuffer` or a `LockedFile` exists, and `RLIMIT_MEMLOCK` is less
+/// than `VmSize`: raise the limit, or drop these values first.
+///
 /// [`Error::System`] or [`Error::SystemAt`] when the kernel refuses (ENOMEM: it
-/// cannot split a mapping, `vm.max_map_count`). Some locks may have been cleared, and
+/// cannot split a mapping, `vm.max_map_count`), or when the mappings cannot be read (no
+/// `/proc`, no descriptor). Some locks may have been cleared, and
 /// memory that should stay locked with [`LockMode::Now`] may be locked on fault, with
 /// its pages resident.
 pub fn unlock_all(flags: LockFlags) -> Result<()> {
@@ -107,31 +152,70 @@ pub fn unlock_all(flags: LockFlags) -> Result<()> {
 
 fn unlock_matching(flags: LockFlags) -> Result<()> {
     let mut registry = to_change(registry());
-    if flags == LockFlags::ALL {
+    let is_everything = flags == LockFlags::ALL;
+    if is_everything && !registry.keeps_any() {
         return unlock_everything(&mut registry);
     }
-    let parts = registry.locked_parts(&all_mappings()?)?;
-    let (cleared, kept): (Vec<_>, Vec<_>) =
-        parts.into_iter().partition(|part| flags.contains(part.1));
-    let ends_future = registry.future.is_some_and(|mode| flags.contains(mode));
-    if !ends_future {
-        for (part, _) in cleared {
-            super::unlock_part(&mut registry, part)?;
+    let mut vmas = all_mappings()?;
+    let (cleared, stay): (Vec<_>, Vec<_>) = if is_everything {
+        vmas.retain(|vma| is_locked(vma.range));
+        (vmas.iter().map(|vma| vma.range).collect(), Vec::new())
+    } else {
+        let parts = registry.locked_parts(&vmas)?.into_iter();
+        let (cleared, stay): (Vec<_>, Vec<_>) = parts.partition(|part| flags.contains(part.1));
+        (cleared.into_iter().map(|part| part.0).collect(), stay)
+    };
+    let ends_future = match is_everything {
+        // Other code may have called `mlockall` as well.
+        true => locks_new_mappings()?,
+        false => registry.future.is_some_and(|mode| flags.contains(mode)),
+    };
+    if ends_future && stay.is_empty() && !registry.keeps_any() {
+        return unlock_everything(&mut registry);
+    }
+    if ends_future {
+        return end_future_locks(&mut registry, &stay);
+    }
+    for part in cleared
+        .into_iter()
+        .flat_map(|part| registry.unkept_parts(part))
+        .collect::<Vec<_>>()
+    {
+        unlock_if_mapped(part)?;
+        registry.remove(part);
+    }
+    if is_everything {
+        registry.future = None;
+    }
+    Ok(())
+}
+
+/// Replaces MCL_FUTURE by a lock on fault, so that no part that stays or is kept is ever
+/// unlocked, and then unlocks the others.
+fn end_future_locks(registry: &mut Registry, stay: &[LockedPart]) -> Result<()> {
+    let is_locked_anew = match lock::mlockall(true, false, true) {
+        Ok(()) => false,
+        Err(errno) if registry.keeps_any() => {
+            return Err(explain("end the locks on new mappings")(errno));
         }
-        return Ok(());
-    }
-    if kept.is_empty() {
-        return unlock_everything(&mut registry);
-    }
-    // Replaces MCL_FUTURE by a lock on fault, so that no kept part is ever unlocked.
-    if lock::mlockall(true, false, true).is_err() {
-        lock::munlockall().map_err(explain)?;
-    }
+        Err(_) => {
+            lock::munlockall().map_err(explain("unlock all memory"))?;
+            true
+        }
+    };
+    let mut locked: RangeMap<usize, LockMode> = registry
+        .kept()
+        .map(|range| (range.as_std(), LockMode::OnFault))
+        .collect();
+    locked.extend(stay.iter().map(|(part, mode)| (part.as_std(), *mode)));
     registry.clear();
     // A part whose lock is refused here stays locked on fault: the loop continues with
     // the other parts, and the first error is returned at the end.
     let mut first_error = Ok(());
-    for &(part, mode) in &kept {
+    for &(part, mode) in stay {
+        if mode == LockMode::OnFault && !is_locked_anew {
+            continue;
+        }
         let applied = apply(part, mode).map_err(|errno| Error::SystemAt {
             call: "mlock",
             range: part,
@@ -139,43 +223,61 @@ fn unlock_matching(flags: LockFlags) -> Result<()> {
         });
         first_error = first_error.and(applied);
     }
-    for vma in all_mappings()?.iter().filter(|vma| is_locked(vma.range)) {
-        unlock_between(vma, &kept)?;
+    let vmas = all_mappings()?;
+    for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
+        for part in locked.gaps(&vma.range.as_std()) {
+            unlock_if_mapped(PageRange::from(part))?;
+        }
     }
     first_error?;
-    for (part, mode) in kept {
-        registry.record_locked(&vma::within(part)?, mode);
+    for vma in &vmas {
+        for (part, mode) in locked.overlapping(vma.range.as_std()) {
+            let part = PageRange::from(part.clone()).intersection(vma.range);
+            if let Some(part) = part.filter(|part| is_locked(*part)) {
+                registry.insert(part, *mode);
+            }
+        }
     }
     Ok(())
 }
 
 fn unlock_everything(registry: &mut Registry) -> Result<()> {
-    lock::munlockall().map_err(explain)?;
+    lock::munlockall().map_err(explain("unlock all memory"))?;
     registry.clear();
     Ok(())
 }
 
-/// Unlocks the gaps of the VMA between the kept parts: `munlock(2)`.
-fn unlock_between(vma: &Vma, kept: &[(PageRange, LockMode)]) -> Result<()> {
-    let mut next = vma.range.start();
-    let within = kept
-        .iter()
-        .filter_map(|(part, _)| part.intersection(vma.range));
-    let end = PageRange::between(vma.range.end(), vma.range.end());
-    for part in within.chain([end]) {
-        let between = PageRange::between(next, part.start());
-        next = part.end();
-        match lock::munlock(between) {
-            // Another thread has unmapped it in the meantime.
-            Err(Errno::NOMEM) if vma::cover(between).is_err() => {}
-            answer => answer.map_err(|errno| Error::SystemAt {
-                call: "munlock",
-                range: between,
-                errno,
-            })?,
-        }
+/// Unlocks the part, unless another thread has unmapped some of it in the meantime.
+fn unlock_if_mapped(part: PageRange) -> Result<()> {
+    match lock::munlock(part) {
+        Err(Errno::NOMEM) if vma::cover(part).is_err() => Ok(()),
+        answer => answer.map_err(|errno| Error::SystemAt {
+            call: "munlock",
+            range: part,
+            errno,
+        }),
     }
-    Ok(())
+}
+
+/// Whether the kernel locks new mappings, as it does after `mlockall(MCL_FUTURE)`. No call
+/// tells that, so this function maps a page.
+fn locks_new_mappings() -> Result<bool> {
+    let page = match map::reserve(crate::page_size()) {
+        Ok(page) => page,
+        // Past the limit only a mapping that would be locked is refused so.
+        Err(Errno::AGAIN) => return Ok(true),
+        Err(errno) => {
+            return Err(Error::System {
+                call: "mmap",
+                errno,
+            });
+        }
+    };
+    let is_locked = is_locked(page);
+    // SAFETY: this function has just mapped the page. (If it lies between two mappings that
+    // it has merged with, and there are too many to split them again, it stays.)
+    let _ = unsafe { map::unmap(page) };
+    Ok(is_locked)
 }
 
 /// Returns all VMAs of the user part of the address space.
@@ -184,11 +286,13 @@ fn all_mappings() -> Result<Vec<Vma>> {
     vma::within(PageRange::between(page, isize::MAX as usize / page * page))
 }
 
-fn explain(errno: Errno) -> Error {
-    let may_be_limit = matches!(errno, Errno::NOMEM | Errno::PERM | Errno::AGAIN);
-    let limit_error = may_be_limit.then(limit::process_error).flatten();
-    limit_error.unwrap_or(Error::System {
-        call: "mlockall",
-        errno,
-    })
+fn explain(verb: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| {
+        let may_be_limit = matches!(errno, Errno::NOMEM | Errno::PERM | Errno::AGAIN);
+        let limit_error = may_be_limit.then(|| limit::process_error(verb)).flatten();
+        limit_error.unwrap_or(Error::System {
+            call: "mlockall",
+            errno,
+        })
+    }
 }

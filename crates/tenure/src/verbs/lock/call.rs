@@ -169,15 +169,42 @@ impl Call {
         self.is_undone_on_drop = false;
     }
 
-    /// Returns the parts that are, or were about to be, locked in the given modes.
+    /// Returns the parts that are, or were about to be, locked in the given modes, without
+    /// those that are kept.
     pub(super) fn parts_to_unlock(&self, flags: LockFlags) -> Vec<PageRange> {
-        let cleared = self.before.iter().filter(|part| flags.contains(part.1));
-        let taken_over = self.taken_over.iter().map(|(part, _)| *part);
         let mut parts = RangeSet::new();
-        for part in cleared.map(|part| part.0).chain(taken_over) {
-            parts.insert(part.as_std());
+        if flags == LockFlags::ALL {
+            parts.insert(self.range.as_std());
+        } else {
+            let cleared = self.before.iter().filter(|part| flags.contains(part.1));
+            let taken_over = self.taken_over.iter().map(|(part, _)| *part);
+            for part in cleared.map(|part| part.0).chain(taken_over) {
+                parts.insert(part.as_std());
+            }
         }
-        parts.into_iter().map(PageRange::from).collect()
+        let registry = registry();
+        let unkept = parts
+            .into_iter()
+            .flat_map(|part| registry.unkept_parts(PageRange::from(part)));
+        unkept.collect()
+    }
+
+    /// Returns the parts of the range that this call may set to the mode, or unlock. It
+    /// unlocks no range that is kept, which may have been mapped since it began.
+    fn parts_to_change(
+        &self,
+        registry: &Registry,
+        range: PageRange,
+        mode: Option<LockMode>,
+    ) -> Vec<PageRange> {
+        let own = registry.parts_of(self.number, range);
+        match mode {
+            Some(_) => own,
+            None => {
+                let unkept = own.into_iter().flat_map(|part| registry.unkept_parts(part));
+                unkept.collect()
+            }
+        }
     }
 
     /// Changes the lock of the range in chunks, except in parts that another call has
@@ -194,14 +221,14 @@ impl Call {
             let chunk = self.first_chunk(rest, chunk_sizer.chunk_bytes());
             let mut registry = to_change(registry_in_turn());
             let started = Instant::now();
-            for part in registry.parts_of(self.number, chunk) {
+            for part in self.parts_to_change(&registry, chunk, mode) {
                 let mut changed = part;
                 if set(part).is_err() {
                     // A chunk may be one mapping too many (`vm.max_map_count`), where
                     // all of the mapping takes none. Any other failure repeats itself.
                     let end = self.mapping_end(part).min(range.end());
                     let from_part = PageRange::between(part.start(), end);
-                    changed = registry.parts_of(self.number, from_part)[0];
+                    changed = self.parts_to_change(&registry, from_part, mode)[0];
                     set(changed).map_err(|errno| Refused {
                         part: changed,
                         errno,

@@ -67,12 +67,8 @@ pub(super) fn lock_plainly(cover: Cover, mode: LockMode) -> Result<()> {
 
 /// Clears the locks of the given modes, and returns of how many bytes.
 pub(super) fn unlock(cover: Cover, flags: LockFlags) -> Result<usize> {
-    let range = cover.range;
     let call = Call::begin(cover, Target::Unlock(flags))?;
-    let parts = match flags {
-        LockFlags::ALL => vec![range],
-        _ => call.parts_to_unlock(flags),
-    };
+    let parts = call.parts_to_unlock(flags);
     for &part in &parts {
         let unlocked = call.change(part, lock::munlock, None);
         unlocked.map_err(|Refused { part, errno }| Error::SystemAt {

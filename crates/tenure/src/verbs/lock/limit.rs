@@ -38,15 +38,16 @@ fn locked_bytes(range: PageRange, parts: &[LockedPart]) -> usize {
     locked.iter().map(|part| part.end - part.start).sum()
 }
 
-/// Returns the error for a refused `mlockall`, if the limit is the cause.
-pub(super) fn process_error() -> Option<Error> {
+/// Returns the error for a refused `mlockall`, which the verb needs, if the limit is the
+/// cause.
+pub(super) fn process_error(verb: &'static str) -> Option<Error> {
     let LockLimit {
         limit_bytes,
         used_bytes,
         mapped_bytes,
     } = LockLimit::now()?;
     is_exceeded(limit_bytes, mapped_bytes).then_some(Error::ProcessLockLimit {
-        verb: "lock all memory",
+        verb,
         limit_bytes,
         used_bytes,
         requested_bytes: mapped_bytes.saturating_sub(used_bytes),

@@ -9,7 +9,9 @@
 //! [`Mapping::lock`] and [`PageRange::lock`] lock a range, `lock_with` does with options,
 //! [`MappingBuilder::map_locked`] makes a locked mapping, and [`lock_all`] locks the
 //! whole process (`mlockall(2)`). [`Mapping::unlock`], [`PageRange::unlock`] and
-//! [`unlock_all`] clear the locks of the modes in [`LockFlags`], whoever made them.
+//! [`unlock_all`] clear the locks of the modes in [`LockFlags`], whoever made them, except
+//! those of a [`SecretBuffer`](crate::SecretBuffer) or a
+//! [`LockedFile`](crate::LockedFile), which last as long as the value.
 //!
 //! # Ranges and units
 //!
@@ -65,10 +67,12 @@ mod call;
 mod chunked;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod kept;
 mod limit;
 mod registry;
 
 pub use all::{LockScope, lock_all, unlock_all};
+pub(crate) use kept::lock_until_unmapped;
 pub(in crate::verbs) use registry::forget;
 pub(crate) use registry::register_fork_handlers;
 
@@ -307,6 +311,10 @@ impl PageRange {
     /// such a lock, whoever made it. Parts locked in another mode stay locked, and
     /// unlocked parts stay as they are. An empty range succeeds.
     ///
+    /// Memory of a [`SecretBuffer`](crate::SecretBuffer) or a
+    /// [`LockedFile`](crate::LockedFile) stays locked as it is: these types rely on their
+    /// locks, which end when the value is dropped.
+    ///
     /// A range of more than 256 mappings is unlocked in chunks, for which other threads wait
     /// one at a time. A part that another thread locks or unmaps meanwhile is as that thread
     /// requests.
@@ -383,6 +391,10 @@ fn unlock_in_one_step(cover: &Cover, flags: LockFlags) -> Option<Result<usize>> 
             cleared.map(|(part, _)| part).collect()
         }
     };
+    let unkept = parts
+        .into_iter()
+        .flat_map(|part| registry.unkept_parts(part));
+    let parts: Vec<_> = unkept.collect();
     let unlocked = parts
         .iter()
         .try_for_each(|&part| unlock_part(&mut registry, part));

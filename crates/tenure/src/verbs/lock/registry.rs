@@ -4,7 +4,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rangemap::RangeMap;
+use rangemap::{RangeMap, RangeSet};
 
 use super::LockMode;
 use super::call::Target;
@@ -29,6 +29,9 @@ pub(super) struct Registry {
     /// The calls that are still locking or unlocking, each in the parts that no later
     /// call has locked, unlocked or unmapped.
     in_progress: RangeMap<usize, (CallNumber, Target)>,
+    /// The ranges that tenure has locked on fault for types of its own. They stay locked
+    /// until they are unmapped.
+    kept: RangeSet<usize>,
     /// The mode in which `lock_all` has new mappings locked, if it does.
     pub(super) future: Option<LockMode>,
 }
@@ -38,6 +41,7 @@ impl Registry {
         Self {
             locked: RangeMap::new(),
             in_progress: RangeMap::new(),
+            kept: RangeSet::new(),
             future: None,
         }
     }
@@ -106,6 +110,9 @@ pub(in crate::verbs) fn forget(range: PageRange) {
     if !registry.locked.is_empty() || !registry.in_progress.is_empty() {
         registry.remove(range);
     }
+    if !registry.kept.is_empty() {
+        registry.kept.remove(range.as_std());
+    }
 }
 
 impl Registry {
@@ -127,6 +134,28 @@ impl Registry {
         self.in_progress.remove(range.as_std());
     }
 
+    /// Records a range that is locked on fault until it is unmapped.
+    pub(super) fn keep(&mut self, range: PageRange) {
+        self.insert(range, LockMode::OnFault);
+        self.kept.insert(range.as_std());
+    }
+
+    /// Returns the ranges that stay locked until they are unmapped.
+    pub(super) fn kept(&self) -> impl Iterator<Item = PageRange> {
+        self.kept.iter().cloned().map(PageRange::from)
+    }
+
+    pub(super) fn keeps_any(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Returns the parts of the range that are not kept.
+    pub(super) fn unkept_parts(&self, range: PageRange) -> Vec<PageRange> {
+        let whole = range.as_std();
+        self.kept.gaps(&whole).map(PageRange::from).collect()
+    }
+
+    /// Forgets all locks but those that are kept, which the caller records again.
     pub(super) fn clear(&mut self) {
         self.locked.clear();
         self.in_progress.clear();

@@ -199,3 +199,38 @@ fn unlock_takes_over_locks_in_progress_of_its_modes_only() {
         assert_eq!(locks(range).len(), expected, "{flags:?}");
     }
 }
+
+#[test]
+fn unlock_and_failed_lock_of_many_mappings_keep_a_kept_range() {
+    let Some((memory, _alone)) = many_mappings(2) else {
+        return;
+    };
+    let range = memory.range();
+    let kept = pages(range, 10, 12);
+    lock::mlock_onfault(kept).unwrap();
+    registry().keep(kept);
+    // The lock is undone, but not of a range that has been kept since it began.
+    let call = begin(range, NOW);
+    let late = pages(range, 300, 301);
+    lock::mlock_onfault(late).unwrap();
+    registry().keep(late);
+    drop(call);
+    let on_fault = [(kept, LockMode::OnFault), (late, LockMode::OnFault)];
+    assert_eq!(locks(range), on_fault);
+    for flags in [LockFlags::ON_FAULT, LockFlags::ALL] {
+        memory.lock(.., LockMode::OnFault).unwrap();
+        memory.unlock(.., flags).unwrap();
+        assert_eq!(locks(range), on_fault);
+        for part in [kept, late] {
+            memory
+                .unlock(
+                    part.start() - range.start()..part.end() - range.start() + 1,
+                    flags,
+                )
+                .unwrap();
+        }
+        assert_eq!(locks(range), on_fault);
+    }
+    memory.munmap().unwrap();
+    assert_eq!(registry().unkept_parts(range), [range]);
+}
