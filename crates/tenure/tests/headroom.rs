@@ -19,11 +19,14 @@ tests!(
     headroom_in_cgroup_follows_its_usage,
     headroom_in_nested_cgroup_follows_outer_limit,
     populate_over_cgroup_limit_is_rejected_not_killed,
+    populate_in_cgroup_with_non_utf8_name_is_rejected_not_killed,
+    populate_after_end_of_first_thread_is_rejected_not_killed,
     populate_waits_for_pending_frees;
     children:
     use_headroom_of_cgroup,
     check_outer_limit,
     populate_over_limit,
+    populate_over_limit_without_first_thread,
     populate_after_release,
 );
 
@@ -154,6 +157,44 @@ fn populate_over_limit() {
         matches!(refused, Some(Error::NoMemory { .. })),
         "{refused:?}"
     );
+}
+
+fn populate_in_cgroup_with_non_utf8_name_is_rejected_not_killed() -> Completion {
+    let group = match Group::with_limit_and_name(128 * MIB, b" \\ \xff\xfe") {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("populate_over_limit");
+    Completion::Completed
+}
+
+fn populate_after_end_of_first_thread_is_rejected_not_killed() -> Completion {
+    let group = match Group::with_limit(128 * MIB) {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("populate_over_limit_without_first_thread");
+    Completion::Completed
+}
+
+fn populate_over_limit_without_first_thread() {
+    enter_group();
+    std::thread::spawn(|| {
+        let is_first_ended = || {
+            let stat = fs::read_to_string("/proc/self/stat").unwrap();
+            stat.contains(") Z ")
+        };
+        while !is_first_ended() {
+            std::thread::yield_now();
+        }
+        let memory = anonymous(192 * MIB / page_size());
+        let result = memory.populate(.., Access::Write);
+        let is_refused = matches!(result, Err(Error::NoMemory { .. }));
+        eprintln!("{result:?}");
+        std::process::exit(if is_refused { 0 } else { 1 });
+    });
+    // As pthread_exit, which would unwind.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
 
 fn populate_waits_for_pending_frees() -> Completion {
