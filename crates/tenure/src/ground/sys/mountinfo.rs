@@ -8,6 +8,8 @@ use std::{fs, io};
 
 /// One mounted file system.
 pub(super) struct Mount {
+    /// The major and minor number that its files have in `/proc/self/maps`.
+    pub(super) device: (u32, u32),
     /// The mounted part of the file system. For a cgroup file system, a path as
     /// in `/proc/self/cgroup`, relative to the root of this process's cgroup
     /// namespace.
@@ -34,9 +36,12 @@ pub(super) fn parse(text: &[u8]) -> impl Iterator<Item = Mount> {
 fn parse_line(line: &[u8]) -> Option<Mount> {
     // The kernel escapes the blanks in names.
     let mut fields = line.split(|&byte| byte == b' ');
-    let (root, point) = (fields.nth(3)?, fields.next()?);
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let (root, point) = (fields.next()?, fields.next()?);
     fields.find(|&field| field == b"-")?;
     Some(Mount {
+        device: (major.parse().ok()?, minor.parse().ok()?),
         root: unescape(root),
         point: unescape(point),
         kind: fields.next()?.to_owned(),
@@ -76,6 +81,7 @@ mod tests {
     fn mountinfo_line_is_parsed_into_fields() {
         let line = b"36 35 98:0 /a\xff\\134040 /b\\040c\\011\\012 rw,noatime shared:1 master:2 - ext3 /dev/root rw,errors=continue";
         let mount = parse(line).next().unwrap();
+        assert_eq!(mount.device, (98, 0));
         assert_eq!(mount.root.as_os_str().as_bytes(), b"/a\xff\\040");
         assert_eq!(mount.point, Path::new("/b c\t\n"));
         assert_eq!(mount.kind, b"ext3");
@@ -84,7 +90,7 @@ mod tests {
 
     #[test]
     fn mountinfo_incomplete_lines_are_skipped() {
-        let text = b"nonsense\n - \n1 2 0:3 / /a - cgroup2\n\n";
+        let text = b"nonsense\n - \n1 2 0:3 / /a - cgroup2\n1 2 3 / /a rw - a b c\n\n";
         assert_eq!(parse(text).count(), 0);
         for (escaped, plain) in [
             ("\\", "\\"),
