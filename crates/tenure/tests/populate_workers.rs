@@ -42,6 +42,8 @@ tests!(
     background_populate_of_range_with_hole_fails_immediately,
     background_populate_failure_is_returned_by_wait,
     dropped_handle_stops_background_populate,
+    dropped_handle_does_not_wait_for_stalled_page,
+    background_handle_in_forked_child_is_finished,
     panic_in_progress_callback_stops_all_workers,
     failure_of_one_worker_is_returned,
     populate_loses_no_concurrent_write,
@@ -51,6 +53,8 @@ tests!(
     children:
     populate_without_threads,
     populate_by_touching,
+    drop_handle_while_page_stalls,
+    use_background_handles_in_forked_child,
 );
 
 const MIB: usize = 1 << 20;
@@ -481,6 +485,78 @@ fn dropped_handle_stops_background_populate() {
 /// Whether this process can stop page faults in system calls.
 fn can_stall_pages() -> bool {
     Missing::register(anonymous(1).range()).is_some()
+}
+
+fn dropped_handle_does_not_wait_for_stalled_page() -> Completion {
+    if !can_stall_pages() {
+        return skip("needs CAP_SYS_PTRACE to stop page faults in system calls");
+    }
+    in_child_within(Duration::from_secs(30), "drop_handle_while_page_stalls");
+    Completion::Completed
+}
+
+fn drop_handle_while_page_stalls() {
+    let memory = Arc::new(anonymous(64));
+    let missing = Missing::register(memory.range()).unwrap();
+    let options = PopulateOptions::new(Access::Write).chunk_bytes(1);
+    let arriving = memory.populate_in_background(.., &options).unwrap();
+    let fault = missing.next_within(Duration::from_secs(20)).unwrap();
+    drop(arriving);
+    assert_eq!(count_present(memory.range()), 0);
+    missing.answer(&fault);
+    // The thread keeps the memory mapped until it ends.
+    while Arc::strong_count(&memory) > 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(count_present(memory.range()), 1);
+}
+
+fn background_handle_in_forked_child_is_finished() {
+    let limit = Duration::from_secs(30);
+    in_child_within(limit, "use_background_handles_in_forked_child");
+}
+
+fn use_background_handles_in_forked_child() {
+    let memory = Arc::new(anonymous(64));
+    // The callback for the end of the range keeps the thread running.
+    let (entered, is_entered) = std::sync::mpsc::channel();
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock().unwrap();
+    let options = || {
+        let (entered, gate) = (entered.clone(), Arc::clone(&gate));
+        PopulateOptions::new(Access::Write).progress(move |_| {
+            entered.send(()).unwrap();
+            drop(gate.lock());
+        })
+    };
+    let start = |options| Some(memory.populate_in_background(.., &options).unwrap());
+    let mut running = [start(options()), start(options())];
+    is_entered.recv().unwrap();
+    is_entered.recv().unwrap();
+    let mut finished = start(PopulateOptions::new(Access::Write));
+    while !finished.as_ref().unwrap().is_finished() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let status = fork(|| {
+        let [waited, dropped] = running.each_mut().map(|handle| handle.take().unwrap());
+        assert!(waited.is_finished() && dropped.is_finished());
+        let error = waited.wait().unwrap_err();
+        assert_eq!(error.errno(), libc::ESRCH, "{error}");
+        drop(dropped);
+        finished.take().unwrap().wait().unwrap();
+        // The child's own thread is not taken for one of the parent's.
+        start(PopulateOptions::new(Access::Read))
+            .unwrap()
+            .wait()
+            .unwrap();
+        0
+    });
+    assert_eq!(status, 0);
+    assert!(running.iter().flatten().all(|handle| !handle.is_finished()));
+    drop(closed);
+    for handle in running.into_iter().chain([finished]).flatten() {
+        handle.wait().unwrap();
+    }
 }
 
 fn panic_in_progress_callback_stops_all_workers() -> Completion {
