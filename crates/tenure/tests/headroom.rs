@@ -7,7 +7,10 @@
 
 mod common;
 
-use std::fs;
+use std::ffi::{CStr, CString};
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use common::cgroup::{Group, enter_group};
 use common::*;
@@ -19,11 +22,18 @@ tests!(
     headroom_in_cgroup_follows_its_usage,
     headroom_in_nested_cgroup_follows_outer_limit,
     populate_over_cgroup_limit_is_rejected_not_killed,
+    populate_in_cgroup_with_non_utf8_name_is_rejected_not_killed,
+    populate_after_end_of_first_thread_is_rejected_not_killed,
+    populate_of_memory_file_over_cgroup_limit_is_rejected,
+    populate_of_unlinked_disk_file_needs_no_headroom,
     populate_waits_for_pending_frees;
     children:
     use_headroom_of_cgroup,
     check_outer_limit,
     populate_over_limit,
+    populate_over_limit_without_first_thread,
+    populate_memory_files_over_limit,
+    populate_disk_file_over_limit,
     populate_after_release,
 );
 
@@ -154,6 +164,171 @@ fn populate_over_limit() {
         matches!(refused, Some(Error::NoMemory { .. })),
         "{refused:?}"
     );
+}
+
+fn populate_in_cgroup_with_non_utf8_name_is_rejected_not_killed() -> Completion {
+    let group = match Group::with_limit_and_name(128 * MIB, b" \\ \xff\xfe") {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("populate_over_limit");
+    Completion::Completed
+}
+
+fn populate_after_end_of_first_thread_is_rejected_not_killed() -> Completion {
+    let group = match Group::with_limit(128 * MIB) {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("populate_over_limit_without_first_thread");
+    Completion::Completed
+}
+
+fn populate_over_limit_without_first_thread() {
+    enter_group();
+    std::thread::spawn(|| {
+        let is_first_ended = || {
+            let stat = fs::read_to_string("/proc/self/stat").unwrap();
+            stat.contains(") Z ")
+        };
+        while !is_first_ended() {
+            std::thread::yield_now();
+        }
+        let memory = anonymous(192 * MIB / page_size());
+        let result = memory.populate(.., Access::Write);
+        let is_refused = matches!(result, Err(Error::NoMemory { .. }));
+        eprintln!("{result:?}");
+        std::process::exit(if is_refused { 0 } else { 1 });
+    });
+    // As pthread_exit, which would unwind.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+}
+
+/// How a mounted file is hidden before it is populated.
+type Hide = fn(mount: &Path, file: &Path);
+
+fn populate_of_memory_file_over_cgroup_limit_is_rejected() -> Completion {
+    let group = match Group::with_limit(100 * MIB) {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("populate_memory_files_over_limit");
+    group.run_without("procmap_query", "populate_memory_files_over_limit");
+    Completion::Completed
+}
+
+fn populate_memory_files_over_limit() {
+    enter_group();
+    let memfd = Mapping::memfd(200 * MIB, tenure::MemfdPages::Base);
+    assert_is_refused(&memfd.map().unwrap(), "memfd");
+    assert_is_refused(
+        &Mapping::shared_anonymous(200 * MIB).map().unwrap(),
+        "anonymous",
+    );
+
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
+    mount(None, Path::new("/"), libc::MS_REC | libc::MS_PRIVATE);
+    let ways: [(&str, Hide); 5] = [
+        ("linked", |_, _| ()),
+        ("unlinked", |_, file| fs::remove_file(file).unwrap()),
+        ("unmounted", |mount, _| {
+            let path = c_string(mount);
+            assert_eq!(unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) }, 0);
+        }),
+        // The path of the mapped file then names a file on a disk.
+        ("mounted over", |mount, file| {
+            let other = tempfile::tempdir().unwrap();
+            File::create(other.path().join(file.file_name().unwrap())).unwrap();
+            let source = c_string(other.path());
+            mount_over(&source, mount);
+        }),
+        ("long", |mount, file| {
+            let folders = vec!["x".repeat(250); 20];
+            let moved = folders.iter().fold(mount.to_owned(), |folder, name| {
+                std::env::set_current_dir(&folder).unwrap();
+                fs::create_dir(name).unwrap();
+                name.into()
+            });
+            std::env::set_current_dir(moved).unwrap();
+            fs::rename(file, "file").unwrap();
+            std::env::set_current_dir("/").unwrap();
+        }),
+    ];
+    for kind in [c"tmpfs", c"ramfs"] {
+        for (way, hide) in ways {
+            let folder = tempfile::tempdir().unwrap();
+            mount(Some(kind), folder.path(), 0);
+            let path = folder.path().join("a\nfile");
+            let file = File::options()
+                .create_new(true)
+                .read(true)
+                .write(true)
+                .open(&path)
+                .unwrap();
+            file.set_len(200 * MIB as u64).unwrap();
+            let memory = unsafe { Mapping::file(&file) }.read_write().map().unwrap();
+            hide(folder.path(), &path);
+            assert_is_refused(&memory, &format!("{way} file on {kind:?}"));
+            let mounted = c_string(folder.path());
+            while unsafe { libc::umount2(mounted.as_ptr(), libc::MNT_DETACH) } == 0 {}
+        }
+    }
+}
+
+fn assert_is_refused(memory: &Mapping, case: &str) {
+    for access in [Access::Read, Access::Write] {
+        let result = memory.populate(.., access);
+        let is_refused = matches!(result, Err(Error::NoMemory { .. }));
+        assert!(is_refused, "{case}, {access:?}: {result:?}");
+    }
+}
+
+/// Mounts a new file system of a kind; without a kind it changes how the mount propagates.
+fn mount(kind: Option<&CStr>, at: &Path, flags: libc::c_ulong) {
+    let kind = kind.map_or(std::ptr::null(), CStr::as_ptr);
+    let none = std::ptr::null();
+    let answer = unsafe { libc::mount(none, c_string(at).as_ptr(), kind, flags, none.cast()) };
+    assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
+}
+
+fn mount_over(folder: &CStr, at: &Path) {
+    let (at, none) = (c_string(at), std::ptr::null());
+    let answer = unsafe {
+        libc::mount(
+            folder.as_ptr(),
+            at.as_ptr(),
+            none,
+            libc::MS_BIND,
+            none.cast(),
+        )
+    };
+    assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
+}
+
+fn c_string(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+fn populate_of_unlinked_disk_file_needs_no_headroom() -> Completion {
+    let file = tempfile::tempfile().unwrap();
+    let kind = rustix::fs::fstatfs(&file).unwrap().f_type;
+    if kind as libc::c_long == libc::TMPFS_MAGIC as libc::c_long {
+        return skip("the folder for temporary files is not on a disk");
+    }
+    let group = match Group::with_limit(100 * MIB) {
+        Ok(group) => group,
+        Err(why) => return skip(&why),
+    };
+    group.run("populate_disk_file_over_limit");
+    Completion::Completed
+}
+
+fn populate_disk_file_over_limit() {
+    enter_group();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(200 * MIB as u64).unwrap();
+    let memory = unsafe { Mapping::file(&file) }.map().unwrap();
+    memory.populate(.., Access::Read).unwrap();
 }
 
 fn populate_waits_for_pending_frees() -> Completion {

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use common::missing::Missing;
 use common::*;
 use libtest_mimic::Completion;
 use proptest::prelude::{Just, ProptestConfig, prop_assert, proptest};
@@ -41,6 +42,9 @@ tests!(
     background_populate_of_range_with_hole_fails_immediately,
     background_populate_failure_is_returned_by_wait,
     dropped_handle_stops_background_populate,
+    dropped_handle_does_not_wait_for_stalled_page,
+    background_handle_in_forked_child_is_finished,
+    panic_in_progress_callback_stops_all_workers,
     failure_of_one_worker_is_returned,
     populate_loses_no_concurrent_write,
     populate_with_random_options_keeps_contents,
@@ -49,6 +53,8 @@ tests!(
     children:
     populate_without_threads,
     populate_by_touching,
+    drop_handle_while_page_stalls,
+    use_background_handles_in_forked_child,
 );
 
 const MIB: usize = 1 << 20;
@@ -474,6 +480,147 @@ fn dropped_handle_stops_background_populate() {
     assert!(after < memory.range().pages());
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(count_present(memory.range()), after);
+}
+
+/// Whether this process can stop page faults in system calls.
+fn can_stall_pages() -> bool {
+    Missing::register(anonymous(1).range()).is_some()
+}
+
+fn dropped_handle_does_not_wait_for_stalled_page() -> Completion {
+    if !can_stall_pages() {
+        return skip("needs CAP_SYS_PTRACE to stop page faults in system calls");
+    }
+    in_child_within(Duration::from_secs(30), "drop_handle_while_page_stalls");
+    Completion::Completed
+}
+
+fn drop_handle_while_page_stalls() {
+    let memory = Arc::new(anonymous(64));
+    let missing = Missing::register(memory.range()).unwrap();
+    let options = PopulateOptions::new(Access::Write).chunk_bytes(1);
+    let arriving = memory.populate_in_background(.., &options).unwrap();
+    let fault = missing.next_within(Duration::from_secs(20)).unwrap();
+    drop(arriving);
+    assert_eq!(count_present(memory.range()), 0);
+    missing.answer(&fault);
+    // The thread keeps the memory mapped until it ends.
+    while Arc::strong_count(&memory) > 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(count_present(memory.range()), 1);
+}
+
+fn background_handle_in_forked_child_is_finished() {
+    let limit = Duration::from_secs(30);
+    in_child_within(limit, "use_background_handles_in_forked_child");
+}
+
+fn use_background_handles_in_forked_child() {
+    let memory = Arc::new(anonymous(64));
+    // The callback for the end of the range keeps the thread running.
+    let (entered, is_entered) = std::sync::mpsc::channel();
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock().unwrap();
+    let options = || {
+        let (entered, gate) = (entered.clone(), Arc::clone(&gate));
+        PopulateOptions::new(Access::Write).progress(move |_| {
+            entered.send(()).unwrap();
+            drop(gate.lock());
+        })
+    };
+    let start = |options| Some(memory.populate_in_background(.., &options).unwrap());
+    let mut running = [start(options()), start(options())];
+    is_entered.recv().unwrap();
+    is_entered.recv().unwrap();
+    let mut finished = start(PopulateOptions::new(Access::Write));
+    while !finished.as_ref().unwrap().is_finished() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let status = fork(|| {
+        let [waited, dropped] = running.each_mut().map(|handle| handle.take().unwrap());
+        assert!(waited.is_finished() && dropped.is_finished());
+        let error = waited.wait().unwrap_err();
+        assert_eq!(error.errno(), libc::ESRCH, "{error}");
+        drop(dropped);
+        finished.take().unwrap().wait().unwrap();
+        // The child's own thread is not taken for one of the parent's.
+        start(PopulateOptions::new(Access::Read))
+            .unwrap()
+            .wait()
+            .unwrap();
+        0
+    });
+    assert_eq!(status, 0);
+    assert!(running.iter().flatten().all(|handle| !handle.is_finished()));
+    drop(closed);
+    for handle in running.into_iter().chain([finished]).flatten() {
+        handle.wait().unwrap();
+    }
+}
+
+fn panic_in_progress_callback_stops_all_workers() -> Completion {
+    if !can_stall_pages() {
+        return skip("needs CAP_SYS_PTRACE to stop page faults in system calls");
+    }
+    let populate: fn(&Mapping, &PopulateOptions) -> tenure::Result<()> =
+        |memory, options| memory.populate_with(.., options);
+    let lock: fn(&Mapping, &PopulateOptions) -> tenure::Result<()> =
+        |memory, options| memory.lock_with(.., options);
+    for verb in [populate, lock] {
+        panic_in_progress_callback(verb);
+    }
+    Completion::Completed
+}
+
+/// Stops the second worker at its first page until the calling thread, which panics at its
+/// first page, waits for it.
+fn panic_in_progress_callback(verb: fn(&Mapping, &PopulateOptions) -> tenure::Result<()>) {
+    let memory = anonymous(4 * MIB / page_size());
+    let missing = Missing::register(memory.range()).unwrap();
+    let is_panicking = Arc::new(AtomicBool::new(false));
+    let panics = Arc::clone(&is_panicking);
+    let options = PopulateOptions::new(Access::Write)
+        .threads(2)
+        .chunk_bytes(1)
+        .progress(move |_| {
+            panics.store(true, Ordering::Release);
+            // Without the message of a panic that a test fails with.
+            std::panic::resume_unwind(Box::new("of the callback"));
+        });
+    let caller = rustix::thread::gettid().as_raw_pid() as u32;
+    let caller_waits = || {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{caller}/stat")).unwrap();
+        is_panicking.load(Ordering::Acquire) && stat.contains(") S ")
+    };
+    let is_over = AtomicBool::new(false);
+    let answer_faults = || {
+        let mut held = None;
+        while !is_over.load(Ordering::Relaxed) {
+            match missing.next_within(Duration::from_millis(1)) {
+                Some(fault) if fault.thread == caller => {
+                    std::thread::sleep(tenure::populate::REPORT_INTERVAL);
+                    missing.answer(&fault);
+                }
+                Some(fault) => held = Some(fault),
+                None => {}
+            }
+            if caller_waits() {
+                held.take().iter().for_each(|fault| missing.answer(fault));
+            }
+        }
+    };
+    let panic = std::thread::scope(|scope| {
+        scope.spawn(answer_faults);
+        let call = std::panic::AssertUnwindSafe(|| verb(&memory, &options));
+        let result = std::panic::catch_unwind(call);
+        is_over.store(true, Ordering::Relaxed);
+        result.unwrap_err()
+    });
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the callback"));
+    let populated = count_present(memory.range());
+    assert!((1..=2).contains(&populated), "{populated} pages");
+    assert!(!has_vm_flag(memory.range(), "lo"));
 }
 
 fn failure_of_one_worker_is_returned() {

@@ -1,6 +1,8 @@
 //! Memory cgroups with real limits.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -38,6 +40,11 @@ pub struct Group {
 impl Group {
     /// Creates a cgroup below the one of this process, or returns the reason why it cannot.
     pub fn with_limit(limit_bytes: usize) -> Result<Self, String> {
+        Self::with_limit_and_name(limit_bytes, b"")
+    }
+
+    /// Creates such a cgroup, whose name ends in these bytes.
+    pub fn with_limit_and_name(limit_bytes: usize, name: &[u8]) -> Result<Self, String> {
         if !is_root() {
             return Err("making a cgroup needs root".to_owned());
         }
@@ -55,7 +62,7 @@ impl Group {
             }
             _ => return Err("this process is in no memory cgroup".to_owned()),
         };
-        Self::make(&parent, limit_file, limit_bytes, None)
+        Self::make(&parent, name, limit_file, limit_bytes, None)
     }
 
     pub fn inner(self, limit_bytes: usize) -> Result<Self, String> {
@@ -64,16 +71,19 @@ impl Group {
                 .map_err(|error| format!("delegating the memory controller: {error}"))?;
         }
         let (parent, limit_file) = (self.path.clone(), self.limit_file);
-        Self::make(&parent, limit_file, limit_bytes, Some(Box::new(self)))
+        Self::make(&parent, b"", limit_file, limit_bytes, Some(Box::new(self)))
     }
 
     fn make(
         parent: &Path,
+        name: &[u8],
         limit_file: &'static str,
         limit_bytes: usize,
         outer: Option<Box<Self>>,
     ) -> Result<Self, String> {
-        let path = parent.join(format!("tenure-test-{}", std::process::id()));
+        let mut folder = OsString::from(format!("tenure-test-{}", std::process::id()));
+        folder.push(OsStr::from_bytes(name));
+        let path = parent.join(folder);
         let explain = |error| format!("making a cgroup in {}: {error}", parent.display());
         fs::create_dir(&path).map_err(explain)?;
         let group = Self {

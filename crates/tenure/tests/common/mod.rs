@@ -10,6 +10,7 @@
 
 pub mod cgroup;
 pub mod mappings;
+pub mod missing;
 pub mod neighbour;
 pub mod opens;
 mod seccomp;
@@ -523,11 +524,21 @@ pub fn register_with_foreign_userfaultfd(range: PageRange) -> std::os::fd::Owned
 
 /// Registers a range with a userfaultfd of its own, which has these features.
 pub fn register_with_features(range: PageRange, features: u64) -> std::os::fd::OwnedFd {
+    // UFFD_USER_MODE_ONLY needs no privilege.
+    register_with_flags(range, 1, features).unwrap()
+}
+
+/// Registers a range with a userfaultfd that is created with these flags.
+fn register_with_flags(
+    range: PageRange,
+    flags: u32,
+    features: u64,
+) -> rustix::io::Result<std::os::fd::OwnedFd> {
     use linux_raw_sys::general::{UFFD_API, uffdio_api, uffdio_range, uffdio_register};
     use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER};
     use std::os::fd::AsRawFd;
-    let flags = rustix::mm::UserfaultfdFlags::from_bits_retain(1 | libc::O_CLOEXEC as u32);
-    let fd = unsafe { rustix::mm::userfaultfd(flags) }.unwrap();
+    let flags = rustix::mm::UserfaultfdFlags::from_bits_retain(flags | libc::O_CLOEXEC as u32);
+    let fd = unsafe { rustix::mm::userfaultfd(flags) }?;
     let mut api = uffdio_api {
         api: UFFD_API.into(),
         features,
@@ -548,7 +559,7 @@ pub fn register_with_features(range: PageRange, features: u64) -> std::os::fd::O
             0
         );
     }
-    fd
+    Ok(fd)
 }
 
 /// Closes tenure's userfaultfd without tenure. (Only that one: tenure's threads may be

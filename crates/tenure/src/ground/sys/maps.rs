@@ -20,6 +20,8 @@ pub(super) struct Line<'a> {
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) shared: bool,
+    /// The major and minor number of the file system.
+    pub(super) device: (u32, u32),
     pub(super) inode: u64,
     /// A path, a name in brackets, or empty.
     pub(super) name: &'a [u8],
@@ -74,9 +76,11 @@ fn parse(text: &[u8]) -> Option<Line<'_>> {
     let mut fields = text.splitn(6, |&byte| byte == b' ');
     let mut field = || fields.next();
     let (bounds, access) = (std::str::from_utf8(field()?).ok()?, field()?);
-    let (_offset, _device, inode) = (field()?, field()?, field()?);
+    let (_offset, device, inode) = (field()?, field()?, field()?);
     let name = field().unwrap_or_default().trim_ascii_start();
     let (start, end) = bounds.split_once('-')?;
+    let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
+    let number = |hex| u32::from_str_radix(hex, 16).ok();
     let start = usize::from_str_radix(start, 16).ok()?;
     let end = usize::from_str_radix(end, 16).ok()?;
     Some(Line {
@@ -84,6 +88,7 @@ fn parse(text: &[u8]) -> Option<Line<'_>> {
         readable: access.first() == Some(&b'r'),
         writable: access.get(1) == Some(&b'w'),
         shared: access.get(3) == Some(&b's'),
+        device: (number(major)?, number(minor)?),
         inode: std::str::from_utf8(inode).ok()?.parse().ok()?,
         name,
     })
@@ -110,6 +115,11 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
             assert!(line.readable);
             assert_eq!(line.writable, line.inode != 5_315_746);
             assert_eq!(line.shared, line.inode == 2052);
+            let device = match line.inode {
+                5_315_746 => (0xfe, 0),
+                inode => (0, u32::from(inode == 2052)),
+            };
+            assert_eq!(line.device, device);
         })
         .unwrap();
         let expected: [(usize, u64, &[u8]); 4] = [

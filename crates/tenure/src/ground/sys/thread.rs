@@ -11,7 +11,8 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::affinity::run_on_process_cpus;
 use super::process::{self, Threads, set_batch_scheduling};
@@ -23,18 +24,23 @@ const STACK_BYTES: usize = 2 << 20;
 /// The outcome of a thread: its value, or the panic that ended it.
 pub(crate) type ThreadResult<T> = Result<T, Box<dyn Any + Send>>;
 
-/// A running thread. Dropping the value detaches it.
+/// A running thread. Dropping the value detaches it. In a forked child the value is a
+/// [copy](Thread::is_copy), and the thread does not run.
 #[derive(Debug)]
 pub(crate) struct Thread<T> {
     id: libc::pthread_t,
+    /// The [generation](fork::generation) of the process in which it runs.
+    generation: Option<usize>,
     shared: Arc<Shared<T>>,
     is_joined: bool,
 }
 
 #[derive(Debug)]
 struct Shared<T> {
+    /// Set once the thread has released the answer's mutex for the last time.
     is_finished: AtomicBool,
     answer: Mutex<Option<ThreadResult<T>>>,
+    is_answered: Condvar,
 }
 
 impl<T: Send + 'static> Thread<T> {
@@ -47,9 +53,11 @@ impl<T: Send + 'static> Thread<T> {
         name: &'static CStr,
         body: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Self, Errno> {
+        let generation = fork::generation().ok();
         let shared = Arc::new(Shared {
             is_finished: AtomicBool::new(false),
             answer: Mutex::new(None),
+            is_answered: Condvar::new(),
         });
         let for_thread = Arc::clone(&shared);
         let id = start(Box::new(move || {
@@ -58,9 +66,11 @@ impl<T: Send + 'static> Thread<T> {
             let answer = catch_unwind(AssertUnwindSafe(body));
             *for_thread.lock() = Some(answer);
             for_thread.is_finished.store(true, Ordering::Release);
+            for_thread.is_answered.notify_all();
         }))?;
         Ok(Self {
             id,
+            generation,
             shared,
             is_joined: false,
         })
@@ -80,20 +90,42 @@ impl<T: Send + 'static> Thread<T> {
             body()
         })
     }
+}
 
+impl<T> Thread<T> {
     /// Returns whether the thread has its result.
     pub(crate) fn is_finished(&self) -> bool {
         self.shared.is_finished.load(Ordering::Acquire)
     }
 
-    /// Waits until the thread ends, and returns its result.
+    /// Returns whether this process is a child that was forked since the thread was
+    /// started: the C library reuses the thread's stack and its id here.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.generation != fork::generation().ok()
+    }
+
+    /// Waits until the thread ends, and returns its result. In a forked child it returns
+    /// at once.
     pub(crate) fn join(mut self) -> ThreadResult<T> {
         self.is_joined = true;
-        // SAFETY: the thread was started joinable, and this is the only join,
-        // because it consumes `self`.
-        fork::wait_outside(|| unsafe { libc::pthread_join(self.id, ptr::null_mut()) });
-        let answer = self.shared.lock().take();
+        let is_copy = self.is_copy();
+        if !is_copy {
+            // SAFETY: the thread was started joinable, and runs in this process, as
+            // `is_copy` tells. This is the only join, because it consumes `self`.
+            fork::wait_outside(|| unsafe { libc::pthread_join(self.id, ptr::null_mut()) });
+        }
+        // A copy of the mutex may have been locked by the thread until it has finished.
+        let has_answer = !is_copy || self.is_finished();
+        let answer = has_answer.then(|| self.shared.lock().take()).flatten();
         answer.unwrap_or_else(|| Err(Box::new("the thread ended without a result")))
+    }
+
+    /// Waits until the thread has its result, for at most `time`, and then joins it;
+    /// otherwise detaches it and returns `None`.
+    pub(crate) fn join_within(self, time: Duration) -> Option<ThreadResult<T>> {
+        let is_answered = self.is_finished()
+            || !self.is_copy() && fork::wait_outside(|| self.shared.is_answered_within(time));
+        is_answered.then(|| self.join())
     }
 }
 
@@ -101,13 +133,22 @@ impl<T> Shared<T> {
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<ThreadResult<T>>> {
         self.answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn is_answered_within(&self, time: Duration) -> bool {
+        let is_missing = |answer: &mut Option<_>| answer.is_none();
+        let waited = self
+            .is_answered
+            .wait_timeout_while(self.lock(), time, is_missing);
+        let (answer, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        answer.is_some()
+    }
 }
 
 impl<T> Drop for Thread<T> {
     fn drop(&mut self) {
-        if !self.is_joined {
-            // SAFETY: the thread was started joinable, and cannot be joined any
-            // more, because `self` is dropped.
+        if !self.is_joined && !self.is_copy() {
+            // SAFETY: the thread was started joinable, in this process, as `is_copy`
+            // tells, and cannot be joined any more, because `self` is dropped.
             unsafe { libc::pthread_detach(self.id) };
         }
     }
@@ -360,6 +401,23 @@ mod tests {
         }));
         go.send(()).unwrap();
         assert_eq!(receive.recv(), Ok(7));
+    }
+
+    #[test]
+    fn join_within_of_blocked_thread_detaches_it() {
+        let (go, wait) = mpsc::channel::<()>();
+        let (send, receive) = mpsc::channel();
+        let blocked = Thread::start(c"tenure-test", move || {
+            wait.recv().unwrap();
+            send.send(7).unwrap();
+        });
+        let answer = blocked.unwrap().join_within(Duration::from_millis(1));
+        assert!(answer.is_none());
+        go.send(()).unwrap();
+        assert_eq!(receive.recv(), Ok(7));
+        let free = Thread::start(c"tenure-test", || 8).unwrap();
+        let answer = free.join_within(Duration::from_secs(60));
+        assert_eq!(answer.unwrap().unwrap(), 8);
     }
 
     #[test]

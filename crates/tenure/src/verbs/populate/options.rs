@@ -165,7 +165,8 @@ impl PopulateOptions {
     }
 
     /// Calls `progress` on the calling thread about every 50 ms, and once when the
-    /// whole range is done.
+    /// whole range is done. If it panics, all threads stop after their chunk, and the
+    /// call panics.
     pub fn progress(mut self, progress: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(progress));
         self

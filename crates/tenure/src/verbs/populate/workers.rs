@@ -110,19 +110,36 @@ impl<'a> Workers<'a> {
                 numa::run_on(cpus);
             }
             drop(gate.read());
-            self.work(index, &mut || ());
+            self.stop_if_panicking(|| self.work(index, &mut || ()));
         };
         // The others steal the span of a thread that could not be started.
         with_workers(c"tenure-populate", 1..self.spans.len(), &work, |others| {
             drop(closed_gate);
             let mut reporter = Reporter::new(self);
-            self.work(0, &mut || reporter.report_if_due());
-            while !others.are_finished() {
-                thread::park_timeout(Duration::from_millis(1));
-                reporter.report_if_due();
-            }
+            // The progress callback may panic.
+            self.stop_if_panicking(|| {
+                self.work(0, &mut || reporter.report_if_due());
+                while !others.are_finished() {
+                    thread::park_timeout(Duration::from_millis(1));
+                    reporter.report_if_due();
+                }
+            });
         });
         self.result()
+    }
+
+    /// Runs `work`, and stops all workers if it panics: the panic continues once they have
+    /// ended.
+    fn stop_if_panicking(&self, work: impl FnOnce()) {
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let stop = Stop(&self.stop);
+        work();
+        std::mem::forget(stop);
     }
 
     fn result(&self) -> Result<()> {

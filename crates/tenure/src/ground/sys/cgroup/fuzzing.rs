@@ -4,34 +4,32 @@
 use std::path::Path;
 
 use super::{
-    Events, MemoryCgroup, VERSION_1, VERSION_2, memory_group, mounts, parse_group, parse_groups,
-    unified_group,
+    Events, MemoryCgroup, VERSION_1, VERSION_2, memory_group, mounts, parse_group, unified_group,
 };
 use crate::fuzzing::Input;
 
 /// The input is a sequence of files separated by a NUL byte: the process's
 /// groups, its mounts, the limit, the usage, and one for all other reads.
 pub(crate) fn text(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let mut files = text.split('\0');
+    let mut files = data.split(|&byte| byte == 0);
     let mut file = || files.next().unwrap_or_default();
-    let (own, mountinfo) = (parse_groups(file()), file());
-    let (limit, usage, others) = (file(), file(), file());
-    for (version, own) in memory_group(&own)
+    let (membership, mountinfo) = (file(), file());
+    let [limit, usage, others] = [(); 3].map(|()| String::from_utf8_lossy(file()));
+    for (version, own) in memory_group(membership)
         .into_iter()
-        .chain(unified_group(&own).map(|own| (&VERSION_2, own)))
+        .chain(unified_group(membership).map(|own| (&VERSION_2, own)))
     {
-        let directories = mounts::visible_directories(Path::new("/root"), mountinfo, version, &own);
+        let directories = mounts::visible_directories(Path::new("/root"), mountinfo, version, own);
         assert!(directories.len() <= own.ancestors().count());
     }
     for version in [&VERSION_1, &VERSION_2] {
         let read = |name: &str| {
             let text = match name {
-                name if name == version.limit => limit,
-                name if name == version.usage => usage,
-                _ => others,
+                name if name == version.limit => &limit,
+                name if name == version.usage => &usage,
+                _ => &others,
             };
-            text.to_owned()
+            text.clone().into_owned()
         };
         if let Some(group) = parse_group(Path::new("/g"), version, read) {
             assert!(group.limit_bytes < 1 << 62);

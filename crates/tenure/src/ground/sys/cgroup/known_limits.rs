@@ -1,19 +1,18 @@
 //! The memory limits around this process, for decisions that must not overlook
 //! one: a file that cannot be read is an answer of its own, not "no limit".
 
-use std::fs::File;
-use std::io::{self, ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
 
-use super::{Groups, Limit, MEMBERSHIP, MOUNTS, NO_LIMIT, Version, read_if_present, try_read};
+use super::super::mountinfo;
+use super::{Groups, Limit, Membership, NO_LIMIT, Version};
 
 /// The limits that held when they were looked up. Reading what is unused then
 /// takes some 2 µs for each; looking the limits up, a tenth of a millisecond.
 #[derive(Debug)]
 pub(crate) struct KnownLimits {
-    membership_file: PathBuf,
-    /// The contents of that file.
-    membership: String,
+    membership: Membership,
     limits: Vec<Limit>,
 }
 
@@ -27,12 +26,12 @@ impl KnownLimits {
 
     /// Looks the limits up in a recorded tree.
     pub(super) fn find_below(root: &Path) -> Option<Self> {
-        let membership = membership(root).ok()?;
-        let mountinfo = try_read(&root.join(MOUNTS)).ok()?;
-        let groups = Groups::of(root, &membership, &mountinfo);
+        let membership = Membership::read_below(root).ok()?;
+        let mountinfo = mountinfo::read_below(root).ok()?;
+        let groups = Groups::of(root, membership, &mountinfo);
         let mut limits = Vec::new();
         if let Some((version, directories)) = &groups.memory {
-            let own = super::memory_group(&super::parse_groups(&membership))?.1;
+            let own = super::memory_group(&groups.membership.contents)?.1;
             if directories.is_empty() && own != Path::new("/") {
                 return None;
             }
@@ -41,8 +40,7 @@ impl KnownLimits {
             }
         }
         Some(Self {
-            membership_file: root.join(MEMBERSHIP),
-            membership,
+            membership: groups.membership,
             limits,
         })
     }
@@ -50,14 +48,7 @@ impl KnownLimits {
     /// Returns whether this process is still in the groups whose limits these
     /// are.
     pub(crate) fn is_current(&self) -> bool {
-        // One read without an allocation, because each release asks. A
-        // longer answer than fits differs.
-        let mut buffer = [0; 4096];
-        let read = |mut file: File| file.read(&mut buffer);
-        match File::open(&self.membership_file).and_then(read) {
-            Ok(len) => buffer[..len] == *self.membership.as_bytes(),
-            Err(error) => error.kind() == ErrorKind::NotFound && self.membership.is_empty(),
-        }
+        self.membership.is_current().unwrap_or(false)
     }
 
     /// Returns the least unused part of a limit, in bytes; `None` where the
@@ -80,7 +71,7 @@ impl KnownLimits {
 impl Limit {
     /// Reads the limit of a group; `None` where it has none.
     fn find(directory: &Path, version: &'static Version) -> io::Result<Option<Self>> {
-        let text = match try_read(&directory.join(version.limit)) {
+        let text = match fs::read_to_string(directory.join(version.limit)) {
             // The root of version 2, or a group without the memory controller.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             text => text?,
@@ -94,10 +85,4 @@ impl Limit {
             version,
         }))
     }
-}
-
-/// Reads the groups of this process. A kernel without cgroups has no such file;
-/// whether `/proc` is there at all is for the caller to find out.
-pub(super) fn membership(root: &Path) -> io::Result<String> {
-    read_if_present(&root.join(MEMBERSHIP))
 }

@@ -15,12 +15,16 @@ pub(crate) use events::Events;
 pub(crate) use known_limits::KnownLimits;
 
 use std::cell::Cell;
-use std::io::ErrorKind;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use procfs::{FromBufRead, ProcessCGroups};
 use rustix::io::Errno;
+
+use super::mountinfo;
 
 /// The cgroup version that controls this process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +39,8 @@ pub enum MemoryCgroup {
 }
 
 pub(crate) fn memory_cgroup() -> MemoryCgroup {
-    memory_group(&own_groups(Path::new("/")))
-        .map_or(MemoryCgroup::None, |(version, _)| version.name)
+    let membership = Membership::read_below(Path::new("/")).unwrap_or_default();
+    memory_group(&membership.contents).map_or(MemoryCgroup::None, |(version, _)| version.name)
 }
 
 /// A memory cgroup that has a limit.
@@ -96,8 +100,7 @@ impl Limit {
 /// The directories of this process's group and its ancestors, innermost first,
 /// as far up as the mounts show them.
 pub(crate) struct Groups {
-    /// The contents of the file that names the groups.
-    membership: String,
+    membership: Membership,
     /// The groups that control memory.
     memory: Option<(&'static Version, Vec<PathBuf>)>,
     /// The groups in the unified hierarchy, which reports stalls even where
@@ -114,27 +117,27 @@ impl Groups {
 
     /// Finds the groups in a recorded tree, with `proc` and `sys` in `root`.
     pub(crate) fn find_below(root: &Path) -> Result<Self, Errno> {
-        let mountinfo = try_read(&root.join(MOUNTS)).map_err(errno_of)?;
-        let membership = known_limits::membership(root).map_err(errno_of)?;
-        Ok(Self::of(root, &membership, &mountinfo))
+        let mountinfo = mountinfo::read_below(root).map_err(errno_of)?;
+        let membership = Membership::read_below(root).map_err(errno_of)?;
+        Ok(Self::of(root, membership, &mountinfo))
     }
 
     /// Returns whether this process is still in these groups.
     pub(crate) fn is_current(&self) -> Result<bool, Errno> {
-        let membership = known_limits::membership(Path::new("/")).map_err(errno_of)?;
-        Ok(membership == self.membership)
+        self.membership.is_current().map_err(errno_of)
     }
 
     /// Finds the groups that these contents of the two files name.
-    fn of(root: &Path, membership: &str, mountinfo: &str) -> Self {
-        let own = parse_groups(membership);
+    fn of(root: &Path, membership: Membership, mountinfo: &[u8]) -> Self {
         let directories =
             |version, own: &Path| mounts::visible_directories(root, mountinfo, version, own);
-        let unified = unified_group(&own).map(|own| directories(&VERSION_2, &own));
+        let own = &membership.contents;
+        let unified = unified_group(own).map(|own| directories(&VERSION_2, own));
+        let memory = memory_group(own);
         Self {
-            membership: membership.to_owned(),
-            memory: memory_group(&own).map(|(version, own)| (version, directories(version, &own))),
+            memory: memory.map(|(version, own)| (version, directories(version, own))),
             unified: unified.unwrap_or_default(),
+            membership,
         }
     }
 
@@ -200,10 +203,47 @@ impl Groups {
     }
 }
 
-/// The file that names the groups of this process, and the one that tells where
-/// they are mounted.
-const MEMBERSHIP: &str = "proc/self/cgroup";
-const MOUNTS: &str = "proc/self/mountinfo";
+/// The groups of this process, and the file that names them.
+#[derive(Debug, Default)]
+struct Membership {
+    file: PathBuf,
+    contents: Vec<u8>,
+}
+
+impl Membership {
+    /// Reads the groups. A kernel without cgroups has no such file; whether `/proc` is
+    /// there at all is for the caller to find out.
+    fn read_below(root: &Path) -> io::Result<Self> {
+        let file = root.join("proc/self/cgroup");
+        let contents = match fs::read(&file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            contents => contents?,
+        };
+        // In version 1 the first thread, which that file is about, is in the root once it
+        // has called pthread_exit(3). While it lives, its group is charged for the memory
+        // of all threads, so theirs are not read first.
+        if memory_group(&contents).is_some_and(|(_, own)| own == Path::new("/")) {
+            let file = root.join("proc/thread-self/cgroup");
+            if let Ok(contents) = fs::read(&file) {
+                return Ok(Self { file, contents });
+            }
+        }
+        Ok(Self { file, contents })
+    }
+
+    /// Returns whether the file has the same contents still.
+    fn is_current(&self) -> io::Result<bool> {
+        // One read without an allocation, because each release asks. A
+        // longer answer than fits differs.
+        let mut buffer = [0; 4096];
+        let read = |mut file: File| file.read(&mut buffer);
+        match File::open(&self.file).and_then(read) {
+            Ok(len) => Ok(buffer[..len] == *self.contents),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(self.contents.is_empty()),
+            Err(error) => Err(error),
+        }
+    }
+}
 
 /// Version 1 reports "no limit" as its greatest number, which depends on the
 /// page size.
@@ -242,32 +282,46 @@ static VERSION_2: Version = Version {
     shared: "shmem ",
 };
 
-/// Reads the groups that this process is in.
-fn own_groups(root: &Path) -> Option<ProcessCGroups> {
-    parse_groups(&read(&root.join(MEMBERSHIP)))
+/// A line of `/proc/self/cgroup`: `hierarchy:controllers:path`.
+struct Member<'a> {
+    hierarchy: &'a [u8],
+    controllers: &'a [u8],
+    path: &'a Path,
 }
 
-fn parse_groups(text: &str) -> Option<ProcessCGroups> {
-    ProcessCGroups::from_buf_read(text.as_bytes()).ok()
+/// Parses the contents of that file. Names of groups are any bytes but newlines.
+fn parse_groups(text: &[u8]) -> impl Iterator<Item = Member<'_>> {
+    text.split(|&byte| byte == b'\n').filter_map(|line| {
+        let mut fields = line.splitn(3, |&byte| byte == b':');
+        Some(Member {
+            hierarchy: fields.next()?,
+            controllers: fields.next()?,
+            path: Path::new(OsStr::from_bytes(fields.next()?)),
+        })
+    })
 }
 
 /// Returns the version that controls this process's memory, and the path of its
 /// group there, as in `/proc/self/cgroup`.
-fn memory_group(own: &Option<ProcessCGroups>) -> Option<(&'static Version, PathBuf)> {
+fn memory_group(membership: &[u8]) -> Option<(&'static Version, &Path)> {
     // On a hybrid system version 2 is mounted too, without the memory
     // controller.
-    let mut groups = own.iter().flat_map(|groups| &groups.0);
-    let version_1 = groups.find(|group| group.controllers.iter().any(|name| name == "memory"));
+    let version_1 = parse_groups(membership).find(|group| names_memory(group.controllers));
     version_1
-        .map(|group| (&VERSION_1, PathBuf::from(&group.pathname)))
-        .or_else(|| unified_group(own).map(|path| (&VERSION_2, path)))
+        .map(|group| (&VERSION_1, group.path))
+        .or_else(|| unified_group(membership).map(|path| (&VERSION_2, path)))
 }
 
 /// Returns the path of the process's group in the unified hierarchy.
-fn unified_group(own: &Option<ProcessCGroups>) -> Option<PathBuf> {
-    let mut groups = own.iter().flat_map(|groups| &groups.0);
-    let unified = groups.find(|group| group.hierarchy == 0)?;
-    Some(PathBuf::from(&unified.pathname))
+fn unified_group(membership: &[u8]) -> Option<&Path> {
+    let unified = parse_groups(membership).find(|group| group.hierarchy == b"0")?;
+    Some(unified.path)
+}
+
+/// Returns whether the memory controller is in a list that is separated by commas.
+fn names_memory(list: &[u8]) -> bool {
+    list.split(|&byte| byte == b',')
+        .any(|name| name == b"memory")
 }
 
 fn limited_group(directory: &Path, version: &Version) -> io::Result<Option<LimitedGroup>> {
@@ -315,15 +369,14 @@ fn parse_group(
     })
 }
 
-/// Reads the file; empty where it cannot be read. A name somewhere that is not
-/// UTF-8 does not affect the others.
+/// Reads a file of a group, which the kernel writes in ASCII; empty where it cannot be read.
 fn read(file: &Path) -> String {
-    try_read(file).unwrap_or_default()
+    fs::read_to_string(file).unwrap_or_default()
 }
 
 /// Reads the file; empty where it does not exist.
 fn read_if_present(file: &Path) -> io::Result<String> {
-    match try_read(file) {
+    match fs::read_to_string(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
         text => text,
     }
@@ -341,11 +394,6 @@ fn is_transient(error: &io::Error) -> bool {
 
 fn errno_of(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
-}
-
-fn try_read(file: &Path) -> io::Result<String> {
-    let bytes = fs::read(file)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]

@@ -2,19 +2,18 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{MemoryCgroup, Version};
+use super::super::mountinfo::{self, Mount};
+use super::{MemoryCgroup, Version, names_memory};
 
 /// Returns the directories of the group `own` and of its ancestors, innermost
 /// first, in the mount that shows most of them.
 pub(super) fn visible_directories(
     root: &Path,
-    mountinfo: &str,
+    mountinfo: &[u8],
     version: &Version,
     own: &Path,
 ) -> Vec<PathBuf> {
-    let shown = mountinfo
-        .lines()
-        .filter_map(Mount::parse)
+    let shown = mountinfo::parse(mountinfo)
         .filter(|mount| version.is_shown_by(mount))
         .map(|mount| mount.directories(root, own));
     shown.max_by_key(Vec::len).unwrap_or_default()
@@ -23,38 +22,13 @@ pub(super) fn visible_directories(
 impl Version {
     fn is_shown_by(&self, mount: &Mount) -> bool {
         match self.name {
-            MemoryCgroup::V1 => {
-                mount.kind == "cgroup" && mount.options.split(',').any(|name| name == "memory")
-            }
-            _ => mount.kind == "cgroup2",
+            MemoryCgroup::V1 => mount.kind == b"cgroup" && names_memory(&mount.options),
+            _ => mount.kind == b"cgroup2",
         }
     }
 }
 
-/// A line of `/proc/self/mountinfo`.
-struct Mount {
-    /// The mounted part of the file system. For a cgroup file system, a path as
-    /// in `/proc/self/cgroup`, relative to the root of this process's cgroup
-    /// namespace.
-    root: PathBuf,
-    point: PathBuf,
-    kind: String,
-    options: String,
-}
-
 impl Mount {
-    fn parse(line: &str) -> Option<Self> {
-        let (before, after) = line.split_once(" - ")?;
-        let mut before = before.split(' ').skip(3);
-        let mut after = after.split(' ');
-        Some(Self {
-            root: PathBuf::from(unescape(before.next()?)),
-            point: PathBuf::from(unescape(before.next()?)),
-            kind: after.next()?.to_owned(),
-            options: after.nth(1)?.to_owned(),
-        })
-    }
-
     /// Returns the directories of `own` and its ancestors that this mount
     /// shows.
     fn directories(&self, root: &Path, own: &Path) -> Vec<PathBuf> {
@@ -90,14 +64,4 @@ fn ascent(path: &Path) -> usize {
         }
     }
     levels
-}
-
-/// Decodes mountinfo's octal escapes, such as `\040` for a blank.
-fn unescape(field: &str) -> String {
-    let mut text = field.to_owned();
-    // The backslash comes last, so that it cannot form another escape.
-    for (octal, plain) in [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n")] {
-        text = text.replace(octal, plain);
-    }
-    text.replace(r"\134", r"\")
 }

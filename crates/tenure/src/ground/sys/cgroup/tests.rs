@@ -6,14 +6,14 @@ const CACHE: u64 = 77;
 struct Tree(tempfile::TempDir);
 
 impl Tree {
-    fn new(cgroup: &str, mountinfo: &str) -> Self {
+    fn new(cgroup: impl AsRef<[u8]>, mountinfo: impl AsRef<[u8]>) -> Self {
         let tree = Self(tempfile::tempdir().unwrap());
-        tree.write("proc/self/cgroup", cgroup);
-        tree.write("proc/self/mountinfo", mountinfo);
+        tree.write("proc/self/cgroup", &cgroup);
+        tree.write("proc/self/mountinfo", &mountinfo);
         tree
     }
 
-    fn write(&self, path: &str, contents: &str) {
+    fn write(&self, path: &(impl AsRef<Path> + ?Sized), contents: &(impl AsRef<[u8]> + ?Sized)) {
         let path = self.0.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, contents).unwrap();
@@ -84,7 +84,8 @@ const HYBRID: &str = "\
 fn memory_group_returns_controlling_version() {
     let version = |cgroup| {
         let tree = Tree::new(cgroup, "");
-        memory_group(&own_groups(tree.0.path())).map(|(version, _)| version.name)
+        let membership = Membership::read_below(tree.0.path()).unwrap();
+        memory_group(&membership.contents).map(|(version, _)| version.name)
     };
     assert_eq!(
         version("4:memory:/a\n1:cpu:/\n0::/\n"),
@@ -147,6 +148,57 @@ fn limited_with_shared_controller_mount_finds_group() {
     let mountinfo = "35 31 0:32 / /cg\\040all rw - cgroup none rw,cpu,memory\n";
     let tree = Tree::new("4:cpu,memory:/a\n", mountinfo).v1("cg all/a", "900\n", 300, 20);
     assert_eq!(tree.found(), [group("cg all/a", 900, 300, 20)]);
+}
+
+#[test]
+fn limited_with_names_that_are_not_utf8_finds_groups() {
+    let name = OsStr::from_bytes(b"\xff: (\xfe)\\040");
+    let mountinfo = b"35 31 0:32 /\xfd /\xfd\\040cg rw - cgroup \xfc rw,memory\n";
+    let tree = Tree::new(
+        b"5:cpu:/\xfb\n4:memory:/\xfd/\xff: (\xfe)\\040\n",
+        mountinfo,
+    );
+    let directory = Path::new(OsStr::from_bytes(b"\xfd cg")).join(name);
+    tree.write(&directory.join("memory.limit_in_bytes"), "900\n");
+    tree.write(&directory.join("memory.usage_in_bytes"), "300\n");
+    let [found] = &Groups::find_below(tree.0.path())
+        .unwrap()
+        .limited()
+        .unwrap()[..]
+    else {
+        panic!("one group has a limit");
+    };
+    assert_eq!(found.path, tree.0.path().join(&directory));
+    let known = KnownLimits::find_below(tree.0.path()).unwrap();
+    assert!(known.is_current());
+    assert_eq!(known.unused_bytes(), Some(600));
+}
+
+#[test]
+fn groups_of_process_whose_first_thread_has_ended_are_its_threads() {
+    let tree = || {
+        Tree::new("4:memory:/\n", "")
+            .v1("sys/fs/cgroup/memory/a", "900\n", 300, 20)
+            .v1("sys/fs/cgroup/memory/b", "500\n", 300, 20)
+    };
+    let ended = tree();
+    fs::remove_file(ended.0.path().join("proc/self/mountinfo")).unwrap();
+    ended.write("proc/thread-self/cgroup", "4:memory:/a\n");
+    ended.write("proc/thread-self/mountinfo", HYBRID);
+    let expected = group("sys/fs/cgroup/memory/a", 900, 300, 20);
+    assert_eq!(ended.found(), [expected]);
+    let known = KnownLimits::find_below(ended.0.path()).unwrap();
+    assert!(known.is_current());
+    assert_eq!(known.unused_bytes(), Some(600));
+    ended.write("proc/thread-self/cgroup", "4:memory:/b\n");
+    assert!(!known.is_current());
+    // The group of the first thread is charged while that lives.
+    let alive = tree();
+    alive.write("proc/self/cgroup", "4:memory:/b\n");
+    alive.write("proc/self/mountinfo", HYBRID);
+    alive.write("proc/thread-self/cgroup", "4:memory:/a\n");
+    let expected = group("sys/fs/cgroup/memory/b", 500, 300, 20);
+    assert_eq!(alive.found(), [expected]);
 }
 
 #[test]
