@@ -8,7 +8,8 @@
 
 use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use tenure::{Headroom, HeadroomLimit};
+use tenure::HeadroomLimit;
+use tenure::headroom;
 
 use crate::options::HeapOptions;
 use crate::slot::Slot;
@@ -130,10 +131,12 @@ pub(crate) fn enforce() {
     }
 }
 
-/// Reserves headroom for so much new memory: returns dirty blocks if it is low. Dirty
+/// Reserves headroom for so much new memory, in the process's ledger too: what other threads
+/// populate meanwhile must leave it. Returns dirty blocks if headroom is low. Dirty
 /// memory too small for a decay thread, which alone reads the headroom, stays.
 #[cold]
 pub(crate) fn reserve_headroom(bytes: usize) {
+    headroom::announce(bytes);
     // No block has half of all addresses.
     let bytes = bytes as isize;
     let left = HEADROOM.fetch_sub(bytes, Relaxed) - bytes;
@@ -154,7 +157,7 @@ pub(crate) fn excess_bytes() -> usize {
 
 /// Reads the headroom and sets the limits by it. The decay thread calls it.
 pub(crate) fn update_headroom() {
-    let Ok(headroom) = Headroom::lower_bound() else {
+    let Ok(headroom) = headroom::read() else {
         return clear_headroom();
     };
     let total_bytes = match headroom.limit {

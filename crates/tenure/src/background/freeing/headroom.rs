@@ -30,7 +30,7 @@ use super::limits::max_pending_bytes;
 use crate::ground::range::PageRange;
 use crate::ground::sys::cgroup::KnownLimits;
 use crate::ground::sys::{pmd_bytes, process, pud_bytes};
-use crate::observation::headroom::LEDGER;
+use crate::observation::headroom::outstanding_bytes;
 
 /// Pending bytes are at most the headroom divided by this.
 const PENDING_DIVISOR: usize = 2;
@@ -104,7 +104,9 @@ impl Known {
             unused_bytes
         };
         // What other threads are about to take is no headroom.
-        (available_bytes.min(in_groups)).saturating_sub(LEDGER.outstanding_bytes())
+        available_bytes
+            .min(in_groups)
+            .saturating_sub(outstanding_bytes())
     }
 
     /// Returns whether `bytes` more may stay mapped for a while.

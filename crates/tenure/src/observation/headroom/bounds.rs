@@ -7,8 +7,8 @@
 
 use std::cell::LazyCell;
 
-use super::LEDGER;
 use super::ledger::Limit;
+use super::reader::outstanding_bytes;
 use crate::ground::error::{Error, Result};
 use crate::ground::headroom_limit::HeadroomLimit;
 use crate::ground::sys::cgroup::{Groups, LimitedGroup};
@@ -119,7 +119,7 @@ impl Bounds {
             Ok((groups, bounds))
         };
         let found = match find() {
-            Err(Errno::MFILE | Errno::NFILE) => empty_table::run(find).flatten(),
+            Err(Errno::MFILE | Errno::NFILE) => empty_table::run(find).and_then(|found| found),
             found => found,
         };
         found.map_err(|errno| Error::System {
@@ -182,7 +182,7 @@ impl Bounds {
         let groups = self.groups.iter().cloned();
         let in_groups = groups.map(|group| Headroom::in_group(group, &lazily_free_bytes));
         let mut tightest = Headroom::smallest(self.machine.available_bytes, in_groups);
-        tightest.bytes = tightest.bytes.saturating_sub(LEDGER.outstanding_bytes());
+        tightest.bytes = tightest.bytes.saturating_sub(outstanding_bytes());
         tightest
     }
 }

@@ -45,7 +45,7 @@ pub use crate::ground::headroom_limit::HeadroomLimit;
 pub(crate) use admission::{admit_exactly, try_admit};
 pub(crate) use bounds::{Bounds, lazily_free_bytes};
 pub(crate) use ledger::Leave;
-pub(crate) use reader::{LEDGER, prepare, refresh, register_fork_handlers};
+pub(crate) use reader::{LEDGER, outstanding_bytes, prepare, refresh, register_fork_handlers};
 
 #[doc(hidden)]
 pub use admission::{announce, read};

@@ -88,6 +88,12 @@ fn refresh_with(limits: fn(&Bounds) -> Vec<Limit>) -> Result<(), Errno> {
     }
 }
 
+/// Returns the bytes that are admitted, or announced lately, and not resident yet.
+pub(crate) fn outstanding_bytes() -> usize {
+    ANNOUNCED.lapse(&LEDGER, monotonic_nanos());
+    LEDGER.outstanding_bytes()
+}
+
 impl Reader {
     fn start_in_child(&mut self) {
         // Dropping the groups would call the allocator.

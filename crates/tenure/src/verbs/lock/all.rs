@@ -4,12 +4,13 @@ use rangemap::RangeMap;
 
 use super::registry::{LockedPart, Registry, is_locked, registry, to_change};
 use super::{LockFlags, LockMode, apply, limit};
-use crate::ground::error::{Error, Result};
+use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::features::Features;
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, lock, map};
 use crate::observation::stats;
+use crate::verbs::populate::{PopulateAdmission, admit_for_lock};
 
 /// The memory of the process that [`lock_all`] locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,7 +58,8 @@ impl LockScope {
 ///
 /// With every lock as it was: [`Error::ProcessLockLimit`] when `RLIMIT_MEMLOCK`
 /// does not allow it (for current mappings the kernel compares it with `VmSize`,
-/// the size of all mappings), [`Error::System`] for anything else.
+/// the size of all mappings); [`Error::NoMemory`] when faulting current mappings in would
+/// take more than the [`Headroom`](crate::Headroom); [`Error::System`] for anything else.
 ///
 /// ```no_run
 /// use tenure::{LockMode, lock::{LockScope, LockFlags}};
@@ -68,6 +70,31 @@ impl LockScope {
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub fn lock_all(scope: LockScope, mode: LockMode) -> Result<()> {
+    let admission = match scope.current() && mode == LockMode::Now {
+        true => admit_all()?,
+        false => None,
+    };
+    let locked = lock_matching(scope, mode);
+    // If the lock has failed, an unknown part is resident.
+    admission.inspect(|admission| admission.settle(usize::MAX));
+    locked?;
+    stats::LOCK_ALL_CALLS.add(1);
+    Ok(())
+}
+
+/// Admits what faulting in all current mappings will take.
+fn admit_all() -> Result<Option<PopulateAdmission>> {
+    let vmas = all_mappings()?.into_iter();
+    // The kernel skips pages for which a pool of huge pages has none.
+    let vmas: Vec<Vma> = vmas.filter(|vma| vma.kind != MemoryKind::HugeTlb).collect();
+    let ([first, ..], [.., last]) = (&*vmas, &*vmas) else {
+        return Ok(None);
+    };
+    let range = PageRange::between(first.range.start(), last.range.end());
+    admit_for_lock(range, &vmas).map(Some)
+}
+
+fn lock_matching(scope: LockScope, mode: LockMode) -> Result<()> {
     let mut registry = to_change(registry());
     let on_fault = mode == LockMode::OnFault;
     // Read before locking, so that an error here leaves every lock as it was. The
@@ -94,7 +121,6 @@ pub fn lock_all(scope: LockScope, mode: LockMode) -> Result<()> {
             registry.insert(range, LockMode::OnFault);
         }
     }
-    stats::LOCK_ALL_CALLS.add(1);
     Ok(())
 }
 

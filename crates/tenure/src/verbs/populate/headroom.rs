@@ -70,7 +70,7 @@ impl Drop for PopulateAdmission {
 
 /// Adds the page tables that the pages need.
 fn with_page_tables(bytes: usize) -> usize {
-    bytes + bytes / (page_size() / size_of::<u64>())
+    bytes.saturating_add(bytes / (page_size() / size_of::<u64>()))
 }
 
 fn may_take_memory(vma: &Vma, access: Access) -> bool {

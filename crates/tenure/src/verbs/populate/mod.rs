@@ -78,7 +78,7 @@ pub(in crate::verbs) use workers::{CHUNK_TARGET, YIELD_INTERVAL, YIELD_PAUSE};
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use self::headroom::PopulateAdmission;
+pub(in crate::verbs) use self::headroom::PopulateAdmission;
 use self::plan::{Part, Source, access_of_lock, plan, plan_for_lock};
 use self::workers::Workers;
 use crate::ground::error::Result;
