@@ -173,6 +173,7 @@ fn insert_concurrently() {
             .into_iter()
             .for_each(|thread| thread.join().unwrap());
     });
+    used.push(usage_bytes());
     used.sort_unstable();
     // What was evicted for values that were in flight is filled by one thread.
     for number in 0..=limit_bytes / 2 / len {

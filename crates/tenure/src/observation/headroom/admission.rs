@@ -139,7 +139,7 @@ pub(crate) fn admit_exactly(
     });
     Ok(Err(Refusal {
         need_bytes,
-        headroom_bytes: headroom_bytes.min(need_bytes.saturating_sub(1)),
+        headroom_bytes,
         limit,
     }))
 }

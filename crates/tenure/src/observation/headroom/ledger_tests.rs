@@ -176,7 +176,8 @@ fn concurrent_admissions_stay_below_the_limit() {
     let worker = |number: usize| {
         let mut held = Vec::new();
         let mut random = number as u64 + 1;
-        for _ in 0..30_000 {
+        let mut admitted = 0;
+        while admitted < 3000 {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
@@ -195,6 +196,9 @@ fn concurrent_admissions_stay_below_the_limit() {
                     ledger.settle(part);
                 }
                 held.push(bytes);
+                admitted += 1;
+            } else {
+                thread::yield_now();
             }
         }
         let bytes = held.iter().sum();

@@ -27,13 +27,18 @@ pub(super) fn admit(
         .filter(|vma| may_take_memory(vma, access(vma)))
         .collect();
     let max_bytes = with_page_tables(counted.iter().map(|vma| vma.range.len()).sum());
-    let missing = || with_page_tables(counted.iter().map(|vma| missing_bytes(vma)).sum());
-    let admitted = admit_exactly(max_bytes, missing)?;
+    let mut missing = 0;
+    let count_missing = || {
+        missing = counted.iter().map(|vma| missing_bytes(vma)).sum();
+        with_page_tables(missing)
+    };
+    let admitted = admit_exactly(max_bytes, count_missing)?;
     let admission = admitted.map_err(|refusal| Error::NoMemory {
         verb: VERB,
         range,
-        need_bytes: refusal.need_bytes,
-        headroom_bytes: refusal.headroom_bytes,
+        need_bytes: missing,
+        // The page tables may be what does not fit.
+        headroom_bytes: refusal.headroom_bytes.min(missing.saturating_sub(1)),
         limit: Box::new(refusal.limit),
     })?;
     Ok(PopulateAdmission {
