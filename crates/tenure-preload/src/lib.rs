@@ -23,8 +23,8 @@
 //! # Failing open
 //!
 //! The library fails open: a request that the heap does not serve, a range that tenure
-//! refuses, and every call before the library is ready go to the real function. Before it
-//! is ready it allocates nothing.
+//! refuses or that has more than 1024 mappings, and every call before the library is ready
+//! go to the real function. Before it is ready it allocates nothing.
 //!
 //! # Start-up
 //!
