@@ -18,7 +18,7 @@ type Test = (&'static str, fn(&Workshop) -> Verdict);
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 15] = [
+        let tests: [Test; 16] = [
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
@@ -33,6 +33,7 @@ fn main() -> ExitCode {
             ("stats_option_prints_summary_however_program_ends", summary),
             ("verbose_option_prints_one_line", verbose),
             ("invalid_value_is_reported_and_ignored", wrong),
+            ("libraries_behind_see_calls_that_tenure_passes_on", behind),
             (
                 "threads_that_discard_60000_mappings_have_memory",
                 many_by_threads,
@@ -348,6 +349,17 @@ fn wrong(shop: &Workshop) -> Verdict {
         facts.line(),
         "tenure: TENURE_HEAP=yes is not understood, and left out"
     );
+    Ok(Completion::Completed)
+}
+
+fn behind(shop: &Workshop) -> Verdict {
+    let counter = shop.compile_library("counter.c");
+    let program = shop.compile(&project("tests/preload/facts/passed_on.c"), &[]);
+    for (name, options) in SETS {
+        let mut command = Command::new(&program);
+        let seen = verdict(put_under(&mut command, options, &[&counter]));
+        seen.map_err(|error| format!("with {name}: {}", error.message().unwrap_or("")))?;
+    }
     Ok(Completion::Completed)
 }
 
