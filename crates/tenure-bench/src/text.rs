@@ -2,6 +2,43 @@
 
 use crate::record::{Figure, Series, Unit};
 
+/// Text that comes from outside (a name, a path, a record), harmless on a terminal and in a
+/// page: what moves the cursor, changes colours, breaks lines or reorders other text appears
+/// as an escape, such as `\u{1b}`.
+pub fn printable(text: &str) -> String {
+    let escaped = |c: char| match is_control(c) {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(escaped).collect()
+}
+
+/// The same for text of several lines, whose line breaks stay.
+pub fn printable_lines(text: &str) -> String {
+    let lines: Vec<String> = text.split('\n').map(printable).collect();
+    lines.join("\n")
+}
+
+/// JSON with the characters escaped that serde leaves as they are, from U+007F on.
+pub fn printable_json(json: &str) -> String {
+    let escaped = |c: char| match is_control(c) && c != '\n' {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    };
+    json.chars().map(escaped).collect()
+}
+
+/// Control characters (C0, DEL, C1), separators of lines, and those that change the
+/// direction of text. All have four hexadecimal digits at most.
+fn is_control(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+        )
+        || matches!(c, '\u{2066}'..='\u{2069}')
+}
+
 /// Bytes in the largest binary unit that leaves a number of at least 1.
 pub fn bytes_text(bytes: f64) -> String {
     const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];

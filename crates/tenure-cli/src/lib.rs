@@ -15,6 +15,7 @@ use std::{
 };
 
 use clap::{CommandFactory, Parser as _};
+use tenure_bench::text::printable_lines;
 
 /// Returns the definition of the command line.
 pub fn command() -> clap::Command {
@@ -54,7 +55,8 @@ pub fn run() -> ExitCode {
         // The reader of the output has closed it, which is not a failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tenure: {error:#}");
+            // It may name files, and what a record says.
+            eprintln!("tenure: {}", printable_lines(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

@@ -13,18 +13,20 @@
 //!   them.
 //! - `summary`: the line that is printed when the process ends.
 //!
-//! # The real allocator
+//! # The real functions
 //!
 //! The first call resolves the real allocator's functions with dlsym: the C library's, or
 //! those of an allocator that is loaded between it and this library. dlsym may allocate
 //! itself; the private heap, which reserves 64 MiB of addresses and makes 256 KiB of them
-//! usable at a time, serves those requests.
+//! usable at a time, serves those requests. The real mmap, munmap, mremap and madvise are
+//! resolved with them, so that a library that is loaded behind this one sees the calls that
+//! tenure does not serve. A call that arrives meanwhile is a system call.
 //!
 //! # Failing open
 //!
 //! The library fails open: a request that the heap does not serve, a range that tenure
-//! refuses, and every call before the library is ready go to the real function. Before it
-//! is ready it allocates nothing.
+//! refuses or that has more than 1024 mappings, and every call before the library is ready
+//! go to the real function. Before it is ready it allocates nothing.
 //!
 //! # Start-up
 //!

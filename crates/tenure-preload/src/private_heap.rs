@@ -16,8 +16,8 @@ use dlmalloc::Dlmalloc;
 
 use crate::sys;
 
-/// The most memory in use at a time: the largest block is the list of all mappings of a
-/// process that has as many as it may.
+/// The most memory in use at a time: the largest blocks are lists of mappings, which `map`
+/// bounds.
 const CAPACITY_BYTES: usize = 64 << 20;
 
 /// How much more memory each step makes usable.

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
-use crate::{line, private_heap, reentrancy, sys};
+use crate::{line, map, private_heap, reentrancy, sys};
 
 /// A function of the real allocator.
 pub(crate) struct FunctionSlot<F> {
@@ -102,7 +102,7 @@ const RESOLVING: u8 = 1;
 const RESOLVED: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(UNRESOLVED);
 
-/// Resolves the functions, unless that has been done. Returns whether they are
+/// Resolves the functions, and those that [`map`] calls, unless that has been done. Returns whether they are
 /// resolved, which is false while this or another thread is resolving them. It does not
 /// wait for the other thread, because this one may hold the loader's lock.
 pub(crate) fn resolve() -> bool {
@@ -124,6 +124,7 @@ pub(crate) fn resolve() -> bool {
             ] {
                 slot.store(find(name), Ordering::Relaxed);
             }
+            map::real::resolve();
             STATE.store(RESOLVED, Ordering::Release);
             enable_checks();
             disable_checks();

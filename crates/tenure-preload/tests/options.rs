@@ -2,6 +2,8 @@
 //! symbols, and how the library is loaded.
 
 mod common;
+#[path = "../../tenure/tests/common/undo.rs"]
+mod undo;
 
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode, Output};
@@ -9,13 +11,14 @@ use std::sync::Arc;
 
 use common::*;
 use libtest_mimic::{Completion, Trial};
+use undo::{change_setting, lock_setting};
 
 type Test = (&'static str, fn(&Workshop) -> Verdict);
 
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 14] = [
+        let tests: [Test; 16] = [
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
@@ -30,12 +33,24 @@ fn main() -> ExitCode {
             ("stats_option_prints_summary_however_program_ends", summary),
             ("verbose_option_prints_one_line", verbose),
             ("invalid_value_is_reported_and_ignored", wrong),
+            ("libraries_behind_see_calls_that_tenure_passes_on", behind),
+            (
+                "threads_that_discard_60000_mappings_have_memory",
+                many_by_threads,
+            ),
         ];
-        let trial = |(name, test): Test| {
+        let trial = |kind: &'static str| {
             let shop = shop.clone();
-            Trial::ignorable_test(name, move || test(&shop)).with_kind("grouped")
+            move |(name, test): Test| {
+                let shop = shop.clone();
+                Trial::ignorable_test(name, move || test(&shop)).with_kind(kind)
+            }
         };
-        tests.into_iter().map(trial).collect()
+        let million: Test = ("million_mappings_are_left_to_the_kernel", million);
+        let tests = tests.into_iter().map(trial("grouped"));
+        tests
+            .chain([million].into_iter().map(trial("exclusive thorough")))
+            .collect()
     })
 }
 
@@ -335,4 +350,43 @@ fn wrong(shop: &Workshop) -> Verdict {
         "tenure: TENURE_HEAP=yes is not understood, and left out"
     );
     Ok(Completion::Completed)
+}
+
+fn behind(shop: &Workshop) -> Verdict {
+    let counter = shop.compile_library("counter.c");
+    let program = shop.compile(&project("tests/preload/facts/passed_on.c"), &[]);
+    for (name, options) in SETS {
+        let mut command = Command::new(&program);
+        let seen = verdict(put_under(&mut command, options, &[&counter]));
+        seen.map_err(|error| format!("with {name}: {}", error.message().unwrap_or("")))?;
+    }
+    Ok(Completion::Completed)
+}
+
+/// Unmaps, discards and shrinks a range of so many mappings; so many threads discard it at
+/// the same time.
+fn many(shop: &Workshop, mappings: &str, threads: &str) -> Verdict {
+    let program = shop.compile(&project("tests/preload/facts/many_mappings.c"), &[]);
+    let mut command = Command::new(program);
+    command.args([mappings, threads]);
+    let with = verdict(put_under(&mut command, &[MUNMAP, DISCARD], &[]))?;
+    // As before Linux 6.11.
+    verdict(command.env("TENURE_WITHOUT", "procmap_query"))?;
+    Ok(with)
+}
+
+/// As many mappings as a process may have by default, but for its own.
+fn many_by_threads(shop: &Workshop) -> Verdict {
+    many(shop, "60000", "40")
+}
+
+fn million(shop: &Workshop) -> Verdict {
+    const SETTING: &str = "/proc/sys/vm/max_map_count";
+    let raised = lock_setting(SETTING).and_then(|lock| change_setting(SETTING, lock, "1100000"));
+    let Some(_raised) = raised else {
+        return Ok(Completion::ignored_with(
+            "vm.max_map_count may not be raised here",
+        ));
+    };
+    many(shop, "1000000", "8")
 }

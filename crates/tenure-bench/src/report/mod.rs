@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::text::{printable, printable_lines};
 use crate::{arguments::ReportArguments, record::Record};
 
 /// Reads the records that `arguments` name and writes the page.
@@ -44,11 +45,13 @@ pub fn run(arguments: &ReportArguments, out: &mut dyn Write) -> Result<()> {
     } else {
         html::render(compose::TITLE, &blocks)
     };
+    // Records come from others, and the page may go to a terminal.
+    let page = printable_lines(&page);
     match &arguments.output {
         None => out.write_all(page.as_bytes())?,
         Some(path) => {
             fs::write(path, page).with_context(|| format!("writing {}", path.display()))?;
-            writeln!(out, "{}", path.display())?;
+            writeln!(out, "{}", printable(&path.display().to_string()))?;
         }
     }
     Ok(())

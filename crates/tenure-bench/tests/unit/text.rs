@@ -1,6 +1,22 @@
 use super::*;
 
 #[test]
+fn printable_text_has_no_control_or_bidi_characters() {
+    let hostile = "a\u{1b}[2J\r\n\u{7f}\u{9b}1m\u{202e}\u{2066}\u{2028}ü→\\";
+    let escaped = "a\\u{1b}[2J\\r\\n\\u{7f}\\u{9b}1m\\u{202e}\\u{2066}\\u{2028}ü→\\";
+    assert_eq!(printable(hostile), escaped);
+    assert_eq!(printable_lines("a\n\tb\n"), "a\n\\tb\n");
+}
+
+#[test]
+fn printable_json_means_the_same_text() {
+    let hostile = "\u{1b}\n\u{7f}\u{85}\u{9b}\u{202e}\u{2069}ü→\"\\";
+    let json = printable_json(&serde_json::to_string(hostile).unwrap());
+    assert!(!json.contains(is_control), "{json}");
+    assert_eq!(serde_json::from_str::<String>(&json).unwrap(), hostile);
+}
+
+#[test]
 fn bytes_have_the_unit_that_suits() {
     assert_eq!(bytes_text(0.0), "0 bytes");
     assert_eq!(bytes_text(4096.0), "4 KiB");

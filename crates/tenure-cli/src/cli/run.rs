@@ -14,7 +14,9 @@ The program and its children get libtenure_preload.so through LD_PRELOAD, ahead 
 libraries that LD_PRELOAD names already, and the options through environment variables, \
 which can also be set directly. The library intercepts calls of the C library as the \
 options say; without options it changes nothing. Where tenure cannot serve a call, or the \
-kernel refuses, the library calls the C library's function.
+kernel refuses, the library calls the next function of that name: the C library's, or that \
+of another preloaded library. So it does for a range of more than 1024 mappings, of which \
+tenure would need too much memory for a list.
 
 The loader cannot preload into statically linked programs, programs for another processor \
 or C library, and programs that gain rights when they are run (set-user-ID, set-group-ID, \

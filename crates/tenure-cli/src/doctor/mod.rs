@@ -17,6 +17,7 @@ use self::{
     facts::Facts,
 };
 use crate::cli::DoctorArguments;
+use tenure_bench::text::{printable_json, printable_lines};
 
 /// The exit status when a check is not ok.
 const NOT_EVERYTHING: u8 = 3;
@@ -37,10 +38,10 @@ struct Report {
 pub fn run(arguments: &DoctorArguments, out: &mut impl Write) -> Result<ExitCode> {
     let report = Report::new(&Facts::gather());
     if arguments.json {
-        serde_json::to_writer_pretty(&mut *out, &report)?;
-        writeln!(out)?;
+        let json = serde_json::to_string_pretty(&report)?;
+        writeln!(out, "{}", printable_json(&json))?;
     } else {
-        write!(out, "{}", text::text(&report))?;
+        write!(out, "{}", printable_lines(&text::text(&report)))?;
     }
     Ok(match report.everything_is_there {
         true => ExitCode::SUCCESS,

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
 use crate::cli::RunArguments;
-use tenure_bench::library;
+use tenure_bench::{library, text::printable_lines};
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
@@ -40,7 +40,7 @@ pub fn run(arguments: &RunArguments) -> ExitCode {
         Ok(never) => match never {},
         Err(refusal) => refusal,
     };
-    eprintln!("tenure: {message}");
+    eprintln!("tenure: {}", printable_lines(&message));
     ExitCode::from(status)
 }
 

@@ -14,6 +14,7 @@ use anyhow::{Result, bail};
 
 use self::{group::Group, process::Processes, report::Report};
 use crate::cli::StatArguments;
+use tenure_bench::text::{printable, printable_json};
 
 /// Shows the processes or the cgroup, once or until they have ended.
 pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
@@ -48,7 +49,7 @@ pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
         }
         out.flush()?;
         for ended in &failures {
-            eprintln!("tenure: {ended}");
+            eprintln!("tenure: {}", printable(ended));
         }
         if subject.has_ended() {
             break;
@@ -61,11 +62,13 @@ pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
 fn print(report: &Report, arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
     if !arguments.json {
         write!(out, "{}", report.text())?;
-    } else if arguments.watch.is_some() {
-        writeln!(out, "{}", serde_json::to_string(report)?)?;
-    } else {
-        writeln!(out, "{}", serde_json::to_string_pretty(report)?)?;
+        return Ok(());
     }
+    let json = match arguments.watch {
+        Some(_) => serde_json::to_string(report)?,
+        None => serde_json::to_string_pretty(report)?,
+    };
+    writeln!(out, "{}", printable_json(&json))?;
     Ok(())
 }
 

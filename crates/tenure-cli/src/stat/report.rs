@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{counters, group::GroupReport, process::ProcessReport};
 use tenure_bench::{
     table::{number, table_with},
-    text::bytes_text,
+    text::{bytes_text, printable},
 };
 
 const HEADER_WIDTH: usize = 14;
@@ -44,7 +44,8 @@ impl Report {
     pub fn text(&self) -> String {
         let mut text = String::new();
         if let Some(group) = &self.cgroup {
-            let (path, version) = (group.path.display(), group.cgroup_version);
+            let path = printable(&group.path.display().to_string());
+            let version = group.cgroup_version;
             let _ = writeln!(text, "cgroup {path} (version {version})");
             let _ = writeln!(text, "{}", group_table(group).trim_fmt());
         }
@@ -60,6 +61,8 @@ impl Report {
         }
         for process in &self.processes {
             if let counters::Counters::Unreadable { error } = &process.tenure {
+                // It may have the name of a memfd of the process.
+                let error = printable(error);
                 let _ = writeln!(text, "no counters of process {}: {error}", process.pid);
             }
         }
@@ -145,16 +148,6 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Replaces control characters, because a program may put escape sequences in its name.
-fn printable(name: &str) -> String {
-    name.chars()
-        .map(|character| match character.is_control() {
-            true => '?',
-            false => character,
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,17 +175,17 @@ mod tests {
 
     #[test]
     fn process_table_has_a_row_for_each_process() {
-        let mut without = process(7, "a\x1b[2J");
+        let mut without = process(7, "a\x1b[J");
         without.lazily_free_bytes = None;
         let text = Report::of_processes(vec![process(12345, "cache"), without]).text();
         let expected = "\
-───────────────────────────────────────────────────────────────────────────────────────────────
- PID     name    RSS       lazily free   RSS without   PSS       swapped   locked   huge pages
-                                         lazily free
-───────────────────────────────────────────────────────────────────────────────────────────────
- 12345   cache   1.5 GiB         1 GiB       512 MiB   1.5 GiB         0   64 KiB        6 MiB
-     7   a?[2J   1.5 GiB             ?       512 MiB   1.5 GiB         0   64 KiB        6 MiB
-───────────────────────────────────────────────────────────────────────────────────────────────
+───────────────────────────────────────────────────────────────────────────────────────────────────
+ PID     name        RSS       lazily free   RSS without   PSS       swapped   locked   huge pages
+                                             lazily free
+───────────────────────────────────────────────────────────────────────────────────────────────────
+ 12345   cache       1.5 GiB         1 GiB       512 MiB   1.5 GiB         0   64 KiB        6 MiB
+     7   a\\u{1b}[J   1.5 GiB             ?       512 MiB   1.5 GiB         0   64 KiB        6 MiB
+───────────────────────────────────────────────────────────────────────────────────────────────────
 ";
         assert_eq!(lines(&text), lines(expected), "\n{text}");
     }
@@ -213,11 +206,11 @@ mod tests {
     #[test]
     fn unreadable_counters_are_explained_below_the_table() {
         let mut process = process(7, "a");
-        let error = "another layout".to_owned();
+        let error = "another\x1b[J layout".to_owned();
         process.tenure = counters::Counters::Unreadable { error };
         let text = Report::of_processes(vec![process]).text();
         assert!(
-            text.ends_with("\nno counters of process 7: another layout\n"),
+            text.ends_with("\nno counters of process 7: another\\u{1b}[J layout\n"),
             "{text}"
         );
     }
@@ -225,7 +218,7 @@ mod tests {
     #[test]
     fn cgroup_table_stands_above_its_processes() {
         let group = GroupReport {
-            path: "/sys/fs/cgroup/jobs".into(),
+            path: "/sys/fs/cgroup/jobs\x1b".into(),
             cgroup_version: 2,
             usage_bytes: 300 << 20,
             limit_bytes: None,
@@ -239,7 +232,7 @@ mod tests {
         };
         let text = Report::of_group(group, vec![process(7, "a")]).text();
         assert!(
-            text.starts_with("cgroup /sys/fs/cgroup/jobs (version 2)\n"),
+            text.starts_with("cgroup /sys/fs/cgroup/jobs\\u{1b} (version 2)\n"),
             "{text}"
         );
         for part in ["300 MiB", "none", "240 MiB", "2 more may not be read"] {

@@ -36,55 +36,42 @@ entry!(
         -> *mut c_void, "r9", "x5"
 );
 
-/// Passes the return address on.
-///
-/// # Safety
-///
-/// The conditions are those of `mmap(2)`.
-#[unsafe(naked)]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn mmap(
-    addr: *mut c_void,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> *mut c_void {
-    // The seventh argument goes on the stack, which the push aligns as a call demands.
-    #[cfg(target_arch = "x86_64")]
-    naked_asm!(
-        ".cfi_startproc",
-        "push qword ptr [rsp]",
-        ".cfi_adjust_cfa_offset 8",
-        "call {}",
-        "add rsp, 8",
-        ".cfi_adjust_cfa_offset -8",
-        "ret",
-        ".cfi_endproc",
-        sym super::mmap
-    );
-    #[cfg(target_arch = "aarch64")]
-    naked_asm!("mov x6, x30", "b {}", sym super::mmap);
+/// Defines a function of the six arguments of mmap; the stack takes the return address.
+macro_rules! mmap_entry {
+    ($name:ident) => {
+        /// Passes the return address on.
+        ///
+        /// # Safety
+        ///
+        /// The conditions are those of `mmap(2)`.
+        #[unsafe(naked)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(
+            addr: *mut c_void,
+            len: usize,
+            prot: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: i64,
+        ) -> *mut c_void {
+            // The push aligns the stack as a call demands.
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!(
+                ".cfi_startproc",
+                "push qword ptr [rsp]",
+                ".cfi_adjust_cfa_offset 8",
+                "call {}",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "ret",
+                ".cfi_endproc",
+                sym super::$name
+            );
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!("mov x6, x30", "b {}", sym super::$name);
+        }
+    };
 }
 
-/// Is `mmap`: all offsets have 64 bits here.
-///
-/// # Safety
-///
-/// The conditions are those of `mmap(2)`.
-#[unsafe(naked)]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn mmap64(
-    addr: *mut c_void,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> *mut c_void {
-    #[cfg(target_arch = "x86_64")]
-    naked_asm!("jmp {}", sym mmap);
-    #[cfg(target_arch = "aarch64")]
-    naked_asm!("b {}", sym mmap);
-}
+mmap_entry!(mmap);
+mmap_entry!(mmap64);

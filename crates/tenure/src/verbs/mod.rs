@@ -38,6 +38,18 @@ fn check_kind(
     wanted: &'static str,
 ) -> Result<Vec<Vma>> {
     let vmas = vma::cover(range)?;
+    check_vmas(verb, range, &vmas, is_wanted, wanted)?;
+    Ok(vmas)
+}
+
+/// Checks that the VMAs of the range are all of a wanted kind, and have no locked pages.
+fn check_vmas(
+    verb: &'static str,
+    range: PageRange,
+    vmas: &[Vma],
+    is_wanted: impl Fn(MemoryKind) -> bool,
+    wanted: &'static str,
+) -> Result<()> {
     if let Some(vma) = vmas.iter().find(|vma| !is_wanted(vma.kind)) {
         return Err(Error::WrongKind {
             verb,
@@ -47,8 +59,7 @@ fn check_kind(
             wanted,
         });
     }
-    check_unlocked(verb, range)?;
-    Ok(vmas)
+    check_unlocked(verb, range)
 }
 
 fn check_unlocked(verb: &'static str, range: PageRange) -> Result<()> {

@@ -8,6 +8,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, BufReader};
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::ptr;
@@ -141,15 +142,14 @@ pub(crate) fn of_process(pid: u32) -> Result<Found, Errno> {
     let mut other_layout = None;
     let page = page_size();
     let everywhere = PageRange::between(page, isize::MAX as usize / page * page);
-    maps::read(
-        BufReader::new(open("maps")?),
-        everywhere,
-        |line| match layout(line.name) {
+    maps::read(BufReader::new(open("maps")?), everywhere, |line| {
+        match layout(line.name) {
             Some(name) if name == NAME.to_bytes() => pages.push(line.range.start()),
             Some(name) => other_layout = Some(String::from_utf8_lossy(name).into_owned()),
             None => {}
-        },
-    )
+        }
+        ControlFlow::Continue(())
+    })
     .map_err(to_errno)?;
     if pages.is_empty() {
         return Ok(other_layout.map_or(Found::None, Found::IncompatibleLayout));

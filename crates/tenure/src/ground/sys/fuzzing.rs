@@ -2,6 +2,7 @@
 //! writes it.
 
 use std::fmt::Write as _;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use procfs::FromBufRead;
@@ -22,6 +23,7 @@ pub(crate) fn maps(text: &[u8]) {
     maps::read(text, everywhere(), |line| {
         assert!(line.range.intersection(everywhere()).is_some());
         lines += 1;
+        ControlFlow::Continue(())
     })
     .unwrap();
     assert!(lines <= text.split(|&byte| byte == b'\n').count());
@@ -64,6 +66,7 @@ pub(crate) fn maps_written(data: &[u8]) {
             line.name,
         );
         assert_eq!(Some(&found), next.next());
+        ControlFlow::Continue(())
     })
     .unwrap();
     assert_eq!(next.next(), None);

@@ -5,6 +5,7 @@
 //! of them, and cannot map the memory to hold them.
 
 use std::io::{BufRead, BufReader, Read};
+use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::SeekFrom;
@@ -27,10 +28,10 @@ pub(super) struct Line<'a> {
     pub(super) name: &'a [u8],
 }
 
-/// Calls `visit` for each mapping that intersects the range, in order.
+/// Calls `visit` for each mapping that intersects the range, in order, until it breaks.
 pub(super) fn each_within(
     range: PageRange,
-    visit: impl FnMut(&Line<'_>) + Send,
+    visit: impl FnMut(&Line<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(), Errno> {
     ProcFile::maps()?.run(|maps| {
         // Where the file stays open, another use has left its position somewhere.
@@ -50,11 +51,11 @@ impl Read for Reader<'_> {
 }
 
 /// Calls `visit` for each mapping in `maps`, an open `/proc/PID/maps`, that
-/// intersects the range.
+/// intersects the range, until it breaks.
 pub(super) fn read(
     mut maps: impl BufRead,
     range: PageRange,
-    mut visit: impl FnMut(&Line<'_>),
+    mut visit: impl FnMut(&Line<'_>) -> ControlFlow<()>,
 ) -> std::io::Result<()> {
     let mut text = Vec::new();
     while maps.read_until(b'\n', &mut text)? > 0 {
@@ -62,8 +63,8 @@ pub(super) fn read(
             if line.range.start() >= range.end() {
                 break;
             }
-            if line.range.intersection(range).is_some() {
-                visit(&line);
+            if line.range.intersection(range).is_some() && visit(&line).is_break() {
+                break;
             }
         }
         text.clear();
@@ -120,6 +121,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
                 inode => (0, u32::from(inode == 2052)),
             };
             assert_eq!(line.device, device);
+            ControlFlow::Continue(())
         })
         .unwrap();
         let expected: [(usize, u64, &[u8]); 4] = [
@@ -138,8 +140,24 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         read(RECORDED, range, |line| {
             count += 1;
             assert_eq!(line.range.start(), 0x7f10_0000_0000);
+            ControlFlow::Continue(())
         })
         .unwrap();
         assert_eq!(count, 1);
+    }
+
+    #[test]
+    fn read_ends_where_the_visitor_breaks() {
+        let mut count = 0;
+        let all = PageRange::between(0x1000, 0x7fff_ffff_f000);
+        read(RECORDED, all, |_| {
+            count += 1;
+            match count {
+                2 => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        })
+        .unwrap();
+        assert_eq!(count, 2);
     }
 }

@@ -2,6 +2,7 @@
 //! before.
 
 use std::ffi::OsString;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -34,7 +35,12 @@ pub(crate) struct Vma {
 /// [`Error::Hole`] when a part of the range is not mapped; [`Error::System`]
 /// when the mappings cannot be read (no `/proc`).
 pub(crate) fn cover(range: PageRange) -> Result<Vec<Vma>> {
-    let vmas = within(range)?;
+    cover_at_most(range, usize::MAX)
+}
+
+/// Returns the mappings that cover the range, in order, as [`within_at_most`] does.
+pub(crate) fn cover_at_most(range: PageRange, max_count: usize) -> Result<Vec<Vma>> {
+    let vmas = within_at_most(range, max_count)?;
     let mut next = range.start();
     for vma in &vmas {
         if vma.range.start() > next {
@@ -57,16 +63,33 @@ fn hole(range: PageRange, start: usize, end: usize) -> Error {
 
 /// Returns the mapped parts of the range, in order.
 pub(crate) fn within(range: PageRange) -> Result<Vec<Vma>> {
+    within_at_most(range, usize::MAX)
+}
+
+/// Returns the mapped parts of the range, in order.
+///
+/// # Errors
+///
+/// [`Error::System`] with E2BIG when they are more than `max_count`, of which no more are
+/// read.
+pub(crate) fn within_at_most(range: PageRange, max_count: usize) -> Result<Vec<Vma>> {
     if range.is_empty() {
         return Ok(Vec::new());
     }
-    if Features::get().procmap_query.is_err() {
-        return parse_maps(range);
+    // One more tells that there are too many.
+    let stop_at = max_count.saturating_add(1);
+    let (call, vmas) = match Features::get().procmap_query {
+        Ok(()) => (
+            "PROCMAP_QUERY on /proc/self/maps",
+            query_each(range, stop_at),
+        ),
+        Err(_) => ("reading /proc/self/maps", parse_maps(range, stop_at)),
+    };
+    match vmas {
+        Ok(vmas) if vmas.len() > max_count => Err(Errno::TOOBIG),
+        answer => answer,
     }
-    query_each(range, usize::MAX).map_err(|errno| Error::System {
-        call: "PROCMAP_QUERY on /proc/self/maps",
-        errno,
-    })
+    .map_err(|errno| Error::System { call, errno })
 }
 
 /// Returns the first part of the range, which has `max_count` mappings at most and ends where
@@ -231,6 +254,7 @@ fn file_at(at: usize) -> Option<MappedFile> {
                 inode: line.inode,
                 path: path(line.name.to_vec()),
             });
+            ControlFlow::Break(())
         };
         maps::each_within(here, visit).ok()?;
         return file;
@@ -292,16 +316,22 @@ fn query(maps: &ProcFile, at: usize, name: Option<&mut [u8]>) -> Result<procmap_
 /// The file does not tell the page size: hugetlb memory is recognized by the
 /// name that the kernel gives to its anonymous form, and a hugetlb file counts
 /// as shared or as a private file.
-fn parse_maps(range: PageRange) -> Result<Vec<Vma>> {
-    let failed = |errno| Error::System {
-        call: "reading /proc/self/maps",
-        errno,
-    };
+fn parse_maps(range: PageRange, max_count: usize) -> Result<Vec<Vma>, Errno> {
     let mut vmas = Vec::new();
     // 16 KiB, more than the buffers for reading, which the process does not survive without.
-    vmas.try_reserve(512).map_err(|_| failed(Errno::NOMEM))?;
-    maps::each_within(range, |line| vmas.extend(clip(line, range))).map_err(failed)?;
-    Ok(vmas)
+    vmas.try_reserve(512).map_err(|_| Errno::NOMEM)?;
+    let mut has_memory = true;
+    maps::each_within(range, |line| {
+        has_memory = vmas.try_reserve(1).is_ok();
+        if has_memory {
+            vmas.extend(clip(line, range));
+        }
+        match has_memory && vmas.len() < max_count {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    })?;
+    has_memory.then_some(vmas).ok_or(Errno::NOMEM)
 }
 
 fn clip(line: &maps::Line<'_>, range: PageRange) -> Option<Vma> {
@@ -329,11 +359,12 @@ fn clip(line: &maps::Line<'_>, range: PageRange) -> Option<Vma> {
 mod tests {
     use std::os::fd::AsFd;
 
+    use super::super::advise::{Advice, advise};
     use super::super::map::{self, Backing};
     use super::*;
 
     fn query_and_parse(range: PageRange) -> Vec<Vma> {
-        let parsed = parse_maps(range).unwrap();
+        let parsed = parse_maps(range, usize::MAX).unwrap();
         match query_each(range, usize::MAX) {
             Ok(queried) => assert_eq!(queried, parsed),
             Err(errno) => assert_eq!(errno, Errno::NOTTY),
@@ -407,6 +438,7 @@ mod tests {
             if line.name == b"[vdso]" {
                 vdso = Some(line.range);
             }
+            ControlFlow::Continue(())
         })
         .unwrap();
         if let Some(range) = vdso {
@@ -422,6 +454,28 @@ mod tests {
         let page = page_size();
         let range = PageRange::between(page, 2 * page);
         assert_eq!(cover(range), Err(Error::Hole { range, hole: range }));
+    }
+
+    #[test]
+    fn range_of_more_mappings_than_allowed_is_too_big() {
+        let page = page_size();
+        let range = map::map(Backing::Anonymous, 6 * page, false, true).unwrap();
+        let middle = PageRange::between(range.start() + 2 * page, range.start() + 4 * page);
+        advise(middle, Advice::DontDump).unwrap();
+        assert_eq!(query_and_parse(range).len(), 3);
+        let too_big = |answer| matches!(answer, Err(Errno::TOOBIG));
+        for (max_count, is_allowed) in [(2, false), (3, true)] {
+            let vmas = within_at_most(range, max_count);
+            assert_eq!(vmas.is_ok(), is_allowed, "{vmas:?}");
+            let errno = vmas.map_err(|error| match error {
+                Error::System { errno, .. } => errno,
+                error => panic!("{error}"),
+            });
+            assert_eq!(too_big(errno), !is_allowed);
+            assert_eq!(parse_maps(range, max_count).unwrap().len(), max_count);
+        }
+        // SAFETY: mapped above and used by nobody else.
+        unsafe { map::unmap(range) }.unwrap();
     }
 
     fn hole_is_reported() -> bool {

@@ -10,9 +10,9 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
 use crate::ground::sys::advise::DestructiveAdvice;
 use crate::ground::sys::features::Features;
-use crate::ground::sys::vma::Vma;
+use crate::ground::sys::vma::{self, Vma};
 use crate::observation::stats;
-use crate::verbs::{advise_in_chunks, check_kind, lazy_free, volatile};
+use crate::verbs::{advise_in_chunks, check_kind, check_vmas, lazy_free, volatile};
 
 impl Mapping {
     /// Gives the contents of the given bytes up without waiting for their pages to be
@@ -99,33 +99,8 @@ impl PageRange {
     /// No code may rely on the contents of the range, and no reference to them may
     /// exist.
     pub unsafe fn discard(self) -> Result<()> {
-        if self.is_empty() {
-            return Ok(());
-        }
-        let is_private =
-            |kind| matches!(kind, MemoryKind::PrivateAnonymous | MemoryKind::PrivateFile);
-        let vmas = check_kind("discard", self, is_private, "private memory")?;
-        volatile::forget_contents(self)?;
-        lazy_free::forget_freed(self);
-        let can_move = |vma: &Vma| {
-            vma.kind == MemoryKind::PrivateAnonymous
-                && vma.range.len() >= THRESHOLD_BYTES
-                && Features::get().mremap_dontunmap.is_ok()
-        };
-        let (movable, fixed): (Vec<&Vma>, Vec<_>) = vmas.iter().partition(|vma| can_move(vma));
-        let movable = movable.iter().map(|vma| vma.range).collect();
-        // SAFETY: the checks above found private anonymous memory that is not locked;
-        // the caller gives the contents up.
-        let unmoved = unsafe { defer_free(movable, AfterMove::Empty) };
-        for part in unmoved.into_iter().chain(fixed.iter().map(|vma| vma.range)) {
-            // SAFETY: the caller gives the contents up.
-            unsafe {
-                advise_in_chunks(part, DestructiveAdvice::DontNeed, "madvise(MADV_DONTNEED)")
-            }?;
-            stats::FREED_BY_CALLER_BYTES.add(part.len());
-        }
-        stats::DISCARD.done(self.len());
-        Ok(())
+        // SAFETY: the caller gives the contents up.
+        unsafe { discard(self, usize::MAX) }
     }
 
     /// Punches a hole into shared memory or a shared file: `madvise(MADV_REMOVE)`, in
@@ -184,4 +159,37 @@ impl PageRange {
         stats::PUNCH.done(self.len());
         Ok(())
     }
+}
+
+/// Gives the contents of a range of at most `max_mappings` up.
+///
+/// # Safety
+///
+/// As for [`PageRange::discard`].
+pub(super) unsafe fn discard(range: PageRange, max_mappings: usize) -> Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    let is_private = |kind| matches!(kind, MemoryKind::PrivateAnonymous | MemoryKind::PrivateFile);
+    let vmas = vma::cover_at_most(range, max_mappings)?;
+    check_vmas("discard", range, &vmas, is_private, "private memory")?;
+    volatile::forget_contents(range)?;
+    lazy_free::forget_freed(range);
+    let can_move = |vma: &Vma| {
+        vma.kind == MemoryKind::PrivateAnonymous
+            && vma.range.len() >= THRESHOLD_BYTES
+            && Features::get().mremap_dontunmap.is_ok()
+    };
+    let (movable, fixed): (Vec<&Vma>, Vec<_>) = vmas.iter().partition(|vma| can_move(vma));
+    let movable = movable.iter().map(|vma| vma.range).collect();
+    // SAFETY: the checks above found private anonymous memory that is not locked;
+    // the caller gives the contents up.
+    let unmoved = unsafe { defer_free(movable, AfterMove::Empty) };
+    for part in unmoved.into_iter().chain(fixed.iter().map(|vma| vma.range)) {
+        // SAFETY: the caller gives the contents up.
+        unsafe { advise_in_chunks(part, DestructiveAdvice::DontNeed, "madvise(MADV_DONTNEED)") }?;
+        stats::FREED_BY_CALLER_BYTES.add(part.len());
+    }
+    stats::DISCARD.done(range.len());
+    Ok(())
 }

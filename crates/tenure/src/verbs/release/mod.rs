@@ -187,12 +187,57 @@ impl PageRange {
         }
         forget(self);
         for part in without_counter_page(self) {
-            // SAFETY: a part of the range, which no code uses any more.
-            unsafe { munmap_deferred(part) }?;
+            let vmas = (part.len() >= THRESHOLD_BYTES).then(|| vma::within(part).ok());
+            match vmas.flatten() {
+                // SAFETY: a part of the range, which no code uses any more.
+                Some(vmas) => unsafe { munmap_deferred(vmas) }?,
+                // The range is short, or /proc is unavailable.
+                // SAFETY: as above.
+                None => unsafe { munmap_in_chunks(part, page_size()) }?,
+            }
         }
         stats::MUNMAP.done(self.len());
         Ok(())
     }
+}
+
+/// Unmaps the range like [`PageRange::munmap`], for a caller that has little memory to list
+/// mappings in. Where the range has more than `max_mappings`, or they cannot be listed, that
+/// is an error, and the rest of the range is still mapped.
+///
+/// # Errors
+///
+/// As for [`PageRange::munmap`]; [`Error::System`] for too many mappings.
+///
+/// # Safety
+///
+/// As for [`PageRange::munmap`].
+#[doc(hidden)]
+pub unsafe fn munmap_at_most(range: PageRange, max_mappings: usize) -> Result<()> {
+    forget(range);
+    for part in without_counter_page(range) {
+        let vmas = vma::within_at_most(part, max_mappings)?;
+        // SAFETY: a part of the range, which no code uses any more.
+        unsafe { munmap_deferred(vmas) }?;
+    }
+    stats::MUNMAP.done(range.len());
+    Ok(())
+}
+
+/// Gives the contents of the range up like [`PageRange::discard`]. Does nothing where the
+/// range has more than `max_mappings`, for a caller that has little memory to list them in.
+///
+/// # Errors
+///
+/// As for [`PageRange::discard`]; [`Error::System`] for too many mappings.
+///
+/// # Safety
+///
+/// As for [`PageRange::discard`].
+#[doc(hidden)]
+pub unsafe fn discard_at_most(range: PageRange, max_mappings: usize) -> Result<()> {
+    // SAFETY: the conditions are the same.
+    unsafe { contents::discard(range, max_mappings) }
 }
 
 /// Waits until the workers have freed all pending memory of
@@ -246,18 +291,12 @@ fn forget(range: PageRange) {
     lock::forget(range);
 }
 
-/// Moves the movable VMAs of the range to the workers and unmaps the rest.
+/// Moves those of the VMAs that are movable to the workers and unmaps the rest.
 ///
 /// # Safety
 ///
-/// No code may use the range any more.
-unsafe fn munmap_deferred(range: PageRange) -> Result<()> {
-    let vmas = (range.len() >= THRESHOLD_BYTES).then(|| vma::within(range).ok());
-    let Some(vmas) = vmas.flatten() else {
-        // The range is short, or /proc is unavailable.
-        // SAFETY: no code uses the range any more, says the caller.
-        return unsafe { munmap_in_chunks(range, page_size()) };
-    };
+/// No code may use the VMAs any more.
+unsafe fn munmap_deferred(vmas: Vec<Vma>) -> Result<()> {
     let (movable, fixed): (Vec<_>, Vec<_>) = vmas.into_iter().partition(can_move);
     let movable = movable.iter().map(|vma| vma.range).collect();
     // SAFETY: `can_move` found anonymous memory that is not locked, and no code uses it
@@ -266,7 +305,7 @@ unsafe fn munmap_deferred(range: PageRange) -> Result<()> {
     let unmoved = unmoved.into_iter().map(|part| (part, page_size()));
     let fixed = fixed.iter().map(|vma| (vma.range, vma.page_bytes));
     for (part, page_bytes) in unmoved.chain(fixed) {
-        // SAFETY: a part of the range, which no code uses any more.
+        // SAFETY: a part of the VMAs, which no code uses any more.
         unsafe { munmap_in_chunks(part, page_bytes) }?;
     }
     Ok(())
