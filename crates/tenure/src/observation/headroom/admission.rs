@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::announced::ANNOUNCED;
 use super::bounds::{Bounds, Headroom};
 use super::ledger::Leave;
-use super::reader::{LEDGER, refresh, refresh_exactly};
+use super::reader::{LEDGER, refresh, refresh_if_before, take_exactly};
 use crate::ground::error::{Error, Result};
 use crate::ground::headroom_limit::HeadroomLimit;
 use crate::ground::sys::process::monotonic_nanos;
@@ -111,11 +111,12 @@ pub(crate) fn admit_exactly(
     if max_bytes == 0 {
         return Ok(Ok(Admission::of(0)));
     }
+    let mut needed_since_nanos = monotonic_nanos();
     if let Some(admission) = try_admit(max_bytes, Leave::Margin).map_err(failed)? {
         return Ok(Ok(admission));
     }
     loop {
-        refresh().map_err(failed)?;
+        refresh_if_before(needed_since_nanos).map_err(failed)?;
         if LEDGER.take(max_bytes, Leave::Margin) {
             return Ok(Ok(Admission::of(max_bytes)));
         }
@@ -123,13 +124,13 @@ pub(crate) fn admit_exactly(
         if fork::is_in_handler() || !pending::free() {
             break;
         }
+        needed_since_nanos = monotonic_nanos();
     }
     let need_bytes = need_bytes();
     if LEDGER.take(need_bytes, Leave::Margin) {
         return Ok(Ok(Admission::of(need_bytes)));
     }
-    refresh_exactly().map_err(failed)?;
-    if LEDGER.take(need_bytes, Leave::Margin) {
+    if take_exactly(need_bytes).map_err(failed)? {
         return Ok(Ok(Admission::of(need_bytes)));
     }
     let headroom_bytes = usize::try_from(LEDGER.surplus(Leave::Margin)).unwrap_or(0);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::announced::ANNOUNCED;
 use super::bounds::Bounds;
-use super::ledger::{Ledger, Limit};
+use super::ledger::{Leave, Ledger, Limit};
 use crate::ground::sys::cgroup::Groups;
 use crate::ground::sys::fork::{self, ForkMutex};
 use crate::ground::sys::process::monotonic_nanos;
@@ -43,49 +43,40 @@ pub(crate) fn prepare() {
     let _ = refresh();
 }
 
-/// Takes a reading, unless another thread has begun one since this call. On an error the
+/// Takes a reading, unless another thread begins one during this call. On an error the
 /// last reading holds.
 ///
 /// # Errors
 ///
 /// The kernel's error, if the limits cannot be read and never were.
 pub(crate) fn refresh() -> Result<(), Errno> {
-    refresh_with(Bounds::limits)
+    refresh_if_before(monotonic_nanos())
+}
+
+/// Takes a reading, unless one has begun at this time of the monotonic clock or later.
+///
+/// # Errors
+///
+/// As for [`refresh`].
+pub(super) fn refresh_if_before(nanos: u64) -> Result<(), Errno> {
+    let mut reader = READER.lock();
+    if LEDGER.read_at_nanos() >= nanos {
+        return Ok(());
+    }
+    reader.read(Bounds::limits)
 }
 
 /// Takes a reading that also counts the memory that this process has freed lazily, for
-/// which the kernel walks all pages.
-pub(super) fn refresh_exactly() -> Result<(), Errno> {
-    refresh_with(Bounds::limits_with_lazily_free)
-}
-
-fn refresh_with(limits: fn(&Bounds) -> Vec<Limit>) -> Result<(), Errno> {
-    let called_at_nanos = monotonic_nanos();
+/// which the kernel walks all pages, and then commits the bytes if they fit. No reading of
+/// another thread comes between the two. Returns whether they are committed.
+///
+/// # Errors
+///
+/// As for [`refresh`].
+pub(super) fn take_exactly(bytes: usize) -> Result<bool, Errno> {
     let mut reader = READER.lock();
-    if LEDGER.read_at_nanos() >= called_at_nanos {
-        return Ok(());
-    }
-    let now_nanos = monotonic_nanos();
-    ANNOUNCED.lapse(&LEDGER, now_nanos);
-    let start = LEDGER.begin_reading(now_nanos);
-    match reader.sample(now_nanos) {
-        Ok(bounds) => {
-            LEDGER.end_reading(&start, &limits(&bounds), affinity::process_cpu_count());
-            Ok(())
-        }
-        Err(_) if LEDGER.has_reading() => Ok(()),
-        // There is no /proc.
-        Err(Errno::NOENT) => {
-            let (size_bytes, free_bytes) = process::mem_total_and_free_bytes();
-            let machine = Limit {
-                size_bytes,
-                free_bytes,
-            };
-            LEDGER.end_reading(&start, &[machine], affinity::process_cpu_count());
-            Ok(())
-        }
-        Err(errno) => Err(errno),
-    }
+    reader.read(Bounds::limits_with_lazily_free)?;
+    Ok(LEDGER.take(bytes, Leave::Margin))
 }
 
 /// Returns the bytes that are admitted, or announced lately, and not resident yet.
@@ -95,6 +86,27 @@ pub(crate) fn outstanding_bytes() -> usize {
 }
 
 impl Reader {
+    fn read(&mut self, limits: fn(&Bounds) -> Vec<Limit>) -> Result<(), Errno> {
+        let now_nanos = monotonic_nanos();
+        ANNOUNCED.lapse(&LEDGER, now_nanos);
+        let start = LEDGER.begin_reading(now_nanos);
+        let limits = match self.sample(now_nanos) {
+            Ok(bounds) => limits(&bounds),
+            Err(_) if LEDGER.has_reading() => return Ok(()),
+            // There is no /proc.
+            Err(Errno::NOENT) => {
+                let (size_bytes, free_bytes) = process::mem_total_and_free_bytes();
+                vec![Limit {
+                    size_bytes,
+                    free_bytes,
+                }]
+            }
+            Err(errno) => return Err(errno),
+        };
+        LEDGER.end_reading(&start, &limits, affinity::process_cpu_count());
+        Ok(())
+    }
+
     fn start_in_child(&mut self) {
         // Dropping the groups would call the allocator.
         std::mem::forget(self.groups.take());
