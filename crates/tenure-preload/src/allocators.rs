@@ -1,9 +1,8 @@
 //! The address ranges of the allocators' code.
 //!
 //! An allocator maps and unmaps memory with its locks held, and tenure's verbs
-//! allocate: a verb called from inside an allocator would wait for those locks. The
-//! system calls of the allocators and of this library therefore always go to the
-//! kernel.
+//! allocate: a verb called from inside an allocator would wait for those locks. The calls
+//! of the allocators therefore always go to the [real functions](crate::map::real).
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;

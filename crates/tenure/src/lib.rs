@@ -63,7 +63,8 @@
 //! used pages of a large file resident, within a budget. [`VolatileArena`] makes many
 //! small [`VolatileBuffer`]s.
 //!
-//! [`Headroom`] tells how much more memory the process may take, [`pressure`] how short
+//! [`Headroom`] tells how much more memory the process may take, [`headroom::admit`] counts
+//! memory that is about to be taken, [`pressure`] tells how short
 //! memory is, [`Residency`] what of a range or a process is in memory and how much of that
 //! is only lazily free, and [`stats()`] what tenure has done. [`teardown`] lets a parent's
 //! `wait` return before the memory of this process is freed.
@@ -76,7 +77,7 @@
 //! are needed, and end when they are idle: `tenure-free` frees released memory,
 //! `tenure-offer` offers volatile memory to the kernel, `tenure-files` keeps the files that
 //! volatile memory needs open, `tenure-pressure` watches pressure, `tenure-populate` faults
-//! pages in, and `tenure-evictor` keeps a [`LockedFile`] within its budget. [`teardown::enable`] starts a process,
+//! pages in, `tenure-limits` reads the memory limits where no descriptor is left, and `tenure-evictor` keeps a [`LockedFile`] within its budget. [`teardown::enable`] starts a process,
 //! `tenure-teardown`, and the heap of the crate tenure-heap a thread, `tenure-decay`. Where `main`
 //! has called pthread_exit(3), `tenure-offer` ends the process after the program's last thread.
 //!

@@ -30,8 +30,9 @@
 //! # Memory is checked first
 //!
 //! Past a memory cgroup's limit the kernel does not fail a page fault; it kills. So
-//! each call first compares what it would take with the [`Headroom`](crate::Headroom),
-//! and with the free pages of the hugetlb pool. If memory that was released in the
+//! each call first has what it would take [admitted](crate::headroom) within the
+//! [`Headroom`](crate::Headroom), less what other threads are about to take, and compares
+//! it with the free pages of the hugetlb pool. If memory that was released in the
 //! background is still pending, the call waits for it (see
 //! [`drain`](crate::release::drain)). If the headroom is still too small, the call
 //! returns [`Error::NoMemory`](crate::Error::NoMemory) before it has changed anything;
@@ -245,7 +246,9 @@ impl PageRange {
     /// # Safety
     ///
     /// As for [`populate_with`](PageRange::populate_with), and the range must
-    /// stay mapped until the handle has been waited for or dropped.
+    /// stay mapped until the handle has been waited for or dropped. After a drop, a worker
+    /// that stalls in a page fault may populate the rest of its chunk in what is mapped
+    /// there by then; see [`BackgroundPopulate`].
     pub unsafe fn populate_in_background(
         self,
         options: &PopulateOptions,
