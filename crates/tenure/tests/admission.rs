@@ -185,7 +185,9 @@ fn insert_concurrently() {
     });
     used.push(usage_bytes());
     used.sort_unstable();
-    // What was evicted for values that were in flight is filled by one thread.
+    // What was evicted for values that were in flight is filled by one thread, after a
+    // reading of the limits.
+    std::thread::sleep(Duration::from_millis(150));
     for number in 0..=limit_bytes / 2 / len {
         let key = (usize::MAX, number);
         let fill = |value: &mut [u8]| value.fill(1);

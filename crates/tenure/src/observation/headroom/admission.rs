@@ -9,7 +9,7 @@ use super::reader::{LEDGER, refresh, refresh_if_before, take_exactly};
 use crate::ground::error::{Error, Result};
 use crate::ground::headroom_limit::HeadroomLimit;
 use crate::ground::sys::process::monotonic_nanos;
-use crate::ground::sys::{Errno, fork, pending};
+use crate::ground::sys::{fork, pending};
 
 /// Memory that the process may take: nobody else's admission counts it as headroom.
 ///
@@ -112,13 +112,16 @@ pub(crate) fn admit_exactly(
         return Ok(Ok(Admission::of(0)));
     }
     let mut needed_since_nanos = monotonic_nanos();
-    if let Some(admission) = try_admit(max_bytes, Leave::Margin).map_err(failed)? {
+    if LEDGER.is_due() {
+        refresh().map_err(failed)?;
+    }
+    if let Some(admission) = take(max_bytes, Leave::Margin) {
         return Ok(Ok(admission));
     }
     loop {
         refresh_if_before(needed_since_nanos).map_err(failed)?;
-        if LEDGER.take(max_bytes, Leave::Margin) {
-            return Ok(Ok(Admission::of(max_bytes)));
+        if let Some(admission) = take(max_bytes, Leave::Margin) {
+            return Ok(Ok(admission));
         }
         // Pending deferred frees become headroom once the workers are done.
         if fork::is_in_handler() || !pending::free() {
@@ -127,8 +130,8 @@ pub(crate) fn admit_exactly(
         needed_since_nanos = monotonic_nanos();
     }
     let need_bytes = need_bytes();
-    if LEDGER.take(need_bytes, Leave::Margin) {
-        return Ok(Ok(Admission::of(need_bytes)));
+    if let Some(admission) = take(need_bytes, Leave::Margin) {
+        return Ok(Ok(admission));
     }
     if take_exactly(need_bytes).map_err(failed)? {
         return Ok(Ok(Admission::of(need_bytes)));
@@ -145,19 +148,9 @@ pub(crate) fn admit_exactly(
     }))
 }
 
-/// Admits the bytes by the last reading, or by a new one if that is due.
-///
-/// # Errors
-///
-/// As for [`refresh`].
-pub(crate) fn try_admit(
-    bytes: usize,
-    leave: Leave,
-) -> std::result::Result<Option<Admission>, Errno> {
-    if LEDGER.is_due() {
-        refresh()?;
-    }
-    Ok(LEDGER.take(bytes, leave).then(|| Admission::of(bytes)))
+/// Admits the bytes by the last reading.
+pub(crate) fn take(bytes: usize, leave: Leave) -> Option<Admission> {
+    LEDGER.take(bytes, leave).then(|| Admission::of(bytes))
 }
 
 /// Counts bytes that the program is about to take and that nobody will settle: they lapse

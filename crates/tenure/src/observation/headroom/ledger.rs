@@ -18,6 +18,7 @@
 
 use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 
+use crate::ground::sys::process::monotonic_nanos;
 use crate::ground::sys::shard::shard_of_thread;
 
 /// How much of a limit an admission leaves to others.
@@ -92,6 +93,8 @@ pub(crate) struct Ledger {
     recheck_at: AtomicIsize,
     /// When the last reading began, on the monotonic clock; 0 before the first.
     read_at_nanos: AtomicU64,
+    /// The same of the last attempt to read.
+    tried_at_nanos: AtomicU64,
     shards: [Shard; SHARDS],
 }
 
@@ -102,6 +105,7 @@ impl Ledger {
             ceilings: [const { AtomicIsize::new(0) }; Leave::ALL.len()],
             recheck_at: AtomicIsize::new(0),
             read_at_nanos: AtomicU64::new(0),
+            tried_at_nanos: AtomicU64::new(0),
             shards: [const {
                 Shard {
                     credit: AtomicUsize::new(0),
@@ -120,6 +124,7 @@ impl Ledger {
         }
         self.recheck_at.store(0, Ordering::Relaxed);
         self.read_at_nanos.store(0, Ordering::Relaxed);
+        self.tried_at_nanos.store(0, Ordering::Relaxed);
         for shard in &self.shards {
             shard.credit.store(0, Ordering::Relaxed);
             shard.settled.store(0, Ordering::Relaxed);
@@ -220,7 +225,6 @@ impl Ledger {
     pub(super) fn end_reading(&self, start: &ReadingStart, limits: &[Limit], cpus: usize) {
         let released_bytes = self.sum(|shard| &shard.released);
         let settled_bytes = start.settled_bytes as isize - released_bytes as isize;
-        let mut surplus_bytes = 0;
         for leave in Leave::ALL {
             let left = |limit: &Limit| {
                 let free_bytes = isize::try_from(limit.free_bytes).unwrap_or(isize::MAX / 2);
@@ -229,32 +233,38 @@ impl Ledger {
             let left_bytes = limits.iter().map(left).min().unwrap_or(isize::MAX / 2);
             let ceiling = left_bytes + settled_bytes;
             self.ceilings[leave as usize].store(ceiling, Ordering::Release);
-            if leave == Leave::Margin {
-                surplus_bytes = ceiling - self.committed.0.load(Ordering::Acquire);
-            }
         }
-        // A quarter only, because other processes take memory as well. Where little is left
-        // a reading for each small admission would cost more than it tells.
-        let smallest_bytes = limits.iter().map(|limit| limit.size_bytes).min();
-        let min_bytes = smallest_bytes.map_or(0, |bytes| bytes / 128) as isize;
-        let until_bytes = (surplus_bytes / 4).max(min_bytes);
-        let committed = self.committed.0.load(Ordering::Acquire);
-        self.recheck_at
-            .store(committed.saturating_add(until_bytes), Ordering::Release);
+        let sizes = limits.iter().map(|limit| limit.size_bytes);
+        self.set_recheck(start.at_nanos, sizes.min().unwrap_or(0));
         self.read_at_nanos
             .store(start.at_nanos.max(1), Ordering::Release);
     }
 
-    /// Whether a new reading is due: the last is old, or much was admitted since.
-    pub(crate) fn is_due(&self) -> bool {
-        self.is_older_than(MAX_AGE_NANOS)
-            || self.committed.0.load(Ordering::Acquire) > self.recheck_at.load(Ordering::Acquire)
+    /// Ends a reading that has failed: the last one holds.
+    pub(super) fn abandon_reading(&self, start: &ReadingStart) {
+        self.set_recheck(start.at_nanos, 0);
     }
 
-    /// Whether the last reading began longer ago than this, or there was none.
-    pub(super) fn is_older_than(&self, nanos: u64) -> bool {
-        let now = crate::ground::sys::process::monotonic_nanos();
-        !self.has_reading() || now.saturating_sub(self.read_at_nanos()) > nanos
+    /// Sets when the next reading is due.
+    fn set_recheck(&self, tried_at_nanos: u64, size_bytes: usize) {
+        /// Where little is left a reading for each small admission would cost more than it
+        /// tells.
+        const MIN_BYTES: isize = 1 << 20;
+        // A quarter only, because other processes take memory as well.
+        let until_bytes = self.surplus(Leave::Margin) / 4;
+        let until_bytes = until_bytes.max(size_bytes as isize / 128).max(MIN_BYTES);
+        let committed = self.committed.0.load(Ordering::Acquire);
+        self.recheck_at
+            .store(committed.saturating_add(until_bytes), Ordering::Release);
+        self.tried_at_nanos.store(tried_at_nanos, Ordering::Release);
+    }
+
+    /// Whether a new reading is due: the last attempt is old, or much was admitted since.
+    pub(crate) fn is_due(&self) -> bool {
+        let tried_at_nanos = self.tried_at_nanos.load(Ordering::Acquire);
+        let age_nanos = monotonic_nanos().saturating_sub(tried_at_nanos);
+        age_nanos > MAX_AGE_NANOS
+            || self.committed.0.load(Ordering::Acquire) > self.recheck_at.load(Ordering::Acquire)
     }
 
     pub(super) fn has_reading(&self) -> bool {

@@ -10,7 +10,7 @@ const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 
 fn read(ledger: &Ledger, size_bytes: usize, free_bytes: usize) {
-    let start = ledger.begin_reading(crate::ground::sys::process::monotonic_nanos());
+    let start = ledger.begin_reading(monotonic_nanos());
     let limit = Limit {
         size_bytes,
         free_bytes,
@@ -138,6 +138,19 @@ fn small_amounts_leave_no_credit_where_memory_is_short() {
     let left = ledger.surplus(Leave::Margin) as usize + CREDIT_BYTES - 4 * KIB;
     assert!(ledger.take(left, Leave::Margin));
     assert!(!ledger.take(1, Leave::Margin));
+}
+
+#[test]
+fn failed_reading_keeps_the_last_one_and_is_not_repeated_at_once() {
+    let ledger = with_free(100 * MIB);
+    assert!(ledger.take(60 * MIB, Leave::Margin) && ledger.is_due());
+    let surplus = ledger.surplus(Leave::Margin);
+    ledger.abandon_reading(&ledger.begin_reading(monotonic_nanos()));
+    assert!(!ledger.is_due());
+    assert_eq!(ledger.surplus(Leave::Margin), surplus);
+    let first = Ledger::new();
+    first.abandon_reading(&first.begin_reading(monotonic_nanos()));
+    assert!(!first.has_reading() && !first.take(1, Leave::Margin));
 }
 
 #[test]

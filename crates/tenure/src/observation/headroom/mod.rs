@@ -42,7 +42,7 @@ pub use bounds::Headroom;
 
 pub use crate::ground::headroom_limit::HeadroomLimit;
 
-pub(crate) use admission::{admit_exactly, try_admit};
+pub(crate) use admission::{admit_exactly, take};
 pub(crate) use bounds::{Bounds, lazily_free_bytes};
 pub(crate) use ledger::Leave;
 pub(crate) use reader::{LEDGER, outstanding_bytes, prepare, refresh, register_fork_handlers};

@@ -92,7 +92,10 @@ impl Reader {
         let start = LEDGER.begin_reading(now_nanos);
         let limits = match self.sample(now_nanos) {
             Ok(bounds) => limits(&bounds),
-            Err(_) if LEDGER.has_reading() => return Ok(()),
+            Err(_) if LEDGER.has_reading() => {
+                LEDGER.abandon_reading(&start);
+                return Ok(());
+            }
             // There is no /proc.
             Err(Errno::NOENT) => {
                 let (size_bytes, free_bytes) = process::mem_total_and_free_bytes();
@@ -101,7 +104,10 @@ impl Reader {
                     free_bytes,
                 }]
             }
-            Err(errno) => return Err(errno),
+            Err(errno) => {
+                LEDGER.abandon_reading(&start);
+                return Err(errno);
+            }
         };
         LEDGER.end_reading(&start, &limits, affinity::process_cpu_count());
         Ok(())

@@ -2,8 +2,8 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::ground::sys::fork;
-use crate::observation::headroom::{LEDGER, Leave};
+use crate::ground::sys::{Errno, fork};
+use crate::observation::headroom::{self, LEDGER, Leave};
 
 /// Lets few bytes at a time become resident: what many threads have evicted values for, and
 /// not filled yet, would leave most of the memory unused. 16 threads that insert 4 MB each
@@ -23,18 +23,28 @@ impl Gate {
     }
 
     /// Waits until the bytes fit beside those of other threads; a single thread may bring
-    /// any number.
-    pub(super) fn enter(&self, bytes: usize) -> Inside<'_> {
+    /// any number. Takes a reading if one is due, while no thread is inside: it would count
+    /// what they have populated or freed so far as taken twice.
+    ///
+    /// # Errors
+    ///
+    /// As for [`headroom::refresh`].
+    pub(super) fn enter(&self, bytes: usize) -> Result<Inside<'_>, Errno> {
         // A 16th: the reserves differ by 3/32 of the limit that decides.
         let reserves = [Leave::MinReserve, Leave::Reserve].map(|leave| LEDGER.surplus(leave));
         let max_bytes = usize::try_from((reserves[0] - reserves[1]) * 2 / 3).unwrap_or(0);
-        let is_full = |inside: &mut usize| *inside > 0 && *inside + bytes > max_bytes;
+        let has_to_wait = |inside: &mut usize| {
+            *inside > 0 && (inside.saturating_add(bytes) > max_bytes || LEDGER.is_due())
+        };
         let mut inside_bytes = fork::wait_outside(|| {
-            let wait = self.left.wait_while(lock(&self.inside_bytes), is_full);
+            let wait = self.left.wait_while(lock(&self.inside_bytes), has_to_wait);
             wait.unwrap_or_else(PoisonError::into_inner)
         });
+        if LEDGER.is_due() {
+            headroom::refresh()?;
+        }
         *inside_bytes += bytes;
-        Inside { gate: self, bytes }
+        Ok(Inside { gate: self, bytes })
     }
 }
 
@@ -69,7 +79,7 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..100 {
-                        let entered = gate.enter(usize::MAX / 2);
+                        let entered = gate.enter(usize::MAX / 2).unwrap();
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         thread::yield_now();
                         inside.fetch_sub(1, Ordering::SeqCst);

@@ -381,17 +381,18 @@ impl<K: Hash + Eq> Shared<K> {
         priority: Priority,
     ) -> Option<(Admission, Option<Inside<'_>>)> {
         let bytes = memory_bytes.checked_add(VALUE_OVERHEAD_BYTES)?;
-        let admit = |leave| headroom::try_admit(bytes, leave).ok()?;
-        if let Some(admission) = admit(Leave::Reserve) {
+        if !LEDGER.is_due()
+            && let Some(admission) = headroom::take(bytes, Leave::Reserve)
+        {
             return Some((admission, None));
         }
-        let inside = Some(self.gate.enter(bytes));
+        let inside = Some(self.gate.enter(bytes).ok()?);
         let mut is_read = false;
         loop {
             let evicted_bytes = self.evict_for(bytes, priority);
             // The reserve is restored step by step, so that one caller does not pay for all
             // of it; the minimal reserve is restored at once.
-            if let Some(admission) = admit(Leave::MinReserve) {
+            if let Some(admission) = headroom::take(bytes, Leave::MinReserve) {
                 return Some((admission, inside));
             }
             if evicted_bytes == 0 {
