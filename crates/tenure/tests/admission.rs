@@ -353,7 +353,7 @@ fn admit_beside_others() {
     // Half of it is taken, and the other half given back.
     let taken = anonymous(100 * MIB / page_size());
     fill(taken.range());
-    admission.settle(100 * MIB);
+    admission.mark_resident(100 * MIB);
     assert_eq!(admission.bytes(), 100 * MIB);
     drop(admission);
     memory.populate(.., tenure::Access::Write).unwrap();

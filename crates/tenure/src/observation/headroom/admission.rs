@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::announced::ANNOUNCED;
 use super::bounds::{Bounds, Headroom};
-use super::ledger::Leave;
+use super::ledger::Watermark;
 use super::reader::{LEDGER, refresh, refresh_if_before, take_exactly};
 use crate::ground::error::{Error, Result};
 use crate::ground::headroom_limit::HeadroomLimit;
@@ -13,12 +13,12 @@ use crate::ground::sys::{fork, pending};
 
 /// Memory that the process may take: nobody else's admission counts it as headroom.
 ///
-/// [`settle`](Self::settle) tells what has become resident. Dropping the admission gives the
+/// [`mark_resident`](Self::mark_resident) tells what has become resident. Dropping the admission gives the
 /// rest back, also on unwinding. In a child of `fork` the parent's admissions have no effect.
 #[derive(Debug)]
 #[must_use = "dropping it gives the admitted bytes back"]
 pub struct Admission {
-    unsettled_bytes: AtomicUsize,
+    absent_bytes: AtomicUsize,
     /// The process that has admitted it.
     generation: Option<usize>,
 }
@@ -26,29 +26,29 @@ pub struct Admission {
 impl Admission {
     fn of(bytes: usize) -> Self {
         Self {
-            unsettled_bytes: AtomicUsize::new(bytes),
+            absent_bytes: AtomicUsize::new(bytes),
             generation: fork::generation().ok(),
         }
     }
 
     /// Records that so many bytes have become resident. Bytes of which that is unknown,
-    /// because taking them failed midway, are settled as well: the next reading of the
-    /// limits tells. Settling more than was admitted settles all of it.
-    pub fn settle(&self, bytes: usize) {
-        let take = |unsettled: usize| Some(unsettled - bytes.min(unsettled));
+    /// because taking them failed midway, count as resident as well: the next reading of the
+    /// limits tells. More than was admitted counts as all of it.
+    pub fn mark_resident(&self, bytes: usize) {
+        let take = |absent: usize| Some(absent - bytes.min(absent));
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         let before = self
-            .unsettled_bytes
+            .absent_bytes
             .fetch_update(success, failure, take)
             .unwrap_or(0);
         if self.is_of_this_process() {
-            LEDGER.settle(bytes.min(before));
+            LEDGER.mark_resident(bytes.min(before));
         }
     }
 
-    /// Returns the bytes that are admitted and not settled.
+    /// Returns the bytes that are admitted and not resident.
     pub fn bytes(&self) -> usize {
-        self.unsettled_bytes.load(Ordering::Acquire)
+        self.absent_bytes.load(Ordering::Acquire)
     }
 
     fn is_of_this_process(&self) -> bool {
@@ -115,12 +115,12 @@ pub(crate) fn admit_exactly(
     if LEDGER.is_due() {
         refresh().map_err(failed)?;
     }
-    if let Some(admission) = take(max_bytes, Leave::Margin) {
+    if let Some(admission) = take(max_bytes, Watermark::Min) {
         return Ok(Ok(admission));
     }
     loop {
         refresh_if_before(needed_since_nanos).map_err(failed)?;
-        if let Some(admission) = take(max_bytes, Leave::Margin) {
+        if let Some(admission) = take(max_bytes, Watermark::Min) {
             return Ok(Ok(admission));
         }
         // Pending deferred frees become headroom once the workers are done.
@@ -130,13 +130,13 @@ pub(crate) fn admit_exactly(
         needed_since_nanos = monotonic_nanos();
     }
     let need_bytes = need_bytes();
-    if let Some(admission) = take(need_bytes, Leave::Margin) {
+    if let Some(admission) = take(need_bytes, Watermark::Min) {
         return Ok(Ok(admission));
     }
     if take_exactly(need_bytes).map_err(failed)? {
         return Ok(Ok(Admission::of(need_bytes)));
     }
-    let headroom_bytes = usize::try_from(LEDGER.surplus(Leave::Margin)).unwrap_or(0);
+    let headroom_bytes = usize::try_from(LEDGER.surplus(Watermark::Min)).unwrap_or(0);
     // The ledger has refused; this tells by which limit.
     let limit = Bounds::now().map_or(HeadroomLimit::MemAvailable, |bounds| {
         bounds.tightest().limit
@@ -149,11 +149,11 @@ pub(crate) fn admit_exactly(
 }
 
 /// Admits the bytes by the last reading.
-pub(crate) fn take(bytes: usize, leave: Leave) -> Option<Admission> {
-    LEDGER.take(bytes, leave).then(|| Admission::of(bytes))
+pub(crate) fn take(bytes: usize, watermark: Watermark) -> Option<Admission> {
+    LEDGER.take(bytes, watermark).then(|| Admission::of(bytes))
 }
 
-/// Counts bytes that the program is about to take and that nobody will settle: they lapse
+/// Counts bytes that the program is about to take and of which nobody will say when they are resident: they lapse
 /// after 0.1 to 0.2 s. It neither allocates nor makes a system call.
 #[doc(hidden)]
 pub fn announce(bytes: usize) {

@@ -62,7 +62,7 @@ impl Announced {
             false => (0, newer_bytes),
         };
         let older_bytes = self.older_bytes.swap(kept_bytes, Ordering::AcqRel);
-        ledger.settle_without_shard(older_bytes + old_bytes);
+        ledger.mark_resident_without_shard(older_bytes + old_bytes);
     }
 }
 

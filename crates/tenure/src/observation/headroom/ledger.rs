@@ -5,12 +5,12 @@
 //! becomes resident after a reading is in no reading yet. So the ledger counts:
 //!
 //! * `committed`: bytes admitted so far, less what was given back unused and what was freed;
-//! * `settled`: bytes of these that have become resident;
-//! * `released`: settled bytes that their owner has begun to free.
+//! * `resident`: bytes of these that have become resident;
+//! * `released`: resident bytes that their owner has begun to free.
 //!
-//! A reading takes `settled` before it samples the limits, and `released` after: what is
-//! settled before is in the sample for certain, and what is released later is not freed in
-//! it. The sum of the sampled free memory and `settled` less `released` is the ceiling of
+//! A reading takes `resident` before it samples the limits, and `released` after: what was
+//! resident before is in the sample for certain, and what is released later is not freed in
+//! it. The sum of the sampled free memory and `resident` less `released` is the ceiling of
 //! `committed` until the next reading. Every race makes the ceiling too low, never too high:
 //! memory that becomes resident, or is freed, while the limits are sampled counts as taken.
 //! So an admission is one atomic addition below the ceiling, without a lock; and where the
@@ -21,30 +21,30 @@ use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use crate::ground::sys::process::monotonic_nanos;
 use crate::ground::sys::shard::shard_of_thread;
 
-/// How much of a limit an admission leaves to others.
+/// How much of a limit stays free, like the watermarks of the kernel's zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leave {
+pub(crate) enum Watermark {
     /// What the kernel takes beside the pages: a batch of charges for each CPU, and page
     /// tables.
-    Margin,
+    Min,
     /// Where severe pressure begins: a 32nd.
-    MinReserve,
+    Low,
     /// A quarter more than what is left when pressure begins (`pressure::Level::Some`), so
     /// that what fills memory up to here does not cause pressure itself: an eighth.
-    Reserve,
+    High,
 }
 
-impl Leave {
-    const ALL: [Self; 3] = [Self::Margin, Self::MinReserve, Self::Reserve];
+impl Watermark {
+    const ALL: [Self; 3] = [Self::Min, Self::Low, Self::High];
 
     /// Returns how many bytes stay free of a limit of `size_bytes`.
     fn of(self, size_bytes: usize, cpus: usize) -> usize {
         /// A batch of 64 charges, and pages that are freed but still in the CPU's lists.
         const MARGIN_PER_CPU_BYTES: usize = 512 << 10;
         let (divisor, max_bytes) = match self {
-            Self::Margin => (64, MARGIN_PER_CPU_BYTES.saturating_mul(cpus)),
-            Self::MinReserve => (32, 1 << 30),
-            Self::Reserve => (8, 5 << 30),
+            Self::Min => (64, MARGIN_PER_CPU_BYTES.saturating_mul(cpus)),
+            Self::Low => (32, 1 << 30),
+            Self::High => (8, 5 << 30),
         };
         (size_bytes / divisor).min(max_bytes)
     }
@@ -78,7 +78,7 @@ const MAX_AGE_NANOS: u64 = 100_000_000;
 struct Shard {
     /// Committed, and free to be taken by the threads of this shard.
     credit: AtomicUsize,
-    settled: AtomicUsize,
+    resident: AtomicUsize,
     released: AtomicUsize,
 }
 
@@ -87,8 +87,8 @@ struct CachePadded<T>(T);
 
 pub(crate) struct Ledger {
     committed: CachePadded<AtomicIsize>,
-    /// For each [`Leave`], what `committed` may reach.
-    ceilings: [AtomicIsize; Leave::ALL.len()],
+    /// For each [`Watermark`], what `committed` may reach.
+    ceilings: [AtomicIsize; Watermark::ALL.len()],
     /// From this value of `committed` on a new reading is due.
     recheck_at: AtomicIsize,
     /// When the last reading began, on the monotonic clock; 0 before the first.
@@ -102,14 +102,14 @@ impl Ledger {
     pub(crate) const fn new() -> Self {
         Self {
             committed: CachePadded(AtomicIsize::new(0)),
-            ceilings: [const { AtomicIsize::new(0) }; Leave::ALL.len()],
+            ceilings: [const { AtomicIsize::new(0) }; Watermark::ALL.len()],
             recheck_at: AtomicIsize::new(0),
             read_at_nanos: AtomicU64::new(0),
             tried_at_nanos: AtomicU64::new(0),
             shards: [const {
                 Shard {
                     credit: AtomicUsize::new(0),
-                    settled: AtomicUsize::new(0),
+                    resident: AtomicUsize::new(0),
                     released: AtomicUsize::new(0),
                 }
             }; SHARDS],
@@ -127,17 +127,17 @@ impl Ledger {
         self.tried_at_nanos.store(0, Ordering::Relaxed);
         for shard in &self.shards {
             shard.credit.store(0, Ordering::Relaxed);
-            shard.settled.store(0, Ordering::Relaxed);
+            shard.resident.store(0, Ordering::Relaxed);
             shard.released.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Commits the bytes if that leaves as much as `leave` demands, by the last reading.
-    pub(crate) fn take(&self, bytes: usize, leave: Leave) -> bool {
+    /// Commits the bytes if that leaves as much as the watermark demands, by the last reading.
+    pub(crate) fn take(&self, bytes: usize, watermark: Watermark) -> bool {
         if bytes <= MAX_SMALL_BYTES && self.take_small(bytes) {
             return true;
         }
-        self.commit(bytes, leave) || self.collect_credit() && self.commit(bytes, leave)
+        self.commit(bytes, watermark) || self.collect_credit() && self.commit(bytes, watermark)
     }
 
     /// Commits the bytes whatever the limits are.
@@ -153,19 +153,19 @@ impl Ledger {
         if credit.fetch_update(success, failure, rest).is_ok() {
             return true;
         }
-        let has_surplus = self.surplus(Leave::Reserve) >= MIN_SURPLUS_FOR_CREDIT;
-        if !has_surplus || self.is_due() || !self.commit(CREDIT_BYTES, Leave::Reserve) {
+        let has_surplus = self.surplus(Watermark::High) >= MIN_SURPLUS_FOR_CREDIT;
+        if !has_surplus || self.is_due() || !self.commit(CREDIT_BYTES, Watermark::High) {
             return false;
         }
         credit.fetch_add(CREDIT_BYTES - bytes, Ordering::AcqRel);
         true
     }
 
-    fn commit(&self, bytes: usize, leave: Leave) -> bool {
+    fn commit(&self, bytes: usize, watermark: Watermark) -> bool {
         let Ok(bytes) = isize::try_from(bytes) else {
             return false;
         };
-        let ceiling = self.ceiling(leave);
+        let ceiling = self.ceiling(watermark);
         let sum = |committed: isize| {
             let sum = committed.checked_add(bytes)?;
             (sum <= ceiling).then_some(sum)
@@ -190,16 +190,16 @@ impl Ledger {
 
     /// Records that committed bytes are resident, or that nobody knows: the next reading
     /// tells.
-    pub(crate) fn settle(&self, bytes: usize) {
-        self.shard().settled.fetch_add(bytes, Ordering::Release);
+    pub(crate) fn mark_resident(&self, bytes: usize) {
+        self.shard().resident.fetch_add(bytes, Ordering::Release);
     }
 
-    /// As [`settle`](Self::settle), for callers that may not use thread-local variables.
-    pub(super) fn settle_without_shard(&self, bytes: usize) {
-        self.shards[0].settled.fetch_add(bytes, Ordering::Release);
+    /// As [`mark_resident`](Self::mark_resident), for callers that may not use thread-local variables.
+    pub(super) fn mark_resident_without_shard(&self, bytes: usize) {
+        self.shards[0].resident.fetch_add(bytes, Ordering::Release);
     }
 
-    /// Runs `free`, which frees memory that was settled, `max_bytes` at most, and returns
+    /// Runs `free`, which frees resident memory, `max_bytes` at most, and returns
     /// its result and how many bytes it has freed.
     pub(crate) fn release<T>(&self, max_bytes: usize, free: impl FnOnce() -> (T, usize)) -> T {
         self.shard().released.fetch_add(max_bytes, Ordering::SeqCst);
@@ -216,7 +216,7 @@ impl Ledger {
     pub(super) fn begin_reading(&self, now_nanos: u64) -> ReadingStart {
         ReadingStart {
             at_nanos: now_nanos,
-            settled_bytes: self.sum(|shard| &shard.settled),
+            resident_bytes: self.sum(|shard| &shard.resident),
         }
     }
 
@@ -224,15 +224,15 @@ impl Ledger {
     /// do not overlap.
     pub(super) fn end_reading(&self, start: &ReadingStart, limits: &[Limit], cpus: usize) {
         let released_bytes = self.sum(|shard| &shard.released);
-        let settled_bytes = start.settled_bytes as isize - released_bytes as isize;
-        for leave in Leave::ALL {
+        let resident_bytes = start.resident_bytes as isize - released_bytes as isize;
+        for watermark in Watermark::ALL {
             let left = |limit: &Limit| {
                 let free_bytes = isize::try_from(limit.free_bytes).unwrap_or(isize::MAX / 2);
-                free_bytes.min(isize::MAX / 2) - leave.of(limit.size_bytes, cpus) as isize
+                free_bytes.min(isize::MAX / 2) - watermark.of(limit.size_bytes, cpus) as isize
             };
             let left_bytes = limits.iter().map(left).min().unwrap_or(isize::MAX / 2);
-            let ceiling = left_bytes + settled_bytes;
-            self.ceilings[leave as usize].store(ceiling, Ordering::Release);
+            let ceiling = left_bytes + resident_bytes;
+            self.ceilings[watermark as usize].store(ceiling, Ordering::Release);
         }
         let sizes = limits.iter().map(|limit| limit.size_bytes);
         self.set_recheck(start.at_nanos, sizes.min().unwrap_or(0));
@@ -251,7 +251,7 @@ impl Ledger {
         /// tells.
         const MIN_BYTES: isize = 1 << 20;
         // A quarter only, because other processes take memory as well.
-        let until_bytes = self.surplus(Leave::Margin) / 4;
+        let until_bytes = self.surplus(Watermark::Min) / 4;
         let until_bytes = until_bytes.max(size_bytes as isize / 128).max(MIN_BYTES);
         let committed = self.committed.0.load(Ordering::Acquire);
         self.recheck_at
@@ -277,21 +277,21 @@ impl Ledger {
 
     /// Returns how much more can be admitted by the last reading; negative if the limit's
     /// reserve is taken.
-    pub(crate) fn surplus(&self, leave: Leave) -> isize {
-        self.ceiling(leave) - self.committed.0.load(Ordering::Acquire)
+    pub(crate) fn surplus(&self, watermark: Watermark) -> isize {
+        self.ceiling(watermark) - self.committed.0.load(Ordering::Acquire)
     }
 
     /// Returns the bytes that are admitted and not resident yet.
     pub(crate) fn outstanding_bytes(&self) -> usize {
         let committed = self.committed.0.load(Ordering::Acquire);
-        let taken = self.sum(|shard| &shard.settled) + self.sum(|shard| &shard.credit);
+        let taken = self.sum(|shard| &shard.resident) + self.sum(|shard| &shard.credit);
         let released = self.sum(|shard| &shard.released);
         let outstanding = committed - taken as isize + released as isize;
         usize::try_from(outstanding).unwrap_or(0)
     }
 
-    fn ceiling(&self, leave: Leave) -> isize {
-        self.ceilings[leave as usize].load(Ordering::Acquire)
+    fn ceiling(&self, watermark: Watermark) -> isize {
+        self.ceilings[watermark as usize].load(Ordering::Acquire)
     }
 
     /// Sums a counter over all shards. It wraps, like the counters: a shard may have
@@ -311,7 +311,7 @@ impl Ledger {
 /// A reading that has begun.
 pub(super) struct ReadingStart {
     at_nanos: u64,
-    settled_bytes: usize,
+    resident_bytes: usize,
 }
 
 #[cfg(test)]

@@ -29,26 +29,26 @@ fn with_free(free_bytes: usize) -> Ledger {
 fn nothing_is_admitted_before_the_first_reading() {
     let ledger = Ledger::new();
     assert!(ledger.is_due() && !ledger.has_reading());
-    assert!(!ledger.take(1, Leave::Margin));
-    assert!(ledger.take(0, Leave::Margin));
+    assert!(!ledger.take(1, Watermark::Min));
+    assert!(ledger.take(0, Watermark::Min));
 }
 
 #[test]
-fn admissions_leave_what_they_have_to() {
-    for (leave, left_kib) in [
-        (Leave::Margin, 512),
-        (Leave::MinReserve, 4 * 1024),
-        (Leave::Reserve, 16 * 1024),
+fn admissions_stay_above_their_watermark() {
+    for (watermark, left_kib) in [
+        (Watermark::Min, 512),
+        (Watermark::Low, 4 * 1024),
+        (Watermark::High, 16 * 1024),
     ] {
         let ledger = with_free(100 * MIB);
-        let most_bytes = 100 * MIB - left_kib * KIB;
-        assert!(!ledger.take(most_bytes + 1, leave), "{leave:?}");
-        assert!(ledger.take(most_bytes, leave), "{leave:?}");
-        assert!(!ledger.take(1, leave), "{leave:?}");
+        let max_bytes = 100 * MIB - left_kib * KIB;
+        assert!(!ledger.take(max_bytes + 1, watermark), "{watermark:?}");
+        assert!(ledger.take(max_bytes, watermark), "{watermark:?}");
+        assert!(!ledger.take(1, watermark), "{watermark:?}");
         ledger.give_back(MIB);
-        assert!(ledger.take(MIB, leave), "{leave:?}");
+        assert!(ledger.take(MIB, watermark), "{watermark:?}");
     }
-    assert!(!with_free(0).take(usize::MAX, Leave::Margin));
+    assert!(!with_free(0).take(usize::MAX, Watermark::Min));
 }
 
 #[test]
@@ -66,12 +66,12 @@ fn tightest_of_several_limits_decides() {
     ];
     ledger.end_reading(&start, &limits, 1);
     assert_eq!(
-        ledger.surplus(Leave::Margin),
+        ledger.surplus(Watermark::Min),
         (199 * MIB - 512 * KIB) as isize
     );
     // The reserve of the machine is 5 GiB.
     assert_eq!(
-        ledger.surplus(Leave::Reserve),
+        ledger.surplus(Watermark::High),
         GIB as isize - 5 * GIB as isize
     );
 }
@@ -79,37 +79,37 @@ fn tightest_of_several_limits_decides() {
 #[test]
 fn outstanding_bytes_stay_taken_after_a_reading() {
     let ledger = with_free(100 * MIB);
-    assert!(ledger.take(60 * MIB, Leave::Margin));
+    assert!(ledger.take(60 * MIB, Watermark::Min));
     // Half of it is resident, and in the next reading.
-    ledger.settle(30 * MIB);
+    ledger.mark_resident(30 * MIB);
     read(&ledger, 128 * MIB, 70 * MIB);
     assert_eq!(ledger.outstanding_bytes(), 30 * MIB);
-    assert!(!ledger.take(40 * MIB, Leave::Margin));
-    assert!(ledger.take(39 * MIB, Leave::Margin));
+    assert!(!ledger.take(40 * MIB, Watermark::Min));
+    assert!(ledger.take(39 * MIB, Watermark::Min));
 }
 
 #[test]
-fn settled_bytes_stay_taken_until_the_next_reading() {
+fn resident_bytes_stay_taken_until_the_next_reading() {
     let ledger = with_free(100 * MIB);
-    assert!(ledger.take(90 * MIB, Leave::Margin));
-    ledger.settle(90 * MIB);
-    assert!(!ledger.take(20 * MIB, Leave::Margin));
+    assert!(ledger.take(90 * MIB, Watermark::Min));
+    ledger.mark_resident(90 * MIB);
+    assert!(!ledger.take(20 * MIB, Watermark::Min));
     read(&ledger, 128 * MIB, 100 * MIB);
-    assert!(ledger.take(20 * MIB, Leave::Margin));
+    assert!(ledger.take(20 * MIB, Watermark::Min));
 }
 
 #[test]
 fn freed_bytes_can_be_taken_before_the_next_reading() {
     let ledger = with_free(100 * MIB);
-    assert!(ledger.take(90 * MIB, Leave::Margin));
-    ledger.settle(90 * MIB);
+    assert!(ledger.take(90 * MIB, Watermark::Min));
+    ledger.mark_resident(90 * MIB);
     ledger.release(50 * MIB, || {
-        assert!(!ledger.take(20 * MIB, Leave::Margin));
+        assert!(!ledger.take(20 * MIB, Watermark::Min));
         ((), 40 * MIB)
     });
     assert_eq!(ledger.outstanding_bytes(), 0);
-    assert!(ledger.take(49 * MIB, Leave::Margin));
-    assert!(!ledger.take(MIB, Leave::Margin));
+    assert!(ledger.take(49 * MIB, Watermark::Min));
+    assert!(!ledger.take(MIB, Watermark::Min));
 }
 
 #[test]
@@ -123,55 +123,55 @@ fn bytes_freed_during_a_reading_count_once() {
         free_bytes,
     };
     ledger.end_reading(&start, &[limit], 1);
-    assert!(!ledger.take(60 * MIB, Leave::Margin));
+    assert!(!ledger.take(60 * MIB, Watermark::Min));
 }
 
 #[test]
-fn small_amounts_leave_no_credit_where_memory_is_short() {
+fn small_amounts_keep_no_credit_where_memory_is_short() {
     let ledger = with_free(2 * GIB);
     read(&ledger, 4 * GIB, 2 * GIB);
-    assert!(ledger.take(4 * KIB, Leave::Reserve));
+    assert!(ledger.take(4 * KIB, Watermark::High));
     let committed = ledger.committed.0.load(Ordering::Relaxed);
     assert_eq!(committed, CREDIT_BYTES as isize);
     assert_eq!(ledger.outstanding_bytes(), 4 * KIB);
     // A thread that takes everything gets the credit of all shards.
-    let left = ledger.surplus(Leave::Margin) as usize + CREDIT_BYTES - 4 * KIB;
-    assert!(ledger.take(left, Leave::Margin));
-    assert!(!ledger.take(1, Leave::Margin));
+    let left = ledger.surplus(Watermark::Min) as usize + CREDIT_BYTES - 4 * KIB;
+    assert!(ledger.take(left, Watermark::Min));
+    assert!(!ledger.take(1, Watermark::Min));
 }
 
 #[test]
 fn failed_reading_keeps_the_last_one_and_is_not_repeated_at_once() {
     let ledger = with_free(100 * MIB);
-    assert!(ledger.take(60 * MIB, Leave::Margin) && ledger.is_due());
-    let surplus = ledger.surplus(Leave::Margin);
+    assert!(ledger.take(60 * MIB, Watermark::Min) && ledger.is_due());
+    let surplus = ledger.surplus(Watermark::Min);
     ledger.abandon_reading(&ledger.begin_reading(monotonic_nanos()));
     assert!(!ledger.is_due());
-    assert_eq!(ledger.surplus(Leave::Margin), surplus);
+    assert_eq!(ledger.surplus(Watermark::Min), surplus);
     let first = Ledger::new();
     first.abandon_reading(&first.begin_reading(monotonic_nanos()));
-    assert!(!first.has_reading() && !first.take(1, Leave::Margin));
+    assert!(!first.has_reading() && !first.take(1, Watermark::Min));
 }
 
 #[test]
 fn reading_is_due_when_old_or_much_was_taken() {
     let ledger = with_free(100 * MIB);
     assert!(!ledger.is_due());
-    assert!(ledger.take(20 * MIB, Leave::Margin) && !ledger.is_due());
-    assert!(ledger.take(10 * MIB, Leave::Margin) && ledger.is_due());
+    assert!(ledger.take(20 * MIB, Watermark::Min) && !ledger.is_due());
+    assert!(ledger.take(10 * MIB, Watermark::Min) && ledger.is_due());
     let start = ledger.begin_reading(1);
     ledger.end_reading(&start, &[], 1);
     assert!(ledger.is_due(), "it began when the machine booted");
 }
 
-/// Threads take, settle and free memory of a simulated limit while another one reads it.
+/// Threads take and free memory of a simulated limit while another one reads it.
 #[test]
 fn concurrent_admissions_stay_below_the_limit() {
     const SIZE_BYTES: usize = 64 * MIB;
     const THREADS: usize = 8;
     let ledger = Ledger::new();
     let used_bytes = AtomicUsize::new(0);
-    let most_bytes = AtomicUsize::new(0);
+    let max_bytes = AtomicUsize::new(0);
     let is_over = AtomicBool::new(false);
     let reader = || {
         while !is_over.load(Ordering::Relaxed) {
@@ -202,11 +202,11 @@ fn concurrent_admissions_stay_below_the_limit() {
                     used_bytes.fetch_sub(bytes, Ordering::SeqCst);
                     ((), bytes)
                 });
-            } else if ledger.take(bytes, Leave::Margin) {
+            } else if ledger.take(bytes, Watermark::Min) {
                 for part in [bytes / 2, bytes - bytes / 2] {
                     let used = used_bytes.fetch_add(part, Ordering::SeqCst) + part;
-                    most_bytes.fetch_max(used, Ordering::SeqCst);
-                    ledger.settle(part);
+                    max_bytes.fetch_max(used, Ordering::SeqCst);
+                    ledger.mark_resident(part);
                 }
                 held.push(bytes);
                 admitted += 1;
@@ -230,8 +230,8 @@ fn concurrent_admissions_stay_below_the_limit() {
         assert!(joined.iter().all(Result::is_ok));
     });
     assert_eq!(ledger.outstanding_bytes(), 0);
-    let most_bytes = most_bytes.into_inner();
+    let max_bytes = max_bytes.into_inner();
     let limit_bytes = SIZE_BYTES - 512 * KIB;
-    assert!(most_bytes <= limit_bytes, "{most_bytes} of {limit_bytes}");
-    assert!(most_bytes > SIZE_BYTES / 2, "{most_bytes}");
+    assert!(max_bytes <= limit_bytes, "{max_bytes} of {limit_bytes}");
+    assert!(max_bytes > SIZE_BYTES / 2, "{max_bytes}");
 }

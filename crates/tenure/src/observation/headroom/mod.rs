@@ -15,7 +15,7 @@
 //! println!("{} bytes may be taken", Headroom::now()?.bytes);
 //! let admission = headroom::admit(1 << 20)?;
 //! let table = vec![7_u8; 1 << 20];
-//! admission.settle(table.len()); // It is resident.
+//! admission.mark_resident(table.len()); // It is resident.
 //! # Ok::<(), tenure::Error>(())
 //! ```
 //!
@@ -24,7 +24,7 @@
 //! A reading takes 0.1 to 0.2 ms, and serves for 100 ms, or until a quarter of what it found is
 //! admitted. Where the limits cannot be read any more (no descriptor is left and no thread
 //! can be started; `/proc` is unavailable after `chroot`), the last reading holds, less what was
-//! admitted since; [`prepare`](crate::prepare) takes one. If `/proc` was never there, the
+//! admitted since; [`prepare`](crate::prepare()) takes one. If `/proc` was never there, the
 //! machine's unused memory is the limit ([`sysinfo(2)`]).
 //!
 //! A child of `fork` begins with an empty ledger.
@@ -44,7 +44,7 @@ pub use crate::ground::headroom_limit::HeadroomLimit;
 
 pub(crate) use admission::{admit_exactly, take};
 pub(crate) use bounds::{Bounds, lazily_free_bytes};
-pub(crate) use ledger::Leave;
+pub(crate) use ledger::Watermark;
 pub(crate) use reader::{LEDGER, outstanding_bytes, prepare, refresh, register_fork_handlers};
 
 #[doc(hidden)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::announced::ANNOUNCED;
 use super::bounds::Bounds;
-use super::ledger::{Leave, Ledger, Limit};
+use super::ledger::{Ledger, Limit, Watermark};
 use crate::ground::sys::cgroup::Groups;
 use crate::ground::sys::fork::{self, ForkMutex};
 use crate::ground::sys::process::monotonic_nanos;
@@ -76,7 +76,7 @@ pub(super) fn refresh_if_before(nanos: u64) -> Result<(), Errno> {
 pub(super) fn take_exactly(bytes: usize) -> Result<bool, Errno> {
     let mut reader = READER.lock();
     reader.read(Bounds::limits_with_lazily_free)?;
-    Ok(LEDGER.take(bytes, Leave::Margin))
+    Ok(LEDGER.take(bytes, Watermark::Min))
 }
 
 /// Returns the bytes that are admitted, or announced lately, and not resident yet.

@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::ground::sys::{Errno, fork};
-use crate::observation::headroom::{self, LEDGER, Leave};
+use crate::observation::headroom::{self, LEDGER, Watermark};
 
 /// Lets few bytes at a time become resident: what many threads have evicted values for, and
 /// not filled yet, would leave most of the memory unused. 16 threads that insert 4 MB each
@@ -31,7 +31,7 @@ impl Gate {
     /// As for [`headroom::refresh`].
     pub(super) fn enter(&self, bytes: usize) -> Result<Inside<'_>, Errno> {
         // A 16th: the reserves differ by 3/32 of the limit that decides.
-        let reserves = [Leave::MinReserve, Leave::Reserve].map(|leave| LEDGER.surplus(leave));
+        let reserves = [Watermark::Low, Watermark::High].map(|watermark| LEDGER.surplus(watermark));
         let max_bytes = usize::try_from((reserves[0] - reserves[1]) * 2 / 3).unwrap_or(0);
         let has_to_wait = |inside: &mut usize| {
             *inside > 0 && (inside.saturating_add(bytes) > max_bytes || LEDGER.is_due())

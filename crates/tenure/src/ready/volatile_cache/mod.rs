@@ -22,7 +22,7 @@ use self::shard::Shard;
 use self::slot::{Process, Slot};
 use crate::ground::error::Result;
 use crate::ground::sys::{fork, page_size};
-use crate::observation::headroom::{self, Admission, LEDGER, Leave};
+use crate::observation::headroom::{self, Admission, LEDGER, Watermark};
 use crate::verbs::volatile::{Priority, VolatileBuffer};
 
 /// A cache of byte values that follows memory pressure: it keeps as many values as
@@ -360,9 +360,9 @@ impl<K: Hash + Eq> Shared<K> {
         let allocated = lock(&self.arenas).allocate(len.max(1));
         let mut buffer = allocated.inspect_err(|_| refuse())?;
         // What becomes resident here is not in flight while the program makes the value.
-        let populated = buffer.populate(|bytes| admission.settle(bytes));
+        let populated = buffer.populate(|bytes| admission.mark_resident(bytes));
         if populated.is_err() {
-            admission.settle(usize::MAX);
+            admission.mark_resident(usize::MAX);
             refuse();
             return Ok(None);
         }
@@ -382,7 +382,7 @@ impl<K: Hash + Eq> Shared<K> {
     ) -> Option<(Admission, Option<Inside<'_>>)> {
         let bytes = memory_bytes.checked_add(VALUE_OVERHEAD_BYTES)?;
         if !LEDGER.is_due()
-            && let Some(admission) = headroom::take(bytes, Leave::Reserve)
+            && let Some(admission) = headroom::take(bytes, Watermark::High)
         {
             return Some((admission, None));
         }
@@ -392,7 +392,7 @@ impl<K: Hash + Eq> Shared<K> {
             let evicted_bytes = self.evict_for(bytes, priority);
             // The reserve is restored step by step, so that one caller does not pay for all
             // of it; the minimal reserve is restored at once.
-            if let Some(admission) = headroom::take(bytes, Leave::MinReserve) {
+            if let Some(admission) = headroom::take(bytes, Watermark::Low) {
                 return Some((admission, inside));
             }
             if evicted_bytes == 0 {
@@ -410,10 +410,10 @@ impl<K: Hash + Eq> Shared<K> {
     /// and the minimal reserve allows for them, or nothing of this or a lower priority is
     /// left to evict. Returns the number of bytes freed.
     fn evict_for(&self, bytes: usize, max_priority: Priority) -> usize {
-        let has_surplus = |leave| LEDGER.surplus(leave) >= bytes as isize;
+        let has_surplus = |watermark| LEDGER.surplus(watermark) >= bytes as isize;
         let is_enough = |freed_bytes: usize| {
-            has_surplus(Leave::Reserve)
-                || freed_bytes >= bytes.saturating_mul(4) && has_surplus(Leave::MinReserve)
+            has_surplus(Watermark::High)
+                || freed_bytes >= bytes.saturating_mul(4) && has_surplus(Watermark::Low)
         };
         let mut freed_bytes = 0;
         let priorities = Priority::ALL.into_iter();
@@ -443,7 +443,7 @@ struct FillGuard<'a>(&'a Admission);
 
 impl Drop for FillGuard<'_> {
     fn drop(&mut self) {
-        self.0.settle(usize::MAX);
+        self.0.mark_resident(usize::MAX);
     }
 }
 

@@ -76,7 +76,7 @@ pub fn lock_all(scope: LockScope, mode: LockMode) -> Result<()> {
     };
     let locked = lock_matching(scope, mode);
     // If the lock has failed, an unknown part is resident.
-    admission.inspect(|admission| admission.settle(usize::MAX));
+    admission.inspect(|admission| admission.mark_resident(usize::MAX));
     locked?;
     stats::LOCK_ALL_CALLS.add(1);
     Ok(())

@@ -274,7 +274,7 @@ impl PageRange {
         let locked =
             lock_in_one_step(&cover, mode).unwrap_or_else(|| chunked::lock_plainly(cover, mode));
         // If the lock has failed, an unknown part is resident.
-        admission.inspect(|admission| admission.settle(self.len()));
+        admission.inspect(|admission| admission.mark_resident(self.len()));
         locked?;
         stats::LOCK.done(self.len());
         Ok(())

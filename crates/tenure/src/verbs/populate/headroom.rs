@@ -57,9 +57,9 @@ pub(in crate::verbs) struct PopulateAdmission {
 
 impl PopulateAdmission {
     /// Records that a part of the range is resident, or that populating it has failed.
-    pub(in crate::verbs) fn settle(&self, bytes: usize) {
+    pub(in crate::verbs) fn mark_resident(&self, bytes: usize) {
         if self.covers_every_page {
-            self.admission.settle(with_page_tables(bytes));
+            self.admission.mark_resident(with_page_tables(bytes));
         }
     }
 }
@@ -68,7 +68,7 @@ impl Drop for PopulateAdmission {
     fn drop(&mut self) {
         if !self.covers_every_page {
             // The next reading tells how much has become resident.
-            self.admission.settle(usize::MAX);
+            self.admission.mark_resident(usize::MAX);
         }
     }
 }

@@ -190,7 +190,7 @@ impl<'a> Workers<'a> {
             );
             let elapsed = before.elapsed();
             if let Some(admission) = self.admission {
-                admission.settle(chunk.len());
+                admission.mark_resident(chunk.len());
             }
             if let Err(error) = result {
                 self.stop.store(true, Ordering::Relaxed);
