@@ -154,7 +154,12 @@ pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<
     let others = wanted.saturating_sub(queue.workers.max(1));
     queue.workers += others + usize::from(is_first);
     drop(queue);
-    WORK_ARRIVED.notify_all();
+    if wanted > 1 {
+        WORK_ARRIVED.notify_all();
+    } else {
+        // Another worker that wakes could take the CPU of the caller.
+        WORK_ARRIVED.notify_one();
+    }
     worker::start_others(others);
     if is_first {
         worker::start_first();

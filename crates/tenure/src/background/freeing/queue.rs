@@ -44,6 +44,8 @@ pub(super) struct Queue {
     /// The bytes that have been moved away and are not freed yet.
     pub(super) pending_bytes: usize,
     pub(super) workers: usize,
+    /// The number of workers that wait for work.
+    pub(super) idle_workers: usize,
     /// The number of CPUs that the workers may use; 0 before they have counted them.
     pub(super) worker_cpus: usize,
     /// The number of threads that wait until nothing is pending.
@@ -67,6 +69,7 @@ impl Queue {
         jobs: VecDeque::new(),
         pending_bytes: 0,
         workers: 0,
+        idle_workers: 0,
         worker_cpus: 0,
         waiters: 0,
         is_memory_short: false,
@@ -82,6 +85,7 @@ impl Queue {
         // The child's counters start at zero.
         self.pending_bytes = 0;
         self.workers = 0;
+        self.idle_workers = 0;
         self.waiters = 0;
         self.is_memory_short = false;
         self.worker_scaling = WorkerScaling::ONE;
@@ -147,6 +151,7 @@ impl Queue {
         self.set_pending(self.pending_bytes - job.moved_bytes);
         if self.jobs.is_empty() {
             self.worker_scaling.stop_measuring();
+            self.worker_scaling.set_urgent(None);
             self.is_memory_short = false;
         }
     }
@@ -253,6 +258,18 @@ mod tests {
             queue.worker_scaling.set_urgent(urgent);
             assert_eq!(queue.may_wait_for_calls(), waits, "{cpus} CPUs, {urgent:?}");
         }
+    }
+
+    #[test]
+    fn free_queue_is_not_urgent() {
+        let mut queue = Queue::EMPTY;
+        queue.push(range(1, 2), range(1, 2), 1);
+        queue.worker_scaling.set_urgent(Some(4));
+        let chunk = queue.next_chunk(page_size()).unwrap();
+        let job = queue.complete(chunk).unwrap();
+        queue.subtract_pending(&job);
+        assert!(!queue.worker_scaling.is_urgent());
+        assert_eq!(queue.worker_scaling.wanted(), 1);
     }
 
     #[test]

@@ -80,15 +80,22 @@ fn work() {
     loop {
         free_all(&mut urgency);
         retry_failed_unmaps();
-        let queue = QUEUE.lock();
+        urgency.end();
+        let mut queue = QUEUE.lock();
+        queue.idle_workers += 1;
         let (mut queue, waited) = queue.wait(|queue| {
             WORK_ARRIVED.wait_timeout_while(queue, IDLE_TIMEOUT, |queue| {
                 !queue.has_more() && queue.workers <= queue.worker_scaling.wanted()
             })
         });
+        queue.idle_workers -= 1;
         let too_many = queue.workers > queue.worker_scaling.wanted();
         if too_many || waited.timed_out() && !queue.has_more() {
             queue.workers -= 1;
+            if queue.has_more() {
+                // A release may have woken this worker alone.
+                WORK_ARRIVED.notify_one();
+            }
             return;
         }
     }
@@ -114,12 +121,17 @@ fn free_all(urgency: &mut Urgency) {
         let Some(chunk) = queue.next_chunk(chunk_sizer.chunk_bytes()) else {
             return;
         };
+        // A release wakes one worker only.
+        let wakes_another = queue.idle_workers > 0 && queue.has_more();
         let starts_another = queue.wants_worker();
         if starts_another {
             queue.workers += 1;
         }
         let call = CALLS.begin();
         drop(queue);
+        if wakes_another {
+            WORK_ARRIVED.notify_one();
+        }
         start_others(usize::from(starts_another));
         let before = Instant::now();
         // SAFETY: the chunk is this thread's own, and no other code knows the
@@ -183,7 +195,16 @@ impl Urgency {
         let urgent_workers = queue.urgent_workers(cpus);
         queue.worker_scaling.set_urgent(urgent_workers);
         drop(queue);
-        let is_urgent = urgent_workers.is_some();
+        self.set(urgent_workers.is_some());
+    }
+
+    /// Ends the urgency, because nothing is left to free: a release must not be
+    /// preempted by the worker that it wakes.
+    fn end(&mut self) {
+        self.set(false);
+    }
+
+    fn set(&mut self, is_urgent: bool) {
         if self.is_worker_thread && is_urgent != self.is_urgent {
             process::set_batch_scheduling(!is_urgent);
         }
