@@ -213,18 +213,21 @@ impl Urgency {
 }
 
 /// Reads the headroom from files, so outside the queue's lock, for which callers
-/// wait. Looks the limits up for callers as well.
+/// wait. Callers use the reading, and the limits if they had to be looked up.
 fn read_headroom() -> usize {
     let queue = QUEUE.lock();
     let (known, pending_bytes) = (queue.headroom.known.clone(), queue.pending_bytes);
     drop(queue);
-    let fresh = known.filter(|known| known.is_younger_than(KNOWN_MAX_AGE));
+    let fresh = known.filter(|known| known.holds_for(KNOWN_MAX_AGE));
     let known = fresh.or_else(|| {
         let found = Known::find();
         QUEUE.lock().headroom.known.clone_from(&found);
         found
     });
-    known.map_or(0, |known| known.headroom_beside(pending_bytes))
+    let Some(known) = known else { return 0 };
+    let reading = known.read_beside(pending_bytes);
+    QUEUE.lock().headroom.record(reading);
+    reading.headroom_bytes
 }
 
 fn unmap(job: &Job) {
