@@ -61,6 +61,14 @@ impl RawMapping {
         })
     }
 
+    /// Takes over reserved addresses, and what has been moved there.
+    ///
+    /// # Safety
+    /// Nobody else unmaps or uses them.
+    pub unsafe fn of_reserved(start: *mut c_void, len: usize) -> Result<Self> {
+        Self::adopt(Ok(start), len, ProtFlags::empty())
+    }
+
     pub fn start(&self) -> usize {
         self.start.as_ptr() as usize
     }

@@ -3,6 +3,7 @@
 
 mod before;
 mod parallel;
+mod percentiles;
 mod selection;
 mod sparse;
 mod ways;

@@ -1,7 +1,7 @@
 //! The cases of giving memory up.
 
-use super::sparse;
 use super::ways::{CALLER, Figures, OTHERS, Work};
+use super::{percentiles, sparse};
 use crate::{
     measure::prelude::*,
     worker::{Environment, job::Keep, killed_way},
@@ -120,6 +120,7 @@ impl Selection {
                 .notes
                 .push(format!("Nothing larger than memory: {why:#}.")),
         }
+        selection.cases.extend(percentiles::cases(settings));
         Ok(selection)
     }
 

@@ -1,5 +1,6 @@
 use super::*;
-use crate::{experiments::release::ways::PARALLEL, measure::Headroom};
+use crate::experiments::release::{percentiles, ways::PARALLEL};
+use crate::measure::Headroom;
 
 fn select(sizes: Sizes, headroom: usize) -> Selection {
     let settings = Settings {
@@ -34,6 +35,9 @@ fn medium_sizes_have_blocks_ranges_waits_and_a_killed_process() {
     assert!(has(&selection, "unmap 8 GiB and 1 GiB"));
     assert!(has(&selection, "kill a process with 4 GiB"));
     assert_eq!(names(&selection, sparse::TABLE).len(), 3);
+    let repeated = names(&selection, percentiles::TABLE);
+    assert_eq!(repeated[0], "unmap 64 MiB, 400 times");
+    assert_eq!(repeated.len(), 3);
 }
 
 #[test]

@@ -43,10 +43,12 @@ const AMPLE_BYTES: usize = 4 << 30;
 const AMPLE_HURRY_DIVISOR: usize = 4;
 const HURRY_DIVISOR: usize = 16;
 
-/// A release of less than this part of an ample headroom needs no new reading
-/// within [`READING_MAX_AGE`], in which a program takes less than the rest.
-const SMALL_DIVISOR: usize = 32;
-const READING_MAX_AGE: Duration = Duration::from_millis(10);
+/// The most that a CPU takes of the headroom: faulting huge pages in takes about
+/// twice as long on the fastest machines as this says. A reading serves for as long
+/// as the rest suffices, whatever all CPUs have taken since. The age is limited
+/// because a process can be moved to another cgroup; workers notice that too.
+const TAKEN_BYTES_PER_CPU_AND_MS: usize = 16 << 20;
+const READING_MAX_AGE: Duration = Duration::from_millis(100);
 
 /// How long known limits serve callers; workers look them up anew while they
 /// work.
@@ -63,6 +65,7 @@ pub(super) struct Known {
     max_jobs: usize,
     total_bytes: usize,
     may_be_strict_overcommit: bool,
+    cpus: usize,
     found_at: Instant,
 }
 
@@ -74,12 +77,15 @@ impl Known {
             max_jobs: process::max_map_count() / (MAP_COUNT_DIVISOR * MAPPINGS_PER_JOB),
             total_bytes: process::mem_total_bytes()?,
             may_be_strict_overcommit: process::may_be_strict_overcommit(),
+            cpus: process::online_cpus(),
             found_at: Instant::now(),
         }))
     }
 
-    pub(super) fn is_younger_than(&self, age: Duration) -> bool {
-        self.found_at.elapsed() < age
+    /// Returns whether the limits were found less than `age` ago and are those of
+    /// the groups that this process is in.
+    pub(super) fn holds_for(&self, age: Duration) -> bool {
+        self.found_at.elapsed() < age && self.limits.is_current()
     }
 
     /// Reads a lower bound of the headroom, in bytes, to compare it with
@@ -109,6 +115,14 @@ impl Known {
             .saturating_sub(outstanding_bytes())
     }
 
+    /// Reads the same with the time.
+    pub(super) fn read_beside(&self, pending_bytes: usize) -> Reading {
+        Reading {
+            at: Instant::now(),
+            headroom_bytes: self.headroom_beside(pending_bytes),
+        }
+    }
+
     /// Returns whether `bytes` more may stay mapped for a while.
     fn has_addresses_for(&self, bytes: usize, job_count: usize) -> bool {
         let needed_bytes = self.total_bytes.saturating_add(bytes);
@@ -120,16 +134,17 @@ impl Known {
 
 /// A reading of the headroom.
 #[derive(Clone, Copy, Debug)]
-struct Reading {
+pub(super) struct Reading {
+    /// When it began.
     at: Instant,
-    headroom_bytes: usize,
+    pub(super) headroom_bytes: usize,
 }
 
 /// The limits and the last reading, which callers use before they read the headroom.
 #[derive(Debug)]
 pub(super) struct HeadroomCache {
     pub(super) known: Option<Arc<Known>>,
-    /// The last reading by a caller.
+    /// The last reading, by a caller or a worker.
     reading: Option<Reading>,
 }
 
@@ -159,7 +174,11 @@ impl HeadroomCache {
             return none;
         }
         let all_bytes = pending_bytes.saturating_add(bytes);
-        let is_covered = self.reading.is_some_and(|last| last.covers(all_bytes));
+        let covers = |known: &Arc<Known>, last: Reading| {
+            last.covers(all_bytes, last.at.elapsed(), known.cpus)
+        };
+        let is_covered = (self.known.as_ref().zip(self.reading))
+            .is_some_and(|(known, last)| covers(known, last));
         let known = if is_covered {
             self.known.clone()
         } else {
@@ -175,15 +194,20 @@ impl HeadroomCache {
             let is_short = false;
             return Fit { bytes, is_short };
         }
-        let headroom_bytes = known.headroom_beside(all_bytes);
-        self.reading = Some(Reading {
-            at: Instant::now(),
-            headroom_bytes,
-        });
+        let reading = known.read_beside(all_bytes);
+        self.record(reading);
+        let headroom_bytes = reading.headroom_bytes;
         let bytes = fitting_bytes(bytes, pending_bytes, headroom_bytes);
         Fit {
             bytes,
             is_short: is_short(headroom_bytes, pending_bytes + bytes),
+        }
+    }
+
+    /// Keeps a reading, unless a later one is known.
+    pub(super) fn record(&mut self, reading: Reading) {
+        if self.reading.is_none_or(|last| last.at <= reading.at) {
+            self.reading = Some(reading);
         }
     }
 
@@ -195,9 +219,8 @@ impl HeadroomCache {
 
     /// Looks the limits up, unless they are known and hold.
     fn known(&mut self) -> Option<Arc<Known>> {
-        let is_current =
-            |known: &Arc<Known>| known.is_younger_than(KNOWN_MAX_AGE) && known.limits.is_current();
-        if !self.known.as_ref().is_some_and(is_current) {
+        let holds = |known: &Arc<Known>| known.holds_for(KNOWN_MAX_AGE);
+        if !self.known.as_ref().is_some_and(holds) {
             self.known = Known::find();
         }
         self.known.clone()
@@ -205,12 +228,15 @@ impl HeadroomCache {
 }
 
 impl Reading {
-    /// Returns whether so many pending bytes are few, whatever has been taken
-    /// since.
-    fn covers(&self, pending_bytes: usize) -> bool {
-        self.headroom_bytes >= AMPLE_BYTES
-            && pending_bytes <= self.headroom_bytes / SMALL_DIVISOR
-            && self.at.elapsed() < READING_MAX_AGE
+    /// Returns whether so many pending bytes fit and memory is not short beside
+    /// them, whatever `cpus` CPUs have taken in the `age` of the reading.
+    fn covers(&self, pending_bytes: usize, age: Duration, cpus: usize) -> bool {
+        let age_ms = age.as_millis() as usize + 1;
+        let taken_bytes = age_ms
+            .saturating_mul(TAKEN_BYTES_PER_CPU_AND_MS)
+            .saturating_mul(cpus);
+        let left_bytes = self.headroom_bytes.saturating_sub(taken_bytes);
+        age < READING_MAX_AGE && left_bytes >= AMPLE_BYTES && !is_short(left_bytes, pending_bytes)
     }
 }
 
@@ -305,20 +331,33 @@ mod tests {
     }
 
     #[test]
-    fn reading_covers_small_releases_only_while_fresh_and_ample() {
+    fn reading_covers_releases_while_its_rest_is_ample() {
         let reading = |headroom_bytes| Reading {
             at: Instant::now(),
             headroom_bytes,
         };
-        assert!(reading(8 * GIB).covers(64 * MIB));
-        assert!(!reading(8 * GIB).covers(GIB));
-        assert!(!reading(2 * GIB).covers(MIB));
-        let old = Instant::now().checked_sub(READING_MAX_AGE);
-        let old = old.map(|at| Reading {
-            at,
-            ..reading(8 * GIB)
-        });
-        assert!(old.is_none_or(|old| !old.covers(MIB)));
+        let ms = Duration::from_millis;
+        // 2 CPUs take less than 3.2 GiB in 100 ms.
+        assert!(reading(8 * GIB).covers(GIB, ms(99), 2));
+        assert!(!reading(8 * GIB).covers(GIB, ms(99), 4));
+        assert!(!reading(6 * GIB).covers(GIB, ms(99), 2));
+        assert!(!reading(8 * GIB).covers(2 * GIB, ms(99), 2));
+        assert!(reading(64 * GIB).covers(2 * GIB, ms(99), 2));
+        assert!(!reading(64 * GIB).covers(2 * GIB, READING_MAX_AGE, 2));
+        assert!(!reading(2 * GIB).covers(MIB, ms(0), 2));
+        assert!(!reading(8 * GIB).covers(MIB, ms(1), usize::MAX));
+    }
+
+    #[test]
+    fn cache_keeps_the_later_of_two_readings() {
+        let mut cache = HeadroomCache::EMPTY;
+        let earlier = Instant::now();
+        let later = earlier + Duration::from_millis(1);
+        for (at, kept) in [(earlier, GIB), (later, 2 * GIB), (earlier, 2 * GIB)] {
+            let headroom_bytes = if at == later { 2 * GIB } else { GIB };
+            cache.record(Reading { at, headroom_bytes });
+            assert_eq!(cache.reading.unwrap().headroom_bytes, kept);
+        }
     }
 
     #[test]

@@ -7,11 +7,12 @@
 //! GiB: page tables then move a GiB at a step. All addresses are reserved
 //! before anything moves. Moved memory is neither dumped nor inherited.
 //!
-//! Workers take chunks of about 1 ms from the oldest job. While much is left,
-//! one more worker is tried, and kept if freeing is a tenth faster
+//! Workers take chunks of about 0.2 ms from the oldest job, and a release moves
+//! its pages between two chunks ([`calls`]). While much is left, one more
+//! worker is tried, and kept if freeing is a tenth faster
 //! ([`worker_scaling`]). While a thread waits for the memory, or memory is
-//! short, there are as many workers as allowed, and they run without
-//! SCHED_BATCH.
+//! short, there are as many workers as allowed, and they take chunks of 1 ms
+//! and run without SCHED_BATCH.
 //!
 //! Pending bytes are at most half of the headroom ([`headroom`]); callers
 //! free what exceeds that themselves. Populate, and a mapping that the kernel
@@ -20,6 +21,7 @@
 //! when munmap returns, and locked memory must be uncharged. The caller frees
 //! memory that cannot move, in chunks.
 
+mod calls;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod headroom;
@@ -32,6 +34,7 @@ pub use limits::ReleaseLimits;
 
 use std::time::{Duration, Instant};
 
+use self::calls::CALLS;
 use self::headroom::{Known, split_parts};
 use self::limits::max_active;
 pub(crate) use self::queue::register_fork_handlers;
@@ -49,6 +52,10 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a call that the kernel refused memory or addresses waits for
 /// pending memory, before it is tried again.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a release waits for the calls of workers at most: about as long as one of
+/// their chunks takes.
+const CALLS_TIMEOUT: Duration = Duration::from_micros(200);
 
 /// The state of a range after its pages have moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +100,9 @@ pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<
         unmoved.extend(parts);
         return unmoved;
     };
+    if queue.may_wait_for_calls() {
+        CALLS.wait(CALLS_TIMEOUT);
+    }
     let target = |part: PageRange| {
         let start = pages.start() + (part.start() - range.start());
         PageRange::between(start, start + part.len())
@@ -144,7 +154,12 @@ pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<
     let others = wanted.saturating_sub(queue.workers.max(1));
     queue.workers += others + usize::from(is_first);
     drop(queue);
-    WORK_ARRIVED.notify_all();
+    if wanted > 1 {
+        WORK_ARRIVED.notify_all();
+    } else {
+        // Another worker that wakes could take the CPU of the caller.
+        WORK_ARRIVED.notify_one();
+    }
     worker::start_others(others);
     if is_first {
         worker::start_first();

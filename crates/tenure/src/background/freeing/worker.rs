@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::calls::CALLS;
 use super::headroom::{Known, is_short};
 use super::limits::max_active;
 use super::queue::{FREED, Job, QUEUE, WORK_ARRIVED};
@@ -13,18 +14,27 @@ use crate::ground::sys::thread::Thread;
 use crate::ground::sys::{map, process};
 use crate::observation::stats;
 
-/// The chunks that one call frees: another thread's `mmap` may have to wait for
-/// that long. (Since about Linux 6.17 it does not, within one mapping.)
+/// The chunks that one call frees: the next release, and another thread's `mmap`,
+/// may have to wait for that long. (Since about Linux 6.17 the latter does not,
+/// within one mapping.)
 const CHUNKS: ChunkTarget = ChunkTarget {
+    duration: Duration::from_micros(200),
+    initial_bytes: 2 << 20,
+    min_bytes: 2 << 20,
+    max_bytes: 1 << 30,
+};
+
+/// The chunks while freeing is urgent.
+const URGENT_CHUNKS: ChunkTarget = ChunkTarget {
     duration: Duration::from_millis(1),
     initial_bytes: 16 << 20,
     min_bytes: 1 << 20,
     max_bytes: 1 << 30,
 };
 
-/// The bytes that one call unmaps after their pages are free: there are still 2
-/// MiB of page tables for each GiB.
-const UNMAP_BYTES: usize = 4 << 30;
+/// The bytes that one call unmaps after their pages are free: before Linux 6.14
+/// there are still 2 MiB of page tables for each GiB.
+const UNMAP_BYTES: usize = 1 << 30;
 
 /// How long an idle worker waits for work before it ends. Starting one takes
 /// the caller some 70 µs, as long as the rest of a release.
@@ -70,15 +80,22 @@ fn work() {
     loop {
         free_all(&mut urgency);
         retry_failed_unmaps();
-        let queue = QUEUE.lock();
+        urgency.end();
+        let mut queue = QUEUE.lock();
+        queue.idle_workers += 1;
         let (mut queue, waited) = queue.wait(|queue| {
             WORK_ARRIVED.wait_timeout_while(queue, IDLE_TIMEOUT, |queue| {
                 !queue.has_more() && queue.workers <= queue.worker_scaling.wanted()
             })
         });
+        queue.idle_workers -= 1;
         let too_many = queue.workers > queue.worker_scaling.wanted();
         if too_many || waited.timed_out() && !queue.has_more() {
             queue.workers -= 1;
+            if queue.has_more() {
+                // A release may have woken this worker alone.
+                WORK_ARRIVED.notify_one();
+            }
             return;
         }
     }
@@ -86,12 +103,17 @@ fn work() {
 
 /// Frees chunk after chunk until none is left, or until this worker is surplus.
 fn free_all(urgency: &mut Urgency) {
-    let mut chunk_sizer = ChunkSizer::new(CHUNKS, None);
+    let mut calm_sizer = ChunkSizer::new(CHUNKS, None);
+    let mut urgent_sizer = ChunkSizer::new(URGENT_CHUNKS, None);
     // By affinity and by the cgroup's quota. Read from files, so outside the
     // queue's lock, for which callers wait.
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     loop {
         urgency.update(cpus);
+        let chunk_sizer = match urgency.is_urgent {
+            true => &mut urgent_sizer,
+            false => &mut calm_sizer,
+        };
         let mut queue = QUEUE.lock();
         if queue.workers > queue.worker_scaling.wanted() {
             return;
@@ -99,16 +121,23 @@ fn free_all(urgency: &mut Urgency) {
         let Some(chunk) = queue.next_chunk(chunk_sizer.chunk_bytes()) else {
             return;
         };
+        // A release wakes one worker only.
+        let wakes_another = queue.idle_workers > 0 && queue.has_more();
         let starts_another = queue.wants_worker();
         if starts_another {
             queue.workers += 1;
         }
+        let call = CALLS.begin();
         drop(queue);
+        if wakes_another {
+            WORK_ARRIVED.notify_one();
+        }
         start_others(usize::from(starts_another));
         let before = Instant::now();
         // SAFETY: the chunk is this thread's own, and no other code knows the
         // addresses. (If the call fails, unmapping frees the pages.)
         let _ = unsafe { advise_destructive(chunk.range, DestructiveAdvice::DontNeed) };
+        drop(call);
         chunk_sizer.record(chunk.range.len(), before.elapsed());
 
         let mut queue = QUEUE.lock();
@@ -162,10 +191,20 @@ impl Urgency {
         if let Some(headroom_bytes) = found {
             queue.is_memory_short = is_short(headroom_bytes, queue.pending_bytes);
         }
+        queue.worker_cpus = cpus;
         let urgent_workers = queue.urgent_workers(cpus);
         queue.worker_scaling.set_urgent(urgent_workers);
         drop(queue);
-        let is_urgent = urgent_workers.is_some();
+        self.set(urgent_workers.is_some());
+    }
+
+    /// Ends the urgency, because nothing is left to free: a release must not be
+    /// preempted by the worker that it wakes.
+    fn end(&mut self) {
+        self.set(false);
+    }
+
+    fn set(&mut self, is_urgent: bool) {
         if self.is_worker_thread && is_urgent != self.is_urgent {
             process::set_batch_scheduling(!is_urgent);
         }
@@ -174,23 +213,30 @@ impl Urgency {
 }
 
 /// Reads the headroom from files, so outside the queue's lock, for which callers
-/// wait. Looks the limits up for callers as well.
+/// wait. Callers use the reading, and the limits if they had to be looked up.
 fn read_headroom() -> usize {
     let queue = QUEUE.lock();
     let (known, pending_bytes) = (queue.headroom.known.clone(), queue.pending_bytes);
     drop(queue);
-    let fresh = known.filter(|known| known.is_younger_than(KNOWN_MAX_AGE));
+    let fresh = known.filter(|known| known.holds_for(KNOWN_MAX_AGE));
     let known = fresh.or_else(|| {
         let found = Known::find();
         QUEUE.lock().headroom.known.clone_from(&found);
         found
     });
-    known.map_or(0, |known| known.headroom_beside(pending_bytes))
+    let Some(known) = known else { return 0 };
+    let reading = known.read_beside(pending_bytes);
+    QUEUE.lock().headroom.record(reading);
+    reading.headroom_bytes
 }
 
 fn unmap(job: &Job) {
     for part in job.reservation.chunks(UNMAP_BYTES) {
+        let queue = QUEUE.lock();
+        let call = CALLS.begin();
+        drop(queue);
         unmap_part(part);
+        drop(call);
     }
     QUEUE.lock().subtract_pending(job);
     FREED.notify_all();

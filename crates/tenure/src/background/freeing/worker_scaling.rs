@@ -44,6 +44,11 @@ impl WorkerScaling {
         self.urgent.unwrap_or(self.wanted)
     }
 
+    /// Returns whether freeing is urgent.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.urgent.is_some()
+    }
+
     /// Sets the number of workers if freeing is urgent.
     pub(super) fn set_urgent(&mut self, workers: Option<usize>) {
         if self.urgent != workers {

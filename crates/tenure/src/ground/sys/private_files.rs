@@ -47,6 +47,10 @@ impl PrivateFile {
             |path: &Path| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         match self {
             Self::Pagemap => open(Path::new("/proc/thread-self/pagemap")),
+            // Half as many steps for the first thread, which has not ended.
+            Self::Maps if rustix::thread::gettid() == rustix::process::getpid() => {
+                open(Path::new("/proc/self/maps"))
+            }
             Self::Maps => open(Path::new("/proc/thread-self/maps")),
             Self::Stat => {
                 // The name that /proc has for it, which may be of another pid namespace.

@@ -134,6 +134,13 @@ pub(crate) fn mem_available_bytes() -> Option<usize> {
     kib.checked_mul(1024)
 }
 
+/// Returns the number of CPUs of the machine that run: `sysconf(3)`.
+pub(crate) fn online_cpus() -> usize {
+    // SAFETY: the call takes a number and returns one.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(cpus).unwrap_or(1).max(1)
+}
+
 /// Returns how much more this process may map, by RLIMIT_AS and RLIMIT_DATA, in
 /// bytes; `usize::MAX` where neither is set, and `None` where its use cannot be
 /// read.

@@ -27,8 +27,8 @@
 //! to 1 GiB for this. All address ranges are reserved before anything moves. Moved memory
 //! is excluded from core dumps and from children.
 //!
-//! Worker threads (`tenure-free`) free the oldest range first, in chunks of about 1 ms,
-//! so that other threads' `mmap` does not wait long. While much is pending, one more
+//! Worker threads (`tenure-free`) free the oldest range first, in chunks of about 0.2
+//! ms, so that the next release and other threads' `mmap` do not wait long. While much is pending, one more
 //! worker is tried, and kept if freeing becomes a tenth faster. While a caller waits in
 //! [`drain`], or memory is short, there are as many workers as [`ReleaseLimits`] allows,
 //! and they do not yield to other threads. They run on the CPUs that the main thread could
