@@ -37,6 +37,9 @@ pub enum HeadroomLimit {
         /// has lazily freed. In bytes. The headroom is the limit less this.
         used_bytes: usize,
     },
+    /// The last reading of the limits, less what was admitted since: they cannot be
+    /// read any more.
+    LastReading,
     /// The hugetlb pool of one page size.
     HugePool {
         /// That page size, in bytes.
@@ -50,6 +53,7 @@ impl HeadroomLimit {
         match self {
             Self::MemAvailable => "free memory",
             Self::Cgroup { .. } => "raise the limit, free memory in the cgroup",
+            Self::LastReading => "make /proc and the files of the cgroups readable again",
             Self::HugePool { .. } => "enlarge the pool with vm.nr_hugepages",
         }
     }
@@ -70,6 +74,7 @@ impl fmt::Display for HeadroomLimit {
                 Bytes(*limit_bytes),
                 Bytes(*used_bytes)
             ),
+            Self::LastReading => f.write_str("the last reading of the memory limits"),
             Self::HugePool { page_bytes } => {
                 write!(f, "the hugetlb pool of {} pages", Bytes(*page_bytes))
             }

@@ -24,10 +24,10 @@ pub struct Admission {
 }
 
 impl Admission {
-    fn of(bytes: usize) -> Self {
+    fn new(bytes: usize, generation: Option<usize>) -> Self {
         Self {
             absent_bytes: AtomicUsize::new(bytes),
-            generation: fork::generation().ok(),
+            generation,
         }
     }
 
@@ -108,8 +108,10 @@ pub(crate) fn admit_exactly(
         call: "reading the memory limits",
         errno,
     };
+    // In a child whose fork handlers still run, this empties the ledger.
+    let generation = fork::generation().ok();
     if max_bytes == 0 {
-        return Ok(Ok(Admission::of(0)));
+        return Ok(Ok(Admission::new(0, generation)));
     }
     let mut needed_since_nanos = monotonic_nanos();
     if LEDGER.is_due() {
@@ -134,13 +136,11 @@ pub(crate) fn admit_exactly(
         return Ok(Ok(admission));
     }
     if take_exactly(need_bytes).map_err(failed)? {
-        return Ok(Ok(Admission::of(need_bytes)));
+        return Ok(Ok(Admission::new(need_bytes, generation)));
     }
     let headroom_bytes = usize::try_from(LEDGER.surplus(Watermark::Min)).unwrap_or(0);
     // The ledger has refused; this tells by which limit.
-    let limit = Bounds::now().map_or(HeadroomLimit::MemAvailable, |bounds| {
-        bounds.tightest().limit
-    });
+    let limit = Bounds::now().map_or(HeadroomLimit::LastReading, |bounds| bounds.tightest().limit);
     Ok(Err(Refusal {
         need_bytes,
         headroom_bytes,
@@ -150,7 +150,10 @@ pub(crate) fn admit_exactly(
 
 /// Admits the bytes by the last reading.
 pub(crate) fn take(bytes: usize, watermark: Watermark) -> Option<Admission> {
-    LEDGER.take(bytes, watermark).then(|| Admission::of(bytes))
+    // As in `admit_exactly`.
+    let generation = fork::generation().ok();
+    let is_taken = LEDGER.take(bytes, watermark);
+    is_taken.then(|| Admission::new(bytes, generation))
 }
 
 /// Counts bytes that the program is about to take and of which nobody will say when they are resident: they lapse

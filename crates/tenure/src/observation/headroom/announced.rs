@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Watermark};
 
 /// How long announced bytes count at least; at most twice as long.
 const LIFE_NANOS: u64 = 100_000_000;
@@ -33,9 +33,12 @@ impl Announced {
         self.older_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Adds bytes, which count from now on.
+    /// Adds bytes, which count from now on: as many as leave half of what a cache may take.
+    /// Programs allocate more than they touch, and values are not evicted for that.
     pub(super) fn add(&self, ledger: &Ledger, bytes: usize, now_nanos: u64) {
         self.lapse(ledger, now_nanos);
+        let max_bytes = usize::try_from(ledger.surplus(Watermark::High) / 2).unwrap_or(0);
+        let bytes = bytes.min(max_bytes);
         ledger.take_regardless(bytes);
         self.newer_bytes.fetch_add(bytes, Ordering::AcqRel);
     }
@@ -69,10 +72,16 @@ impl Announced {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observation::headroom::ledger::Limit;
 
     #[test]
     fn announced_bytes_count_for_one_to_two_lives() {
         let (announced, ledger) = (Announced::new(), Ledger::new());
+        let limit = Limit {
+            size_bytes: 1 << 30,
+            free_bytes: 1 << 30,
+        };
+        ledger.end_reading(&ledger.begin_reading(1), &[limit], 1);
         let start = 10 * LIFE_NANOS;
         announced.add(&ledger, 1000, start);
         announced.add(&ledger, 500, start + LIFE_NANOS / 2);
@@ -86,5 +95,9 @@ mod tests {
         // Nothing was announced for a long time.
         announced.lapse(&ledger, start + 9 * LIFE_NANOS);
         assert_eq!(ledger.outstanding_bytes(), 0);
+        // A block that the limit cannot hold leaves enough for the values of a cache.
+        announced.add(&ledger, 8 << 30, start + 10 * LIFE_NANOS);
+        let surplus = ledger.surplus(Watermark::High);
+        assert!(surplus > 400 << 20, "{surplus}");
     }
 }

@@ -89,7 +89,10 @@ pub(crate) struct Ledger {
     committed: CachePadded<AtomicIsize>,
     /// For each [`Watermark`], what `committed` may reach.
     ceilings: [AtomicIsize; Watermark::ALL.len()],
-    /// From this value of `committed` on a new reading is due.
+    /// What was subtracted from `committed` so far.
+    returned: AtomicIsize,
+    /// From this sum of `committed` and `returned` on a new reading is due: what is freed may
+    /// not be free for this process (a child shares it, or another group is charged for it).
     recheck_at: AtomicIsize,
     /// When the last reading began, on the monotonic clock; 0 before the first.
     read_at_nanos: AtomicU64,
@@ -103,6 +106,7 @@ impl Ledger {
         Self {
             committed: CachePadded(AtomicIsize::new(0)),
             ceilings: [const { AtomicIsize::new(0) }; Watermark::ALL.len()],
+            returned: AtomicIsize::new(0),
             recheck_at: AtomicIsize::new(0),
             read_at_nanos: AtomicU64::new(0),
             tried_at_nanos: AtomicU64::new(0),
@@ -122,6 +126,7 @@ impl Ledger {
         for ceiling in &self.ceilings {
             ceiling.store(0, Ordering::Relaxed);
         }
+        self.returned.store(0, Ordering::Relaxed);
         self.recheck_at.store(0, Ordering::Relaxed);
         self.read_at_nanos.store(0, Ordering::Relaxed);
         self.tried_at_nanos.store(0, Ordering::Relaxed);
@@ -162,10 +167,13 @@ impl Ledger {
     }
 
     fn commit(&self, bytes: usize, watermark: Watermark) -> bool {
+        self.commit_below(bytes, self.ceiling(watermark))
+    }
+
+    fn commit_below(&self, bytes: usize, ceiling: isize) -> bool {
         let Ok(bytes) = isize::try_from(bytes) else {
             return false;
         };
-        let ceiling = self.ceiling(watermark);
         let sum = |committed: isize| {
             let sum = committed.checked_add(bytes)?;
             (sum <= ceiling).then_some(sum)
@@ -186,6 +194,12 @@ impl Ledger {
     /// Subtracts committed bytes that will not be taken.
     pub(crate) fn give_back(&self, bytes: usize) {
         self.committed.0.fetch_sub(bytes as isize, Ordering::AcqRel);
+        self.returned.fetch_add(bytes as isize, Ordering::AcqRel);
+    }
+
+    /// Returns the bytes that were committed so far, whether they were given back or not.
+    fn ever_committed(&self) -> isize {
+        self.committed.0.load(Ordering::Acquire) + self.returned.load(Ordering::Acquire)
     }
 
     /// Records that committed bytes are resident, or that nobody knows: the next reading
@@ -220,12 +234,27 @@ impl Ledger {
         }
     }
 
-    /// Ends a reading with the limits that the caller has sampled since it began. Readings
-    /// do not overlap.
-    pub(super) fn end_reading(&self, start: &ReadingStart, limits: &[Limit], cpus: usize) {
+    /// Ends a reading as [`end_reading`](Self::end_reading) does, and commits the bytes by
+    /// it, whatever reading of another thread comes between. Returns whether they fit.
+    pub(super) fn end_reading_and_take(
+        &self,
+        start: &ReadingStart,
+        limits: &[Limit],
+        cpus: usize,
+        bytes: usize,
+    ) -> bool {
+        let ceiling = self.end_reading(start, limits, cpus);
+        self.collect_credit();
+        self.commit_below(bytes, ceiling)
+    }
+
+    /// Ends a reading with the limits that the caller has sampled since it began. The ceilings
+    /// of two readings that overlap are both low enough.
+    /// Returns the ceiling of [`Watermark::Min`].
+    pub(super) fn end_reading(&self, start: &ReadingStart, limits: &[Limit], cpus: usize) -> isize {
         let released_bytes = self.sum(|shard| &shard.released);
         let resident_bytes = start.resident_bytes as isize - released_bytes as isize;
-        for watermark in Watermark::ALL {
+        let ceilings = Watermark::ALL.map(|watermark| {
             let left = |limit: &Limit| {
                 let free_bytes = isize::try_from(limit.free_bytes).unwrap_or(isize::MAX / 2);
                 free_bytes.min(isize::MAX / 2) - watermark.of(limit.size_bytes, cpus) as isize
@@ -233,11 +262,13 @@ impl Ledger {
             let left_bytes = limits.iter().map(left).min().unwrap_or(isize::MAX / 2);
             let ceiling = left_bytes + resident_bytes;
             self.ceilings[watermark as usize].store(ceiling, Ordering::Release);
-        }
+            ceiling
+        });
         let sizes = limits.iter().map(|limit| limit.size_bytes);
         self.set_recheck(start.at_nanos, sizes.min().unwrap_or(0));
         self.read_at_nanos
             .store(start.at_nanos.max(1), Ordering::Release);
+        ceilings[0]
     }
 
     /// Ends a reading that has failed: the last one holds.
@@ -252,10 +283,9 @@ impl Ledger {
         const MIN_BYTES: isize = 1 << 20;
         // A quarter only, because other processes take memory as well.
         let until_bytes = self.surplus(Watermark::Min) / 4;
-        let until_bytes = until_bytes.max(size_bytes as isize / 128).max(MIN_BYTES);
-        let committed = self.committed.0.load(Ordering::Acquire);
+        let until_bytes = until_bytes.max(size_bytes as isize / 32).max(MIN_BYTES);
         self.recheck_at
-            .store(committed.saturating_add(until_bytes), Ordering::Release);
+            .store(self.ever_committed() + until_bytes, Ordering::Release);
         self.tried_at_nanos.store(tried_at_nanos, Ordering::Release);
     }
 
@@ -263,8 +293,7 @@ impl Ledger {
     pub(crate) fn is_due(&self) -> bool {
         let tried_at_nanos = self.tried_at_nanos.load(Ordering::Acquire);
         let age_nanos = monotonic_nanos().saturating_sub(tried_at_nanos);
-        age_nanos > MAX_AGE_NANOS
-            || self.committed.0.load(Ordering::Acquire) > self.recheck_at.load(Ordering::Acquire)
+        age_nanos > MAX_AGE_NANOS || self.ever_committed() > self.recheck_at.load(Ordering::Acquire)
     }
 
     pub(super) fn has_reading(&self) -> bool {

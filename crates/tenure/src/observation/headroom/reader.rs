@@ -1,11 +1,11 @@
 //! The readings that the ledger is held against.
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
 use super::announced::ANNOUNCED;
 use super::bounds::Bounds;
-use super::ledger::{Ledger, Limit, Watermark};
+use super::ledger::{Ledger, Limit, ReadingStart};
 use crate::ground::sys::cgroup::Groups;
 use crate::ground::sys::fork::{self, ForkMutex};
 use crate::ground::sys::process::monotonic_nanos;
@@ -17,19 +17,29 @@ pub(crate) static LEDGER: Ledger = Ledger::new();
 /// How long the directories of the cgroups are known, while the process stays in them.
 const GROUPS_MAX_AGE: Duration = Duration::from_secs(10);
 
-/// What the next reading uses. Locked for as long as a reading takes.
+/// What the next reading uses. Nothing is read or allocated while it is locked: an
+/// allocator's fork handler may hold the allocator's lock when a fork locks this.
 struct Reader {
     groups: Option<Arc<Groups>>,
     groups_found_at_nanos: u64,
+    /// A thread takes a reading.
+    is_reading: bool,
+    /// The limits were read once, so that the unused memory of the machine is not the limit.
+    has_limits: bool,
 }
 
 static READER: ForkMutex<Reader> = ForkMutex::new(
     Reader {
         groups: None,
         groups_found_at_nanos: 0,
+        is_reading: false,
+        has_limits: false,
     },
     Reader::start_in_child,
 );
+
+/// Notified when a reading ends.
+static READ: Condvar = Condvar::new();
 
 /// Has forks start children with an empty ledger.
 pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
@@ -60,23 +70,107 @@ pub(crate) fn refresh() -> Result<(), Errno> {
 /// As for [`refresh`].
 pub(super) fn refresh_if_before(nanos: u64) -> Result<(), Errno> {
     let mut reader = READER.lock();
+    // A fork handler must not wait for a thread that may wait for an allocator's lock.
+    while reader.is_reading && !fork::is_in_handler() {
+        (reader, _) = reader.wait(|reader| READ.wait_timeout(reader, RECHECK_INTERVAL));
+    }
     if LEDGER.read_at_nanos() >= nanos {
         return Ok(());
     }
-    reader.read(Bounds::limits)
+    reader.is_reading = true;
+    drop(reader);
+    let _reading = Reading;
+    read(Bounds::limits, |start, limits| {
+        LEDGER.end_reading(start, limits, affinity::process_cpu_count());
+    })
+    .map(|_| ())
 }
 
 /// Takes a reading that also counts the memory that this process has freed lazily, for
-/// which the kernel walks all pages, and then commits the bytes if they fit. No reading of
-/// another thread comes between the two. Returns whether they are committed.
+/// which the kernel walks all pages, and then commits the bytes if they fit. Returns whether
+/// they are committed.
 ///
 /// # Errors
 ///
 /// As for [`refresh`].
 pub(super) fn take_exactly(bytes: usize) -> Result<bool, Errno> {
+    let is_taken = read(Bounds::limits_with_lazily_free, |start, limits| {
+        let cpus = affinity::process_cpu_count();
+        LEDGER.end_reading_and_take(start, limits, cpus, bytes)
+    });
+    Ok(is_taken?.unwrap_or(false))
+}
+
+/// How often a thread that waits for another's reading looks whether it has ended.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A reading under way, until this is dropped.
+struct Reading;
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        READER.lock().is_reading = false;
+        READ.notify_all();
+    }
+}
+
+/// Reads the limits and ends the reading with them. `None` if they cannot be read and the
+/// last reading holds.
+fn read<T>(
+    limits: fn(&Bounds) -> Vec<Limit>,
+    end: impl FnOnce(&ReadingStart, &[Limit]) -> T,
+) -> Result<Option<T>, Errno> {
+    let now_nanos = monotonic_nanos();
+    ANNOUNCED.lapse(&LEDGER, now_nanos);
+    let start = LEDGER.begin_reading(now_nanos);
+    let limits = match sample_known(now_nanos) {
+        Ok(bounds) => limits(&bounds),
+        // There is no /proc, and never was.
+        Err(Errno::NOENT) if !READER.lock().has_limits => {
+            let (size_bytes, free_bytes) = process::mem_total_and_free_bytes();
+            vec![Limit {
+                size_bytes,
+                free_bytes,
+            }]
+        }
+        Err(errno) => {
+            LEDGER.abandon_reading(&start);
+            return match LEDGER.has_reading() {
+                true => Ok(None),
+                false => Err(errno),
+            };
+        }
+    };
+    Ok(Some(end(&start, &limits)))
+}
+
+/// Reads the limits of the known groups; on a thread with a descriptor table of its own,
+/// where this process has no descriptor left.
+fn sample_known(now_nanos: u64) -> Result<Bounds, Errno> {
+    let reader = READER.lock();
+    let age_nanos = now_nanos.saturating_sub(reader.groups_found_at_nanos);
+    let is_old = Duration::from_nanos(age_nanos) > GROUPS_MAX_AGE;
+    let known = reader.groups.clone().filter(|_| !is_old);
+    drop(reader);
+    let before = known.clone();
+    let sampled = match sample(known.clone()) {
+        Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
+            empty_table::run(move || sample(known)).unwrap_or(Err(errno))
+        }
+        sampled => sampled,
+    };
+    let (groups, bounds) = sampled?;
+    let is_new = before.is_none_or(|before| !Arc::ptr_eq(&before, &groups));
     let mut reader = READER.lock();
-    reader.read(Bounds::limits_with_lazily_free)?;
-    Ok(LEDGER.take(bytes, Watermark::Min))
+    reader.has_limits = true;
+    if is_new {
+        reader.groups_found_at_nanos = now_nanos;
+    }
+    let previous = reader.groups.replace(groups);
+    // Unlocked first, because dropping the groups calls the allocator.
+    drop(reader);
+    drop(previous);
+    Ok(bounds)
 }
 
 /// Returns the bytes that are admitted, or announced lately, and not resident yet.
@@ -86,57 +180,12 @@ pub(crate) fn outstanding_bytes() -> usize {
 }
 
 impl Reader {
-    fn read(&mut self, limits: fn(&Bounds) -> Vec<Limit>) -> Result<(), Errno> {
-        let now_nanos = monotonic_nanos();
-        ANNOUNCED.lapse(&LEDGER, now_nanos);
-        let start = LEDGER.begin_reading(now_nanos);
-        let limits = match self.sample(now_nanos) {
-            Ok(bounds) => limits(&bounds),
-            Err(_) if LEDGER.has_reading() => {
-                LEDGER.abandon_reading(&start);
-                return Ok(());
-            }
-            // There is no /proc.
-            Err(Errno::NOENT) => {
-                let (size_bytes, free_bytes) = process::mem_total_and_free_bytes();
-                vec![Limit {
-                    size_bytes,
-                    free_bytes,
-                }]
-            }
-            Err(errno) => {
-                LEDGER.abandon_reading(&start);
-                return Err(errno);
-            }
-        };
-        LEDGER.end_reading(&start, &limits, affinity::process_cpu_count());
-        Ok(())
-    }
-
     fn start_in_child(&mut self) {
         // Dropping the groups would call the allocator.
         std::mem::forget(self.groups.take());
+        self.is_reading = false;
         ANNOUNCED.reset();
         LEDGER.reset();
-    }
-
-    /// Reads the limits; on a thread with a descriptor table of its own, where this
-    /// process has no descriptor left.
-    fn sample(&mut self, now_nanos: u64) -> Result<Bounds, Errno> {
-        let known = self.groups.take();
-        let is_old = Duration::from_nanos(now_nanos - self.groups_found_at_nanos) > GROUPS_MAX_AGE;
-        let known = known.filter(|_| !is_old);
-        let is_known = known.is_some();
-        let sampled = match sample(known.clone()) {
-            Err(Errno::MFILE | Errno::NFILE) => empty_table::run(move || sample(known))?,
-            sampled => sampled,
-        };
-        let (groups, bounds) = sampled?;
-        if !is_known {
-            self.groups_found_at_nanos = now_nanos;
-        }
-        self.groups = Some(groups);
-        Ok(bounds)
     }
 }
 

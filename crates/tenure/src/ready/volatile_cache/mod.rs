@@ -186,8 +186,8 @@ impl<K: Hash + Eq> VolatileCache<K> {
     }
 
     /// Inserts a value of `len` bytes that `fill` writes in place, with a priority:
-    /// lower priorities are purged and evicted first. `fill` receives zeroed bytes; it
-    /// is not called if memory to keep them is unavailable.
+    /// lower priorities are purged and evicted first. `fill` receives zeroed bytes, all of
+    /// them resident; it is not called if memory to keep them is unavailable.
     ///
     /// # Errors
     ///
@@ -218,7 +218,9 @@ impl<K: Hash + Eq> VolatileCache<K> {
             }
             result => {
                 // The previous value is out of date.
-                shared.shard(&key).remove(&key);
+                if let Some(shared) = self.ours() {
+                    shared.shard(&key).remove(&key);
+                }
                 result.map(drop)
             }
         }
@@ -387,6 +389,13 @@ impl<K: Hash + Eq> Shared<K> {
             return Some((admission, None));
         }
         let inside = Some(self.gate.enter(bytes).ok()?);
+        if !self.can_fit(bytes) {
+            // Memory may have become free since the last reading.
+            headroom::refresh().ok()?;
+            if !self.can_fit(bytes) {
+                return None;
+            }
+        }
         let mut is_read = false;
         loop {
             let evicted_bytes = self.evict_for(bytes, priority);
@@ -404,6 +413,19 @@ impl<K: Hash + Eq> Shared<K> {
                 is_read = true;
             }
         }
+    }
+
+    /// Returns whether evicting all values would make as much memory free. Values are not
+    /// evicted for one that is refused then.
+    fn can_fit(&self, bytes: usize) -> bool {
+        let surplus_bytes = LEDGER.surplus(Watermark::Low);
+        let missing_bytes = isize::try_from(bytes).map(|bytes| bytes.saturating_sub(surplus_bytes));
+        let missing_bytes = missing_bytes.unwrap_or(isize::MAX);
+        if missing_bytes <= 0 {
+            return true;
+        }
+        let kept_bytes: u64 = self.shards.iter().map(Shard::bytes).sum();
+        missing_bytes as u64 <= kept_bytes
     }
 
     /// Evicts values until the reserve allows for `bytes`, or four times as much is evicted
@@ -432,6 +454,10 @@ impl<K: Hash + Eq> Shared<K> {
     }
 
     fn insert(&self, key: K, slot: Arc<Slot>) {
+        if !self.process.is_this() {
+            // The program has forked while it made the value.
+            return;
+        }
         let shard = self.shard(&key);
         shard.insert(key, slot);
         shard.sweep();

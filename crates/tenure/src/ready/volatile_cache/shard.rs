@@ -186,6 +186,11 @@ impl<K: Hash + Eq> Shard<K> {
         usize::try_from(self.counters.values.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 
+    /// Returns the size of the attached values, in bytes of whole pages.
+    pub(super) fn bytes(&self) -> u64 {
+        self.counters.bytes.load(Ordering::Relaxed)
+    }
+
     pub(super) fn add_to(&self, sum: &mut CacheStats) {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;

@@ -76,7 +76,7 @@ pub fn lock_all(scope: LockScope, mode: LockMode) -> Result<()> {
     };
     let locked = lock_matching(scope, mode);
     // If the lock has failed, an unknown part is resident.
-    admission.inspect(|admission| admission.mark_resident(usize::MAX));
+    admission.inspect(PopulateAdmission::mark_all_resident);
     locked?;
     stats::LOCK_ALL_CALLS.add(1);
     Ok(())
@@ -91,7 +91,12 @@ fn admit_all() -> Result<Option<PopulateAdmission>> {
         return Ok(None);
     };
     let range = PageRange::between(first.range.start(), last.range.end());
-    admit_for_lock(range, &vmas).map(Some)
+    // The kernel compares the limit first.
+    let admitted = admit_for_lock(range, &vmas);
+    admitted.map(Some).map_err(|error| {
+        let limit = limit::process_error("lock all memory");
+        limit.unwrap_or(error)
+    })
 }
 
 fn lock_matching(scope: LockScope, mode: LockMode) -> Result<()> {

@@ -86,7 +86,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::vma::Vma;
 use crate::ground::sys::{Errno, lock};
 use crate::observation::stats;
-use crate::verbs::populate::{Access, PopulateOptions, admit_for_lock};
+use crate::verbs::populate::{Access, PopulateAdmission, PopulateOptions, admit_for_lock};
 
 /// When the pages of a locked range are faulted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -274,7 +274,7 @@ impl PageRange {
         let locked =
             lock_in_one_step(&cover, mode).unwrap_or_else(|| chunked::lock_plainly(cover, mode));
         // If the lock has failed, an unknown part is resident.
-        admission.inspect(|admission| admission.mark_resident(self.len()));
+        admission.inspect(PopulateAdmission::mark_all_resident);
         locked?;
         stats::LOCK.done(self.len());
         Ok(())

@@ -42,7 +42,8 @@ pub(super) fn admit(
         limit: Box::new(refusal.limit),
     })?;
     Ok(PopulateAdmission {
-        covers_every_page: admission.bytes() == max_bytes && counted.len() == vmas.len(),
+        is_of_missing: admission.bytes() != max_bytes,
+        counted: counted.into_iter().copied().collect(),
         admission,
     })
 }
@@ -51,25 +52,38 @@ pub(super) fn admit(
 #[derive(Debug)]
 pub(in crate::verbs) struct PopulateAdmission {
     admission: Admission,
-    /// Each page of the range is admitted, and not only an unknown part of them.
-    covers_every_page: bool,
+    /// The parts of the range that take memory, in order.
+    counted: Vec<Vma>,
+    /// Only the pages that were missing are admitted.
+    is_of_missing: bool,
 }
 
 impl PopulateAdmission {
-    /// Records that a part of the range is resident, or that populating it has failed.
-    pub(in crate::verbs) fn mark_resident(&self, bytes: usize) {
-        if self.covers_every_page {
-            self.admission.mark_resident(with_page_tables(bytes));
+    /// Returns how much of a chunk, which lies within one VMA, is admitted.
+    pub(super) fn bytes_in(&self, chunk: PageRange) -> usize {
+        let ends_before = |vma: &Vma| vma.range.end() <= chunk.start();
+        let at = self.counted.partition_point(ends_before);
+        let vma = self.counted.get(at);
+        let Some(vma) = vma.filter(|vma| vma.range.contains(chunk)) else {
+            return 0;
+        };
+        match self.is_of_missing {
+            true => missing_bytes(&Vma {
+                range: chunk,
+                ..*vma
+            }),
+            false => chunk.len(),
         }
     }
-}
 
-impl Drop for PopulateAdmission {
-    fn drop(&mut self) {
-        if !self.covers_every_page {
-            // The next reading tells how much has become resident.
-            self.admission.mark_resident(usize::MAX);
-        }
+    /// Records that admitted bytes are resident, or that populating them has failed.
+    pub(super) fn mark_resident(&self, bytes: usize) {
+        self.admission.mark_resident(with_page_tables(bytes));
+    }
+
+    /// Records that everything is resident, or an unknown part of it.
+    pub(in crate::verbs) fn mark_all_resident(&self) {
+        self.admission.mark_resident(usize::MAX);
     }
 }
 
@@ -93,7 +107,10 @@ fn may_take_memory(vma: &Vma, access: Access) -> bool {
 /// will make.
 fn missing_bytes(vma: &Vma) -> usize {
     let missing = match vma.kind {
-        MemoryKind::PrivateAnonymous => absent_bytes(vma.range),
+        // A process that has changed its user may not read its page map.
+        MemoryKind::PrivateAnonymous => {
+            absent_bytes(vma.range).or_else(|| pagemap::uncached_bytes(vma.range).ok())
+        }
         MemoryKind::Shared => pagemap::uncached_bytes(vma.range).ok(),
         _ => None,
     };

@@ -180,6 +180,8 @@ impl<'a> Workers<'a> {
                 Method::Fastest => self.file_method.choose(),
                 method => method,
             };
+            // Counted before, because other threads read the limits meanwhile.
+            let admitted = self.admission.map(|all| (all, all.bytes_in(chunk)));
             let before = Instant::now();
             let result = prefault(
                 chunk,
@@ -189,8 +191,8 @@ impl<'a> Workers<'a> {
                 self.prefaulter.as_ref(),
             );
             let elapsed = before.elapsed();
-            if let Some(admission) = self.admission {
-                admission.mark_resident(chunk.len());
+            if let Some((admission, bytes)) = admitted {
+                admission.mark_resident(bytes);
             }
             if let Err(error) = result {
                 self.stop.store(true, Ordering::Relaxed);
