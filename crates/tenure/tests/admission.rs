@@ -9,6 +9,7 @@ mod common;
 
 use std::fs;
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -27,8 +28,18 @@ tests!(
     lock_now_over_cgroup_limit_is_rejected_not_killed,
     admitted_bytes_are_no_headroom_for_others,
     admission_dropped_by_panic_is_given_back,
-    ledger_of_forked_child_is_empty;
+    ledger_of_forked_child_is_empty,
+    admission_of_fork_handler_in_child_counts_once,
+    cache_beside_child_that_shares_its_pages_is_not_killed,
+    value_that_cannot_fit_evicts_none,
+    maker_that_forks_leaves_copy_of_cache_alone,
+    admissions_after_chroot_do_not_run_out,
+    populate_of_present_pages_after_setuid_is_ok;
     children:
+    insert_beside_child,
+    insert_larger_than_limit,
+    admit_after_chroot,
+    populate_after_setuid,
     insert_concurrently,
     insert_without_descriptors,
     populate_without_descriptors,
@@ -385,4 +396,149 @@ fn ledger_of_forked_child_is_empty() {
         i32::from(!is_admitted || headroom::admit(most * 4).is_ok())
     });
     assert_eq!(code, 0);
+}
+
+/// The admission of a fork handler of the child that was registered before tenure's.
+static KEPT: Mutex<Option<headroom::Admission>> = Mutex::new(None);
+static ADMITS_IN_CHILD: AtomicBool = AtomicBool::new(false);
+const KEPT_BYTES: usize = 8 * MIB;
+
+extern "C" fn admit_in_child() {
+    if ADMITS_IN_CHILD.load(Ordering::Relaxed) {
+        *KEPT.lock().unwrap() = headroom::admit(KEPT_BYTES).ok();
+    }
+}
+
+/// Runs before tenure registers its handlers (`.init_array`).
+extern "C" fn register_early() {
+    unsafe { libc::pthread_atfork(None, None, Some(admit_in_child)) };
+}
+
+#[used]
+#[unsafe(link_section = ".preinit_array")]
+static REGISTER: extern "C" fn() = register_early;
+
+fn admission_of_fork_handler_in_child_counts_once() {
+    drop(headroom::admit(MIB).unwrap());
+    ADMITS_IN_CHILD.store(true, Ordering::Relaxed);
+    let code = fork(|| {
+        let kept = KEPT.lock().unwrap().take();
+        let kept_bytes = kept.as_ref().map(headroom::Admission::bytes);
+        let with_kept = headroom::Headroom::now().unwrap().bytes;
+        drop(kept);
+        let without = headroom::Headroom::now().unwrap().bytes;
+        // Other programs take and free memory meanwhile.
+        let is_counted = without.abs_diff(with_kept + KEPT_BYTES) < KEPT_BYTES / 2;
+        i32::from(kept_bytes != Some(KEPT_BYTES)) + 2 * i32::from(!is_counted)
+    });
+    ADMITS_IN_CHILD.store(false, Ordering::Relaxed);
+    assert_eq!(code, 0);
+}
+
+fn cache_beside_child_that_shares_its_pages_is_not_killed() -> Completion {
+    in_cgroup_of(128 * MIB, "insert_beside_child")
+}
+
+fn insert_beside_child() {
+    enter_group();
+    const LEN: usize = 64 * KIB;
+    let cache = VolatileCache::new();
+    let insert = |keys: std::ops::Range<usize>| {
+        for key in keys {
+            cache.insert(key, &[7; LEN]).unwrap();
+        }
+    };
+    insert(0..3000);
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        unsafe { libc::pause() };
+    }
+    // What the parent evicts now stays with the child.
+    insert(3000..9000);
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+}
+
+fn value_that_cannot_fit_evicts_none() -> Completion {
+    in_cgroup_of(128 * MIB, "insert_larger_than_limit")
+}
+
+fn insert_larger_than_limit() {
+    enter_group();
+    let cache = VolatileCache::new();
+    for key in 0..1000 {
+        cache.insert(key, &[7; 64 * KIB]).unwrap();
+    }
+    let fill = |_: &mut [u8]| panic!("it does not fit");
+    cache
+        .insert_with(1000, 300 * MIB, Priority::High, fill)
+        .unwrap();
+    let stats = cache.stats();
+    assert_eq!((stats.evicted, stats.refused), (0, 1), "{stats:?}");
+}
+
+fn maker_that_forks_leaves_copy_of_cache_alone() {
+    let cache = VolatileCache::new();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Holds the mutexes of the shards now and then.
+        scope.spawn(|| {
+            for key in (0..100_000).cycle() {
+                cache.insert(1 + key % 500, &[7; 4096]).unwrap();
+                if is_done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        for _ in 0..200 {
+            let mut child = 0;
+            let fill = |_: &mut [u8]| child = unsafe { libc::fork() };
+            let inserted = cache.insert_with(0, 4096, Priority::default(), fill);
+            if child == 0 {
+                unsafe { libc::_exit(i32::from(inserted.is_err() || !cache.is_empty())) };
+            }
+            let mut status = 0;
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0);
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+}
+
+fn admissions_after_chroot_do_not_run_out() -> Completion {
+    match is_root() {
+        true => in_child_ok("admit_after_chroot"),
+        false => return skip("chroot needs root"),
+    }
+    Completion::Completed
+}
+
+fn admit_after_chroot() {
+    let root = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chroot(root.path()).unwrap();
+    std::env::set_current_dir("/").unwrap();
+    // More than the machine has, one after the other.
+    for round in 0..2000 {
+        let admission = headroom::admit(64 * MIB);
+        let admission = admission.unwrap_or_else(|error| panic!("{round}: {error}"));
+        admission.mark_resident(64 * MIB);
+        if round % 50 == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn populate_of_present_pages_after_setuid_is_ok() -> Completion {
+    match is_root() {
+        true => in_cgroup_of(128 * MIB, "populate_after_setuid"),
+        false => skip("changing the user needs root"),
+    }
+}
+
+fn populate_after_setuid() {
+    enter_group();
+    let memory = Mapping::anonymous(90 * MIB).map().unwrap();
+    memory.populate(.., tenure::Access::Write).unwrap();
+    drop_privileges();
+    memory.populate(.., tenure::Access::Write).unwrap();
 }

@@ -147,3 +147,37 @@ fn check_pools(range: PageRange, vmas: &[Vma]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ground::mapping::Mapping;
+    use crate::observation::headroom::admit;
+
+    #[test]
+    fn bytes_in_chunk_are_its_missing_pages_in_counted_parts() {
+        let page = page_size();
+        let mut mapping = Mapping::anonymous(64 * page).map().unwrap();
+        mapping.as_mut_slice().unwrap()[..32 * page].fill(7);
+        let range = mapping.range();
+        let part = |from: usize, to: usize| {
+            PageRange::between(range.start() + from * page, range.start() + to * page)
+        };
+        let vma = vma::cover(range).unwrap()[0];
+        let counted = Vma {
+            range: part(0, 60),
+            ..vma
+        };
+        let admission = |is_of_missing| PopulateAdmission {
+            admission: admit(32 * page).unwrap(),
+            counted: vec![counted],
+            is_of_missing,
+        };
+        let missing = admission(true);
+        assert_eq!(missing.bytes_in(part(0, 16)), 0);
+        assert_eq!(missing.bytes_in(part(24, 40)), 8 * page);
+        assert_eq!(missing.bytes_in(part(40, 60)), 20 * page);
+        assert_eq!(missing.bytes_in(part(60, 64)), 0);
+        assert_eq!(admission(false).bytes_in(part(0, 16)), 16 * page);
+    }
+}
