@@ -11,6 +11,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod admission;
 mod arguments;
 mod board;
 mod child;

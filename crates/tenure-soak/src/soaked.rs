@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tenure::{VolatileArena, pressure, stats};
 
 use super::MAX_THREADS;
+use super::admission::check_balanced;
 use super::board::Board;
 use super::handlers;
 use super::model::{self, Checked, mismatch};
@@ -64,6 +65,7 @@ pub fn run(config: &Config) -> Result<()> {
     board.has_begun.store(true, Release);
     round(board, setting, None, setting.seed)?;
     board.check("the end", settle(board));
+    board.check("the end", check_balanced());
     let after = Held::now()?;
     board.set(Count::MappingsAfter, after.mappings);
     board.set(Count::DescriptorsAfter, after.descriptors.len() as u64);

@@ -57,6 +57,7 @@ fn short_run() -> Completion {
         "pages_purged",
         "unmarked_intact",
         "page_outs",
+        "admitted_bytes",
         "peak_rss_bytes",
         "mappings_after",
     ] {
