@@ -140,7 +140,9 @@ pub const ALL: &[Missing] = &[
         answer: |seen| call(seen, "close_range", ENOSYS),
         refusals: &[
             ("admit_first_without_descriptors", "System"),
+            ("admit_refused_without_descriptors", "System"),
             ("headroom_without_descriptors", "System"),
+            ("teardown", "Unsupported"),
         ],
     },
     Missing {
