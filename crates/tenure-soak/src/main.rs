@@ -12,6 +12,7 @@
 #![cfg(target_os = "linux")]
 
 mod admission;
+mod admitting;
 mod arguments;
 mod board;
 mod child;
