@@ -48,6 +48,11 @@ pub struct SoakArguments {
     #[arg(long)]
     pub long: bool,
 
+    /// Only admit memory, take it, populate, lock and fill a cache, in a cgroup of 256 MiB,
+    /// while the memory limits often cannot be read
+    #[arg(long, conflicts_with_all = ["memory", "long"])]
+    pub unreadable_limits: bool,
+
     /// Print one JSON document and nothing else on standard output
     #[arg(long)]
     pub json: bool,

@@ -11,6 +11,8 @@
 
 #![cfg(target_os = "linux")]
 
+mod admission;
+mod admitting;
 mod arguments;
 mod board;
 mod child;

@@ -39,6 +39,16 @@ pub fn page_out(range: PageRange) {
     let _ = unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), advice) };
 }
 
+/// Whether a page of a range is locked: only for locked memory `msync(MS_INVALIDATE)`, which
+/// does nothing else, answers EBUSY.
+pub fn is_locked(range: PageRange, page: usize) -> bool {
+    let flags = rustix::mm::MsyncFlags::ASYNC | rustix::mm::MsyncFlags::INVALIDATE;
+    let at = range.as_ptr().wrapping_add(page * page_size());
+    // SAFETY: the call changes nothing; the kernel checks the address.
+    let answer = unsafe { rustix::mm::msync(at.cast(), page_size(), flags) };
+    answer == Err(rustix::io::Errno::BUSY)
+}
+
 fn iovec(base: *mut u8, len: usize) -> libc::iovec {
     libc::iovec {
         iov_base: base.cast(),
@@ -64,6 +74,16 @@ fn copied(answer: isize) -> Checked<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn page_is_locked_only_while_it_is_locked() {
+        let memory = tenure::Mapping::anonymous(3 * page_size()).map().unwrap();
+        let part = PageRange::new(memory.range().start() + page_size(), page_size()).unwrap();
+        // SAFETY: nothing else uses the mapping.
+        unsafe { part.lock(tenure::LockMode::OnFault) }.unwrap();
+        let is_locked = |page| is_locked(memory.range(), page);
+        assert_eq!([0, 1, 2].map(is_locked), [false, true, false]);
+    }
 
     #[test]
     fn copy_at_an_unmapped_page_stops_without_a_signal() {

@@ -208,7 +208,7 @@ impl Plan {
     }
 
     fn without_slot(&mut self) -> Verb {
-        match self.random.usize(..220) {
+        match self.random.usize(..234) {
             0..100 => {
                 let what = match self.random.usize(..8) {
                     0..3 => CacheUse::Insert(self.priority()),
@@ -252,6 +252,14 @@ impl Plan {
                 Verb::Pin(cpu.checked_sub(1).map(|_| self.random.usize(..1 << 10)))
             }
             217 => Verb::ManyObjects,
+            218..226 => {
+                let threads = self.random.usize(1..=3);
+                Verb::Admit(threads, self.random.usize(1..=4 << 20))
+            }
+            226..231 => {
+                let flags = self.pick(&[LockFlags::NOW, LockFlags::ON_FAULT, LockFlags::ALL]);
+                Verb::UnlockProcess(flags, self.random.bool())
+            }
             _ => Verb::MostlyEmpty,
         }
     }

@@ -1,9 +1,10 @@
 //! The ready-made objects: the cache that all threads share, and a locked file and a
 //! secret of each thread.
 
-use tenure::{LockedFile, Pinned, SecretBuffer, VolatileCache, page_size};
+use tenure::{LockedFile, PageRange, Pinned, SecretBuffer, VolatileCache, page_size};
 
 use super::model::{self, Checked, Page, Seen, mismatch};
+use super::peek;
 use super::slot::temporary_file;
 use super::step::{CACHE_KEYS, CacheUse, Count, MAX_SECRET_BYTES, SecretUse};
 use super::verbs::Tools;
@@ -29,6 +30,7 @@ pub struct Ready<'a> {
 
 struct Secret {
     buffer: SecretBuffer,
+    range: PageRange,
     expected: Vec<u8>,
     is_hidden: bool,
 }
@@ -181,6 +183,23 @@ impl<'a> Ready<'a> {
         self.check_secret()
     }
 
+    /// Checks that the secret and the file are locked.
+    pub fn check_locks(&self) -> Checked {
+        let secret = self
+            .secret
+            .as_ref()
+            .map(|secret| ("a secret", secret.range));
+        let file = self.file.as_ref();
+        let file = file.map(|(file, _)| ("a locked file", file.range()));
+        for (what, range) in secret.into_iter().chain(file) {
+            let unlocked = (0..range.pages()).find(|&page| !peek::is_locked(range, page));
+            if let Some(page) = unlocked {
+                return mismatch(what, "locked", format!("page {page} is not"));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that in a child the cache is empty, pinned values stay, the file is not
     /// locked, and the secret is zeros.
     pub fn check_in_child(&self) -> Checked {
@@ -231,9 +250,16 @@ fn make_secret(tools: &Tools, is_hidden: bool) -> Checked<Option<Secret>> {
         true => SecretBuffer::hidden_with_max_len(MAX_SECRET_BYTES),
         false => SecretBuffer::with_max_len(MAX_SECRET_BYTES),
     };
-    let buffer = tools.expect(buffer, &allowed)?;
-    Ok(buffer.map(|buffer| Secret {
+    let Some(buffer) = tools.expect(buffer, &allowed)? else {
+        return Ok(None);
+    };
+    let start = buffer.as_slice().as_ptr().addr();
+    let len = MAX_SECRET_BYTES.next_multiple_of(page_size());
+    let range = PageRange::new(start, len);
+    let range = range.or_else(|error| mismatch("a secret", "whole pages", error))?;
+    Ok(Some(Secret {
         buffer,
+        range,
         expected: Vec::new(),
         is_hidden,
     }))

@@ -26,6 +26,8 @@ pub struct Setting {
     pub why_no_limit: Option<String>,
     /// Use many more objects.
     pub long: bool,
+    /// Only admit memory, and take it, while the limits often cannot be read.
+    pub unreadable_limits: bool,
 }
 
 impl Setting {
@@ -128,8 +130,12 @@ impl Report {
             return format!("=> nothing is wrong after {:.0} s\n", self.seconds);
         };
         let Setting { seed, threads, .. } = self.setting;
+        let mode = match self.setting.unreadable_limits {
+            true => " --unreadable-limits",
+            false => "",
+        };
         let mut text = format!(
-            "=> WRONG after {:.0} s (--seed {seed} --threads {threads})\n{failure}\n",
+            "=> WRONG after {:.0} s (--seed {seed} --threads {threads}{mode})\n{failure}\n",
             self.seconds
         );
         for (thread, operations) in self.last_operations.iter().enumerate() {

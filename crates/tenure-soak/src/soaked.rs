@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use tenure::{VolatileArena, pressure, stats};
 
 use super::MAX_THREADS;
+use super::admission::check_balanced;
+use super::admitting;
 use super::board::Board;
 use super::handlers;
 use super::model::{self, Checked, mismatch};
@@ -48,6 +50,9 @@ pub fn run(config: &Config) -> Result<()> {
     let setting = &config.setting;
     handle_signals(board)?;
     model::prepare();
+    if setting.unreadable_limits {
+        admitting::refuse_own_descriptor_tables()?;
+    }
     tenure::prepare();
     handlers::register_late();
     // Held to the end, so that its thread and descriptors exist from here on.
@@ -64,6 +69,7 @@ pub fn run(config: &Config) -> Result<()> {
     board.has_begun.store(true, Release);
     round(board, setting, None, setting.seed)?;
     board.check("the end", settle(board));
+    board.check("the end", check_balanced());
     let after = Held::now()?;
     board.set(Count::MappingsAfter, after.mappings);
     board.set(Count::DescriptorsAfter, after.descriptors.len() as u64);
@@ -85,6 +91,11 @@ fn round(
     const PART: usize = 10;
     /// Stands in for the limit where there is none.
     const BYTES_PER_THREAD: usize = 160 << 20;
+    let max_steps = warm_up_steps.unwrap_or(u64::MAX);
+    if setting.unreadable_limits {
+        admitting::round(board, setting, max_steps, seed);
+        return Ok(());
+    }
     let threads = setting.threads.clamp(1, MAX_THREADS);
     let bytes = setting.limit_bytes.unwrap_or(threads * BYTES_PER_THREAD);
     let shared = Shared {
@@ -96,7 +107,6 @@ fn round(
         max_unreclaimable_pages: bytes / UNRECLAIMABLE_PART / threads / tenure::page_size(),
         max_pending_bytes: setting.limit_bytes.map(|limit| (limit / PART) as u64),
     };
-    let max_steps = warm_up_steps.unwrap_or(u64::MAX);
     handlers::set_up(board, seed, Some(&shared.arena));
     thread::scope(|scope| {
         let shared = &shared;

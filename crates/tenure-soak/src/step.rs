@@ -116,6 +116,8 @@ named_enum! {
         Lock(LockMode) = "lock",
         Unlock(LockFlags) = "unlock",
         LockProcess(LockScope, LockMode) = "lock_all",
+        /// The locks to clear, and whether new mappings are locked on fault before.
+        UnlockProcess(LockFlags, bool) = "unlock_all",
         Free(FreePolicy) = "free",
         LazyFree = "lazy_free",
         Reuse = "reuse",
@@ -151,6 +153,8 @@ named_enum! {
         LimitData(usize, Duration) = "limit_data",
         /// To one CPU, or to those that the thread began with.
         Pin(Option<usize>) = "pin",
+        /// How many threads at once, and the bytes that each admits.
+        Admit(usize, usize) = "admit",
         ManyObjects = "many_objects",
         MostlyEmpty = "mostly_empty",
     }
@@ -171,6 +175,7 @@ named_enum! {
         NoMemory = "no_data_errors",
         PageOuts = "page_outs",
         PurgeAllCalls = "purge_all_calls",
+        BytesAdmitted = "admitted_bytes",
         PressureWaves = "pressure_waves",
         Waits = "waits",
         PendingBytes = "pending_bytes",

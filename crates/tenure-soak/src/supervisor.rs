@@ -17,6 +17,7 @@ use tenure::Features;
 use tenure_bench::{Group, text::count_text};
 
 use super::SOAKED_PROCESS;
+use super::admitting::LIMIT_BYTES;
 use super::arguments::SoakArguments;
 use super::board::Board;
 use super::report::{Report, Setting};
@@ -43,8 +44,14 @@ pub fn soak(arguments: &SoakArguments, out: &mut impl Write) -> Result<Report> {
         memory >= min_memory,
         "{threads} threads need at least {min_memory} MiB (--memory)"
     );
-    let limit_bytes = usize::try_from(memory)? << 20;
-    let (group, why_no_limit) = match limited_group(limit_bytes) {
+    let (limit_bytes, group) = match arguments.unreadable_limits {
+        true => (LIMIT_BYTES, Group::with_limit(LIMIT_BYTES)),
+        false => {
+            let limit_bytes = usize::try_from(memory)? << 20;
+            (limit_bytes, limited_group(limit_bytes))
+        }
+    };
+    let (group, why_no_limit) = match group {
         Ok(group) => (Some(group), None),
         Err(why) => (None, Some(format!("{why:#}"))),
     };
@@ -55,6 +62,7 @@ pub fn soak(arguments: &SoakArguments, out: &mut impl Write) -> Result<Report> {
         limit_bytes: group.as_ref().map(|_| limit_bytes),
         why_no_limit,
         long: arguments.long,
+        unreadable_limits: arguments.unreadable_limits,
     };
     if !arguments.json {
         write!(out, "{}", setting.text())?;

@@ -12,6 +12,7 @@ use tenure::lock::{LockFlags, LockScope, lock_all, unlock_all};
 use tenure::volatile::{VolatileOptions, purge_all, set_offer_delay};
 use tenure::{Error, LockMode, Mapping, PageRange, VolatileArena, stats};
 
+use super::admission;
 use super::board::Board;
 use super::child;
 use super::descriptors::{OwnFiles, close_tenures};
@@ -31,8 +32,12 @@ pub static GATE: RwLock<()> = RwLock::new(());
 /// writes meanwhile exist twice.
 pub static CHILD: Mutex<()> = Mutex::new(());
 
-/// How often `unlock_all` has cleared the locks of all threads.
-static UNLOCK_ALL_CALLS: AtomicU64 = AtomicU64::new(0);
+/// How often `unlock_all` has cleared the locks of all threads: those now, and those on
+/// fault.
+static UNLOCK_ALL_CALLS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// The flags of these two.
+const FLAGS: [LockFlags; 2] = [LockFlags::NOW, LockFlags::ON_FAULT];
 
 /// How many operations each thread does at least, unless something is wrong. They include
 /// every verb, and the digest covers them.
@@ -65,7 +70,7 @@ pub struct Worker<'a> {
     own_files: Option<OwnFiles>,
     cpus: Cpus,
     /// The value of UNLOCK_ALL_CALLS that the models reflect.
-    seen_unlock_all_calls: u64,
+    seen_unlock_all_calls: [u64; 2],
     seen_offer_failed_bytes: u64,
 }
 
@@ -82,7 +87,7 @@ impl<'a> Worker<'a> {
             ready: Ready::new(number, &shared.cache),
             own_files: None,
             cpus: Cpus::new(),
-            seen_unlock_all_calls: UNLOCK_ALL_CALLS.load(Relaxed),
+            seen_unlock_all_calls: UNLOCK_ALL_CALLS.each_ref().map(|calls| calls.load(Relaxed)),
             seen_offer_failed_bytes: 0,
         }
     }
@@ -157,17 +162,19 @@ impl<'a> Worker<'a> {
         self.tools.begin();
         match step.verb {
             Verb::LockProcess(scope, mode) => return self.lock_all(scope, mode),
+            Verb::UnlockProcess(flags, from_future) => return self.unlock_all(flags, from_future),
             Verb::CloseDescriptors => return self.close_descriptors(),
             _ => {}
         }
         let _open = GATE.read();
-        self.notice_unlock_all();
+        self.notice_unlock_all()?;
         let tools = &mut self.tools;
         match step.verb {
             Verb::Fork(steps, has_handlers) => child::fork(self, &step, steps, has_handlers)?,
             Verb::NoDescriptors(take, time) => run_out_of_descriptors(take, time),
             Verb::LimitData(spare_bytes, time) => limit_data(spare_bytes, time),
             Verb::Pin(cpu) => self.cpus.pin(cpu),
+            Verb::Admit(threads, bytes) => admission::admit_at_once(tools, threads, bytes)?,
             Verb::ManyObjects => {
                 tools.use_many_objects(self.shared.scale, self.shared.max_pending_bytes)?;
             }
@@ -290,16 +297,56 @@ impl<'a> Worker<'a> {
                 }
             }
         }
-        self.tools.expect(unlock_all(LockFlags::ALL), &[])?;
-        UNLOCK_ALL_CALLS.fetch_add(1, Relaxed);
-        Ok(())
+        self.unlock_matching(LockFlags::ALL)
     }
 
-    /// Forgets the locks that `unlock_all` cleared. The caller holds GATE.
-    fn notice_unlock_all(&mut self) {
-        let calls = UNLOCK_ALL_CALLS.load(Relaxed);
-        if mem::replace(&mut self.seen_unlock_all_calls, calls) != calls {
-            self.forget_locks();
+    /// Clears the locks of one mode or of both while the other threads wait.
+    fn unlock_all(&mut self, flags: LockFlags, from_future: bool) -> Checked {
+        let _closed = GATE.write();
+        if from_future {
+            let allowed = self.tools.if_lock_limited("process_lock_limit");
+            let locked = lock_all(LockScope::Future, LockMode::OnFault);
+            self.tools.expect(locked, &allowed)?;
+        }
+        self.unlock_matching(flags)?;
+        // So that no later step finds its new mappings locked.
+        match from_future && flags == LockFlags::NOW {
+            true => self.unlock_matching(LockFlags::ON_FAULT),
+            false => Ok(()),
+        }
+    }
+
+    /// Clears locks, and checks those that must stay. The caller holds GATE for writing.
+    fn unlock_matching(&mut self, flags: LockFlags) -> Checked {
+        let allowed = self.tools.if_lock_limited("process_lock_limit");
+        let unlocked = self.tools.expect(unlock_all(flags), &allowed)?;
+        if unlocked.is_some() {
+            for (mode, calls) in UNLOCK_ALL_CALLS.iter().enumerate() {
+                let is_cleared = flags == LockFlags::ALL || flags == FLAGS[mode];
+                calls.fetch_add(u64::from(is_cleared), Relaxed);
+            }
+        }
+        self.ready.check_locks()
+    }
+
+    /// Forgets the locks that `unlock_all` cleared, and checks those that it must keep. The
+    /// caller holds GATE.
+    fn notice_unlock_all(&mut self) -> Checked {
+        let mut is_new = false;
+        for (index, mode) in [LockMode::Now, LockMode::OnFault].into_iter().enumerate() {
+            let calls = UNLOCK_ALL_CALLS[index].load(Relaxed);
+            if mem::replace(&mut self.seen_unlock_all_calls[index], calls) == calls {
+                continue;
+            }
+            is_new = true;
+            let slots = self.slots.iter_mut().flatten();
+            for page in slots.flat_map(|slot| &mut slot.pages) {
+                page.lock = page.lock.filter(|&lock| lock != mode);
+            }
+        }
+        match is_new {
+            true => self.ready.check_locks(),
+            false => Ok(()),
         }
     }
 
@@ -361,7 +408,7 @@ impl<'a> Worker<'a> {
     /// while everything was locked.
     fn mark_again(&mut self) -> Checked {
         let _open = GATE.read();
-        self.notice_unlock_all();
+        self.notice_unlock_all()?;
         let slots = self.slots.iter_mut().flatten();
         for slot in slots.filter(|slot| slot.kind.is_private_anonymous()) {
             for part in slot.volatile_parts() {

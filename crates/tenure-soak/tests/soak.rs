@@ -17,6 +17,9 @@ fn main() {
             Ok(short_run())
         }),
         Trial::test("same_seed_has_the_same_digest", same_seed),
+        Trial::ignorable_test("unreadable_limits_never_get_the_process_killed", || {
+            Ok(unreadable_limits())
+        }),
         Trial::test("killed_soaked_process_is_a_failure", killed),
         Trial::test("memory_below_the_minimum_is_refused", too_little),
     ];
@@ -31,8 +34,12 @@ fn soak(arguments: &[&str]) -> Command {
 
 /// Runs for a few seconds, and returns the report of a run that ended clean.
 fn report(seed: &str) -> Value {
-    let arguments = ["--minutes", "0.15", "--threads", "2", "--json", "--seed"];
-    let output = soak(&arguments).arg(seed).output().unwrap();
+    report_with(&["--seed", seed])
+}
+
+fn report_with(more: &[&str]) -> Value {
+    let arguments = ["--minutes", "0.15", "--threads", "2", "--json"];
+    let output = soak(&arguments).args(more).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{text}\n{errors}");
@@ -57,6 +64,7 @@ fn short_run() -> Completion {
         "pages_purged",
         "unmarked_intact",
         "page_outs",
+        "admitted_bytes",
         "peak_rss_bytes",
         "mappings_after",
     ] {
@@ -69,6 +77,23 @@ fn short_run() -> Completion {
         return Completion::ignored_with(format!("without a limit: {why}"));
     }
     assert!(number("pressure_waves") > 0, "{report:#}");
+    Completion::Completed
+}
+
+/// Admits, populates, locks and caches in a small cgroup while readings of the limits fail.
+fn unreadable_limits() -> Completion {
+    let report = report_with(&["--unreadable-limits", "--seed", "7"]);
+    for name in ["admit", "populate", "lock", "cache"] {
+        let count = &report["operations"][name];
+        assert!(count.as_u64() > Some(0), "{name}: {count}");
+    }
+    assert!(report["admitted_bytes"].as_u64() > Some(0), "{report:#}");
+    if report["limit_bytes"].is_null() {
+        let why = report["why_no_limit"].as_str().unwrap();
+        return Completion::ignored_with(format!("without a limit: {why}"));
+    }
+    let errors = &report["expected_errors"];
+    assert!(errors["not_admitted"].as_u64() > Some(0), "{report:#}");
     Completion::Completed
 }
 

@@ -32,7 +32,7 @@ macro_rules! errors {
 /// An error's name in the report, and whether an error is this one.
 type ErrorName = (&'static str, fn(&Error) -> bool);
 
-pub const ERRORS: [ErrorName; 15] = errors! {
+pub const ERRORS: [ErrorName; 16] = errors! {
     Locked = "locked",
     WrongKind = "wrong_kind",
     LockLimit = "lock_limit",
@@ -47,6 +47,7 @@ pub const ERRORS: [ErrorName; 15] = errors! {
     ArenaFull = "arena_full",
     MappingLimit = "mapping_limit",
     OutOfBounds = "out_of_bounds",
+    NotAdmitted = "not_admitted",
 };
 
 /// The state that a worker's operations use.

@@ -139,6 +139,10 @@ impl<T> AsError for Refused<T> {
     }
 }
 
+/// The calls that start a thread, and the one with which it begins where no descriptor is
+/// left.
+const OF_THREAD: [&str; 5] = ["mmap", "mprotect", "clone", "clone3", "close_range"];
+
 fn tells_of(error: &Error, fault: &Fault) -> bool {
     let errno = fault.errno;
     match error {
@@ -147,10 +151,19 @@ fn tells_of(error: &Error, fault: &Fault) -> bool {
             call: "clone",
             errno: answer,
         } => {
-            let names = ["mmap", "mprotect", "clone", "clone3"];
-            let is_of_thread = names.contains(&fault.call.as_str());
+            let is_of_thread = OF_THREAD.contains(&fault.call.as_str());
             is_of_thread
                 && matches!(answer.raw_os_error(), answer if answer == errno || answer == libc::EAGAIN)
+        }
+        // The error of a reading is that of any call that it makes.
+        Error::System {
+            call,
+            errno: answer,
+        } if call.starts_with("reading the memory limits") => {
+            let answer = answer.raw_os_error();
+            let is_of_thread = OF_THREAD.contains(&fault.call.as_str());
+            answer == errno && (is_of_thread || fault.file.is_some())
+                || answer == libc::EAGAIN && is_of_thread
         }
         Error::System {
             call,

@@ -19,6 +19,7 @@ mod common;
 mod case;
 mod control;
 mod filter;
+mod ledger;
 mod missing;
 mod operations;
 mod run;

@@ -130,7 +130,19 @@ pub const ALL: &[Missing] = &[
             ("map_locked_on_fault", "System"),
             ("mmap_request", "System"),
             ("secret_buffer", "System"),
+            ("unlock_all_beside_kept", "System"),
             ("unlock_one_mode", "System"),
+        ],
+    },
+    Missing {
+        // Linux 5.9: no thread has a descriptor table of its own.
+        name: "without_close_range",
+        answer: |seen| call(seen, "close_range", ENOSYS),
+        refusals: &[
+            ("admit_first_without_descriptors", "System"),
+            ("admit_refused_without_descriptors", "System"),
+            ("headroom_without_descriptors", "System"),
+            ("teardown", "Unsupported"),
         ],
     },
     Missing {

@@ -6,6 +6,7 @@ use libtest_mimic::{Completion, Failed};
 
 use super::case::{Case, Fault};
 use super::control::Control;
+use super::ledger;
 use super::operations::Operation;
 use super::state::{self, State};
 use super::supervisor::{Ended, Seen, supervise};
@@ -83,6 +84,7 @@ fn run(
             run(None);
         }
         run(Some(control));
+        ledger::assert_balanced();
         let state = match usual {
             None => state::lasting(),
             Some(usual) => state::without_excess(usual),
@@ -107,6 +109,9 @@ fn problem(ended: &Ended, operation: &Operation, fault: &Fault, usual: &State) -
     let left_bytes = match (operation.name, fault.call.as_str()) {
         ("teardown", "munmap") => 256 << 10,
         ("volatile_cache", "munmap") => 64 << 20,
+        (name, "munmap") if name.starts_with("cache_insert") => 64 << 20,
+        // The page on which a process finds out once what the kernel can do.
+        (name, "munmap") if name.contains("_first") => tenure::page_size() as u64,
         // The table of an arena's buffers.
         ("volatile_buffer_in_arena", "munmap") => 64 << 10,
         _ => 0,

@@ -2,13 +2,14 @@
 //! requested.
 
 use tenure::{
-    Access, Features, LockMode, Mapping,
+    Access, Features, LockMode, LockedFile, Mapping, PageRange, SecretBuffer,
     lock::{LockFlags, LockScope},
+    page_size,
     populate::PopulateOptions,
 };
 
 use super::super::case::{Case, again};
-use super::super::common::{lock_modes, may_lock_anything, pages};
+use super::super::common::{file, lock_modes, may_lock_anything, pages};
 use super::{Between, Group};
 
 pub const ALL: Group = &[
@@ -20,6 +21,7 @@ pub const ALL: Group = &[
     ("lock_over_other_mode", lock_over_other_mode),
     ("lock_all", lock_all),
     ("unlock_all", unlock_all),
+    ("unlock_all_beside_kept", unlock_all_beside_kept),
 ];
 
 fn lock(case: &Case, mode: LockMode) {
@@ -148,4 +150,46 @@ fn unlock_all(case: &Case) {
     let other = Mapping::anonymous(4096).map().unwrap();
     assert_eq!(lock_modes(other.range()), [None]);
     again(tenure::lock::unlock_all(LockFlags::ALL));
+}
+
+/// Checks that a secret and a locked file stay locked, whatever fails, while the other
+/// memory is unlocked: by mode, and with locks on new mappings or without.
+fn unlock_all_beside_kept(case: &Case) {
+    if !may_lock_anything() {
+        return;
+    }
+    let mut secret = again(SecretBuffer::with_max_len(20_000));
+    again(secret.extend_from_slice(&[7; 20_000]));
+    let start = secret.as_slice().as_ptr().expose_provenance();
+    let secret_range = again(PageRange::new(start, 4 * page_size()));
+    let source = file(64 << 10);
+    let locked_file = again(unsafe { LockedFile::map(&source) });
+    let kept = [secret_range, locked_file.range()];
+    let are_kept = || {
+        let mut modes = kept.into_iter().flat_map(lock_modes);
+        modes.all(|seen| seen == Some(LockMode::OnFault))
+    };
+    let memory = Between::new(4);
+    for scope in [None, Some(LockScope::Future)] {
+        for flags in [LockFlags::NOW, LockFlags::ON_FAULT, LockFlags::ALL] {
+            again(unsafe { memory.range.lock(LockMode::Now) });
+            if let Some(scope) = scope {
+                again(tenure::lock::lock_all(scope, LockMode::OnFault));
+            }
+            let unlock = || tenure::lock::unlock_all(flags);
+            if case.attempt(unlock).is_err() {
+                assert!(are_kept(), "after an error");
+                again(unlock());
+            }
+            assert!(are_kept());
+            if flags != LockFlags::ON_FAULT {
+                assert_eq!(lock_modes(memory.range), [None; 4]);
+            }
+            again(tenure::lock::unlock_all(LockFlags::ALL));
+            assert!(are_kept());
+            assert_eq!(lock_modes(memory.whole.range()), [None; 6]);
+        }
+    }
+    assert!(secret.as_slice().iter().all(|&byte| byte == 7));
+    case.armed(|| drop((secret, locked_file)));
 }

@@ -1,6 +1,7 @@
 //! The operations that run while calls fail, and what must hold afterwards, whatever
 //! failed.
 
+mod headroom;
 mod lazy_free;
 mod lock;
 mod mapping;
@@ -36,18 +37,24 @@ pub static ALL: LazyLock<Vec<Operation>> = LazyLock::new(|| {
         release::ALL,
         ready::ALL,
         observe::ALL,
+        headroom::ALL,
     ];
     let warm = groups.iter().flat_map(|group| group.iter());
-    warm.map(|&(name, run)| Operation {
+    let warm = warm.map(|&(name, run)| (name, run, true));
+    let cold = headroom::FIRST
+        .iter()
+        .map(|&(name, run)| (name, run, false));
+    let operation = |(name, run, is_warm)| Operation {
         name,
         run,
-        is_warm: true,
+        is_warm,
         unless: match name {
-            "lock_all" | "unlock_all" => cannot_lock_all,
+            "lock_all" | "lock_all_now" | "lock_all_now_first" => cannot_lock_all,
+            "unlock_all" | "unlock_all_beside_kept" => cannot_lock_all,
             _ => || None,
         },
-    })
-    .collect()
+    };
+    warm.chain(cold).map(operation).collect()
 });
 
 fn cannot_lock_all() -> Option<&'static str> {
