@@ -163,9 +163,9 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// What two threads take does not always fit in the limit.
+    /// What two threads take often exceeds the limit.
     fn bytes(&mut self) -> usize {
-        self.random.usize(1..=LIMIT_BYTES / 3)
+        self.random.usize(1..=LIMIT_BYTES / 4 * 3)
     }
 
     fn perform(&mut self, verb: Verb) -> Checked {

@@ -8,12 +8,19 @@ use tenure::{Headroom, HeadroomLimit, headroom};
 /// is. So bytes that were never given back show, and bytes that were given back twice.
 pub fn assert_balanced() {
     const BYTES: usize = 16 << 20;
+    /// One is wrong if another process takes memory and frees as much within it.
+    const LOOKS: usize = 20;
     let admission = headroom::admit(BYTES).expect("16 MiB");
-    let admitted = outstanding_bytes();
+    let others = || outstanding_bytes() - BYTES as isize;
+    let found: Vec<_> = (0..LOOKS)
+        .map(|_| others())
+        .take_while(|&bytes| bytes != 0)
+        .collect();
     drop(admission);
-    let is_balanced = admitted == BYTES as isize;
-    let others = admitted - BYTES as isize;
-    assert!(is_balanced, "{others} bytes are admitted by nobody");
+    assert!(
+        found.len() < LOOKS,
+        "{found:?} bytes are admitted by nobody"
+    );
 }
 
 /// Returns the bytes that are admitted and not resident, which `Headroom` has subtracted.
