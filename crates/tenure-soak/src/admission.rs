@@ -1,9 +1,8 @@
 //! Memory that threads admit before they take it, all at once.
 
-use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::thread;
 
-use tenure::{Error, Headroom, HeadroomLimit, HugePages, Mapping, headroom, page_size};
+use tenure::{Error, HugePages, Mapping, headroom, page_size};
 
 use super::model::{Checked, mismatch};
 use super::step::Count;
@@ -46,62 +45,17 @@ fn take(bytes: usize, taken_bytes: usize) -> Result<usize, Error> {
     Ok(admitted_bytes)
 }
 
-/// Checks that nothing is admitted any more: of a known amount that is admitted now, the
-/// headroom lacks exactly that.
+/// Checks that nothing is admitted any more beside a known amount that is admitted now.
 pub fn check_balanced() -> Checked {
     const BYTES: usize = 8 << 20;
-    /// One is wrong if another process takes memory and frees as much within it.
-    const LOOKS: usize = 20;
-    let describe = |error: Error| format!("the ledger at the end: {error}");
-    let admission = headroom::admit(BYTES).map_err(describe)?;
-    let mut found = 0;
-    for _ in 0..LOOKS {
-        found = outstanding_bytes().map_err(describe)??;
-        if found == BYTES {
-            break;
-        }
-    }
+    let admission = headroom::admit(BYTES);
+    let admission = admission.map_err(|error| format!("the ledger at the end: {error}"))?;
+    let found = headroom::outstanding_bytes();
     drop(admission);
     match found == BYTES {
         true => Ok(()),
-        false => mismatch("bytes admitted at the end", BYTES, found.cast_signed()),
+        false => mismatch("bytes admitted at the end", BYTES, found),
     }
-}
-
-/// Returns the bytes that are admitted and not resident, which `Headroom` has subtracted.
-fn outstanding_bytes() -> Result<Checked<usize>, Error> {
-    let start = Instant::now();
-    loop {
-        let before = available_bytes();
-        let headroom = Headroom::lower_bound()?;
-        let unused_bytes = match headroom.limit {
-            HeadroomLimit::Cgroup {
-                limit_bytes,
-                used_bytes,
-                ..
-            } => Some(limit_bytes.saturating_sub(used_bytes)),
-            // Another process may have taken or freed memory in between.
-            _ => Some(before).filter(|&before| before == available_bytes()),
-        };
-        if let Some(unused_bytes) = unused_bytes {
-            return Ok(Ok(unused_bytes.wrapping_sub(headroom.bytes)));
-        }
-        if start.elapsed() > Duration::from_secs(20) {
-            return Ok(mismatch(
-                "MemAvailable",
-                "the same twice",
-                "others for 20 s",
-            ));
-        }
-    }
-}
-
-fn available_bytes() -> usize {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let mut lines = text.lines();
-    let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-    kib.map_or(0, |kib: usize| kib << 10)
 }
 
 #[cfg(test)]

@@ -74,8 +74,8 @@ impl Drop for Admission {
 /// # Errors
 ///
 /// * [`Error::NotAdmitted`] with the limit and the headroom,
-/// * [`Error::System`] when the limits cannot be read and never were: no descriptor is left
-///   (EMFILE), and no thread can be started.
+/// * [`Error::System`] when the limits cannot be read and never were: no descriptor is left,
+///   and the thread that would read them cannot be made. The error is that of the thread.
 ///
 /// ```
 /// let admission = tenure::headroom::admit(64 << 20)?;

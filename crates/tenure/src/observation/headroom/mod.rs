@@ -45,10 +45,12 @@ pub use crate::ground::headroom_limit::HeadroomLimit;
 pub(crate) use admission::{admit_exactly, take};
 pub(crate) use bounds::{Bounds, lazily_free_bytes};
 pub(crate) use ledger::Watermark;
-pub(crate) use reader::{LEDGER, outstanding_bytes, prepare, refresh, register_fork_handlers};
+pub(crate) use reader::{LEDGER, prepare, refresh, register_fork_handlers};
 
 #[doc(hidden)]
 pub use admission::{announce, read};
+#[doc(hidden)]
+pub use reader::outstanding_bytes;
 
 use crate::ground::sys::hugetlb;
 
