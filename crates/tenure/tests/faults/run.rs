@@ -120,7 +120,8 @@ fn problem(ended: &Ended, operation: &Operation, fault: &Fault, usual: &State) -
         .entry("bytes mapped rw-p anonymous".to_owned())
         .or_default() += left_bytes;
     // The userfaultfd that the process keeps; it is opened once a descriptor is left.
-    if operation.name == "cache_insert_first_without_descriptors" {
+    let is_late = operation.name.ends_with("without_descriptors");
+    if is_late && operation.name.starts_with("cache_insert") {
         *usual
             .entry("descriptors of anon_inode:[userfaultfd]".to_owned())
             .or_default() += 1;

@@ -247,12 +247,7 @@ fn end_future_locks(registry: &mut Registry, stay: &[LockedPart]) -> Result<()> 
         if mode == LockMode::OnFault && !is_locked_anew {
             continue;
         }
-        let applied = apply(part, mode).map_err(|errno| Error::SystemAt {
-            call: "mlock",
-            range: part,
-            errno,
-        });
-        first_error = first_error.and(applied);
+        first_error = first_error.and(lock_if_mapped(part, mode));
     }
     let vmas = all_mappings()?;
     for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
@@ -276,6 +271,30 @@ fn unlock_everything(registry: &mut Registry) -> Result<()> {
     lock::munlockall().map_err(explain("unlock all memory"))?;
     registry.clear();
     Ok(())
+}
+
+/// Locks what is left of a part, of which another thread may have unmapped some. All of it is
+/// locked on fault already.
+fn lock_if_mapped(part: PageRange, mode: LockMode) -> Result<()> {
+    let failed = |range| {
+        move |errno| Error::SystemAt {
+            call: "mlock",
+            range,
+            errno,
+        }
+    };
+    match apply(part, mode) {
+        // Another thread has unmapped some of it in the meantime.
+        Err(Errno::NOMEM) if vma::cover(part).is_err() => {
+            let left = vma::within(part)?.into_iter();
+            let mut left = left.filter_map(|vma| vma.range.intersection(part));
+            left.try_for_each(|left| match apply(left, mode) {
+                Err(Errno::NOMEM) if vma::cover(left).is_err() => Ok(()),
+                answer => answer.map_err(failed(left)),
+            })
+        }
+        answer => answer.map_err(failed(part)),
+    }
 }
 
 /// Unlocks the part, unless another thread has unmapped some of it in the meantime.
