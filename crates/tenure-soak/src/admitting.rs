@@ -163,7 +163,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// What two threads take often exceeds the limit.
+    /// Two threads together often take more than the limit.
     fn bytes(&mut self) -> usize {
         self.random.usize(1..=LIMIT_BYTES / 4 * 3)
     }

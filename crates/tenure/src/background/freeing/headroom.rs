@@ -109,7 +109,7 @@ impl Known {
         } else {
             unused_bytes
         };
-        // What other threads are about to take is no headroom.
+        // Memory that other threads are about to take is no headroom.
         available_bytes
             .min(in_groups)
             .saturating_sub(outstanding_bytes())

@@ -232,7 +232,7 @@ pub(crate) fn is_shared_anonymous(at: usize) -> bool {
     file_at(at).is_some_and(|file| file.path.as_os_str() == "/dev/zero (deleted)")
 }
 
-/// What the kernel tells of the file of a mapping.
+/// Describes the file of a mapping, as the kernel reports it.
 struct MappedFile {
     /// The major and minor number of its file system.
     device: (u32, u32),

@@ -24,7 +24,7 @@ use crate::ground::sys::shard::shard_of_thread;
 /// How much of a limit stays free, like the watermarks of the kernel's zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watermark {
-    /// What the kernel takes beside the pages: a batch of charges for each CPU, and page
+    /// Covers what the kernel takes beside the pages: a batch of charges for each CPU, and page
     /// tables.
     Min,
     /// Where severe pressure begins: a 32nd.
@@ -61,7 +61,7 @@ pub(crate) struct Limit {
 /// How many threads take small amounts without contention.
 const SHARDS: usize = 16;
 
-/// What a shard admits ahead, for several small amounts.
+/// The bytes that a shard admits ahead, for several small amounts.
 const CREDIT_BYTES: usize = 256 << 10;
 
 /// Larger amounts take no credit.
@@ -89,7 +89,7 @@ pub(crate) struct Ledger {
     committed: CachePadded<AtomicIsize>,
     /// For each [`Watermark`], what `committed` may reach.
     ceilings: [AtomicIsize; Watermark::ALL.len()],
-    /// What was subtracted from `committed` so far.
+    /// The bytes that were subtracted from `committed` so far.
     returned: AtomicIsize,
     /// From this sum of `committed` and `returned` on a new reading is due: what is freed may
     /// not be free for this process (a child shares it, or another group is charged for it).

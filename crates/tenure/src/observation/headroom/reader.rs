@@ -17,7 +17,7 @@ pub(crate) static LEDGER: Ledger = Ledger::new();
 /// How long the directories of the cgroups are known, while the process stays in them.
 const GROUPS_MAX_AGE: Duration = Duration::from_secs(10);
 
-/// What the next reading uses. Nothing is read or allocated while it is locked: an
+/// The state that the next reading uses. Nothing is read or allocated while it is locked: an
 /// allocator's fork handler may hold the allocator's lock when a fork locks this.
 struct Reader {
     groups: Option<Arc<Groups>>,

@@ -104,7 +104,7 @@ pub struct VolatileCache<K> {
     shared: Arc<Shared<K>>,
 }
 
-/// What a value takes besides its pages and its key, in bytes.
+/// The bytes that a value takes besides its pages and its key.
 const VALUE_OVERHEAD_BYTES: usize = 256;
 
 struct Shared<K> {
