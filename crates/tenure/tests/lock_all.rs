@@ -25,6 +25,7 @@ tests!(
     unlock_all_of_one_mode_keeps_the_other,
     unlock_all_of_one_mode_within_small_limit_keeps_the_other,
     unlock_all_of_one_mode_keeps_future_locks_of_the_other,
+    unlock_all_of_one_mode_keeps_memory_that_cannot_be_faulted_in,
     unlock_all_forgets_modes_of_earlier_locks,
     new_future_mode_keeps_mode_of_earlier_mappings,
     populate_under_future_on_fault_locks_is_complete,
@@ -48,6 +49,7 @@ tests!(
     unlock_all_of_one_mode,
     unlock_all_of_one_mode_within_limit,
     keep_future_locks_of_other_mode,
+    unlock_all_beside_inaccessible_memory,
     lock_again_after_unlock_all,
     change_future_mode,
     populate_under_lock_all,
@@ -179,6 +181,25 @@ fn unlock_all_of_one_mode_keeps_future_locks_of_the_other() -> Completion {
 }
 
 /// Checks that the mode of later mappings is known, also where smaps does not show it.
+/// Beside a reservation, the guards of stacks, and a hidden secret.
+fn unlock_all_beside_inaccessible_memory() {
+    let page = page_size();
+    let reserved = anonymous(8);
+    let middle = reserved.as_ptr().wrapping_add(2 * page);
+    let protected = unsafe { libc::mprotect(middle.cast(), 4 * page, libc::PROT_NONE) };
+    assert_eq!(protected, 0);
+    let _hidden = SecretBuffer::hidden_with_max_len(page);
+    lock_all(LockScope::Current, LockMode::Now).unwrap();
+    lock_all(LockScope::Future, LockMode::OnFault).unwrap();
+    unlock_all(LockFlags::ON_FAULT).unwrap();
+    assert_eq!(lock_modes(reserved.range()), [NOW; 8]);
+    assert_eq!(mode(anonymous(1).range()), None);
+}
+
+fn unlock_all_of_one_mode_keeps_memory_that_cannot_be_faulted_in() -> Completion {
+    in_child_if_unlimited("unlock_all_beside_inaccessible_memory")
+}
+
 fn lock_again_after_unlock_all() {
     let memory = anonymous(8);
     memory.lock(.., LockMode::OnFault).unwrap();
