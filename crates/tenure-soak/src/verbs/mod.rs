@@ -55,7 +55,7 @@ pub struct Tools<'a> {
     pub board: &'a Board,
     pub patterns: Rng,
     /// RLIMIT_MEMLOCK does not bind this process.
-    may_lock_anything: bool,
+    pub may_lock_anything: bool,
     /// When the operation began.
     begin: Begin,
 }
