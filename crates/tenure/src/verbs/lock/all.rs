@@ -290,24 +290,24 @@ fn lock_if_mapped(part: PageRange, mode: LockMode) -> Result<()> {
             let mut left = left.filter_map(|vma| vma.range.intersection(part));
             left.try_for_each(|left| match apply(left, mode) {
                 Err(Errno::NOMEM) if vma::cover(left).is_err() => Ok(()),
-                Err(Errno::NOMEM) if is_locked_whole(left) => Ok(()),
+                Err(Errno::NOMEM) if is_locked_mapping(left) => Ok(()),
                 answer => answer.map_err(failed(left)),
             })
         }
         // Some of it cannot be faulted in, as the guard of a stack and the memory of
         // `memfd_secret`; `mlockall` skips these pages too.
-        Err(Errno::NOMEM) if is_locked_whole(part) => Ok(()),
+        Err(Errno::NOMEM) if is_locked_mapping(part) => Ok(()),
         answer => answer.map_err(failed(part)),
     }
 }
 
 /// Whether the part is a whole mapping that is locked. `mlock` changes the mapping before it
 /// faults pages in, and only splitting a mapping can fail, so the part has the mode.
-fn is_locked_whole(part: PageRange) -> bool {
+fn is_locked_mapping(part: PageRange) -> bool {
     let page = crate::page_size();
     let around = PageRange::between(part.start() - page, part.end() + page);
-    let is_whole = vma::within(around).is_ok_and(|vmas| vmas.iter().any(|vma| vma.range == part));
-    is_whole && is_locked(part)
+    let is_mapping = vma::within(around).is_ok_and(|vmas| vmas.iter().any(|vma| vma.range == part));
+    is_mapping && is_locked(part)
 }
 
 /// Unlocks the part, unless another thread has unmapped some of it in the meantime.
