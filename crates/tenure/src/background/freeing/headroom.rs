@@ -46,10 +46,9 @@ const HURRY_DIVISOR: usize = 16;
 /// The most that a CPU takes of the headroom: faulting huge pages in takes about
 /// twice as long on the fastest machines as this says. A reading serves for as long
 /// as the rest suffices, whatever all CPUs have taken since. The age is limited
-/// because a limit can be lowered. (A process that is moved to another cgroup leaves what
-/// is pending in the old one.)
+/// because a process can be moved to another cgroup; workers notice that too.
 const TAKEN_BYTES_PER_CPU_AND_MS: usize = 16 << 20;
-const READING_MAX_AGE: Duration = Duration::from_secs(1);
+const READING_MAX_AGE: Duration = Duration::from_millis(100);
 
 /// How long known limits serve callers; workers look them up anew while they
 /// work.
@@ -343,7 +342,7 @@ mod tests {
         assert!(!reading(8 * GIB).covers(GIB, ms(99), 4));
         assert!(!reading(6 * GIB).covers(GIB, ms(99), 2));
         assert!(!reading(8 * GIB).covers(2 * GIB, ms(99), 2));
-        assert!(reading(64 * GIB).covers(2 * GIB, ms(999), 2));
+        assert!(reading(64 * GIB).covers(2 * GIB, ms(99), 2));
         assert!(!reading(64 * GIB).covers(2 * GIB, READING_MAX_AGE, 2));
         assert!(!reading(2 * GIB).covers(MIB, ms(0), 2));
         assert!(!reading(8 * GIB).covers(MIB, ms(1), usize::MAX));

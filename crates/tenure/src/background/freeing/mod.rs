@@ -38,11 +38,10 @@ use self::calls::CALLS;
 use self::headroom::{Known, split_parts};
 use self::limits::max_active;
 pub(crate) use self::queue::register_fork_handlers;
-use self::queue::{FREED, QUEUE, Queue, WORK_ARRIVED};
+use self::queue::{FREED, QUEUE, WORK_ARRIVED};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, advise};
-use crate::ground::sys::fork::ForkGuard;
 use crate::ground::sys::reservation::Reservation;
 use crate::ground::sys::{Errno, map, pending, pmd_bytes, pud_bytes};
 use crate::observation::stats;
@@ -67,38 +66,6 @@ pub(crate) enum AfterMove {
     Empty,
 }
 
-/// The turn of a release: no worker is in a call, nor begins one. Calls that take
-/// `mmap_lock` would wait for the workers otherwise, some of them for milliseconds.
-pub(crate) struct Turn {
-    queue: ForkGuard<Queue>,
-}
-
-impl Turn {
-    /// Waits for the calls of workers, for a short time. `None` if nothing can be deferred.
-    pub(crate) fn wait() -> Option<Self> {
-        register_fork_handlers().ok()?;
-        let queue = QUEUE.lock();
-        if queue.may_wait_for_calls() {
-            CALLS.wait(CALLS_TIMEOUT);
-        }
-        Some(Self { queue })
-    }
-
-    /// Does what [`defer_free`] does.
-    ///
-    /// # Safety
-    ///
-    /// As for [`defer_free`].
-    pub(crate) unsafe fn defer_free(
-        self,
-        parts: Vec<PageRange>,
-        after: AfterMove,
-    ) -> Vec<PageRange> {
-        // SAFETY: the conditions are the same.
-        unsafe { move_to_queue(self.queue, parts, after) }
-    }
-}
-
 /// Moves the pages of `parts`, in order, away, in a time that hardly depends on
 /// their number, and defers freeing them: `mremap(2)`. Returns the parts
 /// whose pages are still in place, because the kernel did not move them or more
@@ -116,18 +83,10 @@ impl Turn {
 /// private memory for [`AfterMove::Empty`]. Nothing may rely on the contents of
 /// the parts, nor, with [`AfterMove::Unmapped`], use them.
 pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<PageRange> {
-    match (parts.is_empty(), Turn::wait()) {
-        // SAFETY: the conditions are the same.
-        (false, Some(turn)) => unsafe { turn.defer_free(parts, after) },
-        _ => parts,
+    if parts.is_empty() || register_fork_handlers().is_err() {
+        return parts;
     }
-}
-
-unsafe fn move_to_queue(
-    mut queue: ForkGuard<Queue>,
-    parts: Vec<PageRange>,
-    after: AfterMove,
-) -> Vec<PageRange> {
+    let mut queue = QUEUE.lock();
     let fitting_bytes = queue.fitting_bytes(parts.iter().map(|part| part.len()).sum());
     let (parts, mut unmoved) = split_parts(parts, fitting_bytes);
     let ([first, ..], [.., last]) = (&*parts, &*parts) else {
@@ -141,6 +100,9 @@ unsafe fn move_to_queue(
         unmoved.extend(parts);
         return unmoved;
     };
+    if queue.may_wait_for_calls() {
+        CALLS.wait(CALLS_TIMEOUT);
+    }
     let target = |part: PageRange| {
         let start = pages.start() + (part.start() - range.start());
         PageRange::between(start, start + part.len())

@@ -213,11 +213,10 @@ impl Urgency {
 }
 
 /// Reads the headroom from files, so outside the queue's lock, for which callers
-/// wait. Callers use the reading, and the limits if they had to be looked up. So the reading
-/// includes page cache, whose size takes longer to read: it serves callers for longer.
+/// wait. Callers use the reading, and the limits if they had to be looked up.
 fn read_headroom() -> usize {
     let queue = QUEUE.lock();
-    let known = queue.headroom.known.clone();
+    let (known, pending_bytes) = (queue.headroom.known.clone(), queue.pending_bytes);
     drop(queue);
     let fresh = known.filter(|known| known.holds_for(KNOWN_MAX_AGE));
     let known = fresh.or_else(|| {
@@ -226,7 +225,7 @@ fn read_headroom() -> usize {
         found
     });
     let Some(known) = known else { return 0 };
-    let reading = known.read_beside(usize::MAX);
+    let reading = known.read_beside(pending_bytes);
     QUEUE.lock().headroom.record(reading);
     reading.headroom_bytes
 }

@@ -288,26 +288,6 @@ unsafe fn remap(from: PageRange, to: usize, flags: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns whether one mapping certainly covers the range. It needs no `/proc`, whose files
-/// take some 30 µs to open once the caches are cold.
-///
-/// The call asks to lengthen the range in place up to the stack of this thread, which the
-/// kernel cannot. It refuses with EFAULT where the range is not in one mapping, and else
-/// with ENOMEM.
-pub(crate) fn is_one_mapping(range: PageRange) -> bool {
-    let used = 0_u8;
-    let end = (&raw const used).addr() + 1;
-    if end <= range.end() {
-        return false;
-    }
-    let len = (end - range.start()).next_multiple_of(super::page_size());
-    // SAFETY: the page of `used` is mapped, so nothing can be mapped over all of the
-    // addresses, and without MREMAP_MAYMOVE the call does nothing else. (By its number, as
-    // in `remap`.)
-    let answer = unsafe { libc::syscall(libc::SYS_mremap, range.as_ptr(), range.len(), len, 0) };
-    answer == -1 && last_errno() == Errno::NOMEM
-}
-
 /// Makes every access to the range SIGSEGV: `mprotect(PROT_NONE)`.
 /// Async-signal-safe.
 pub(crate) fn protect_none(range: PageRange) -> Result<(), Errno> {
@@ -387,41 +367,4 @@ pub(crate) fn allocate(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno
         return Ok(());
     }
     rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::KEEP_SIZE, offset, len)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ground::sys::page_size;
-
-    #[test]
-    fn one_mapping_is_told_from_several_and_from_holes() {
-        let page = page_size();
-        let all = reserve(6 * page).unwrap();
-        let pages = |from: usize, to: usize| {
-            PageRange::between(all.start() + from * page, all.start() + to * page)
-        };
-        // SAFETY: the test's own addresses.
-        unsafe {
-            protect_read_write(pages(1, 3)).unwrap();
-            unmap(pages(4, 5)).unwrap();
-        }
-        let local = 0_u8;
-        let is_below_stack = all.end() <= (&raw const local).addr();
-        for (part, is_one) in [
-            (pages(0, 1), true),
-            (pages(1, 3), true),
-            (pages(1, 2), true),
-            (pages(0, 2), false),
-            (pages(2, 4), false),
-            (pages(3, 5), false),
-            (pages(4, 5), false),
-            (pages(3, 6), false),
-        ] {
-            let found = is_one_mapping(part);
-            assert_eq!(found, is_one && is_below_stack, "{part:?}");
-        }
-        // SAFETY: as above.
-        unsafe { unmap(all) }.unwrap();
-    }
 }

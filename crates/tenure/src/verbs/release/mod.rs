@@ -68,11 +68,11 @@ pub use crate::background::freeing::ReleaseLimits;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-use crate::background::freeing::{self, AfterMove, Turn, defer_free};
+use crate::background::freeing::{self, AfterMove, defer_free};
 use crate::ground::error::{Error, MemoryKind, Refused, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::{DestructiveAdvice, LockState, advise_destructive, lock_state};
+use crate::ground::sys::advise::{LockState, lock_state};
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, counters, map, page_size};
 use crate::observation::stats;
@@ -187,11 +187,6 @@ impl PageRange {
         }
         forget(self);
         for part in without_counter_page(self) {
-            // SAFETY: a part of the range, which no code uses any more.
-            if let Some(unmapped) = unsafe { munmap_plain(part) } {
-                unmapped?;
-                continue;
-            }
             let vmas = (part.len() >= THRESHOLD_BYTES).then(|| vma::within(part).ok());
             match vmas.flatten() {
                 // SAFETY: a part of the range, which no code uses any more.
@@ -221,11 +216,6 @@ impl PageRange {
 pub unsafe fn munmap_at_most(range: PageRange, max_mappings: usize) -> Result<()> {
     forget(range);
     for part in without_counter_page(range) {
-        // SAFETY: a part of the range, which no code uses any more.
-        if let Some(unmapped) = unsafe { munmap_plain(part) } {
-            unmapped?;
-            continue;
-        }
         let vmas = vma::within_at_most(part, max_mappings)?;
         // SAFETY: a part of the range, which no code uses any more.
         unsafe { munmap_deferred(vmas) }?;
@@ -306,33 +296,6 @@ fn forget(range: PageRange) {
 /// # Safety
 ///
 /// No code may use the VMAs any more.
-/// Unmaps the range if it is plain: unlocked private anonymous memory in one mapping.
-/// Returns `None` if it may not be. Most memory is plain, and three short calls tell.
-///
-/// # Safety
-///
-/// No code may use the range any more.
-unsafe fn munmap_plain(range: PageRange) -> Option<Result<()>> {
-    if range.len() < THRESHOLD_BYTES || lock_state(range) != Ok(LockState::Unlocked) {
-        return None;
-    }
-    let turn = Turn::wait()?;
-    if !map::is_one_mapping(range) {
-        return None;
-    }
-    // The kernel takes this advice for private anonymous memory alone.
-    // SAFETY: no code uses the range any more, in no child either, says the caller.
-    unsafe { advise_destructive(range, DestructiveAdvice::WipeOnFork) }.ok()?;
-    // SAFETY: the checks above found one mapping of private anonymous memory that is not
-    // locked, and no code uses it any more.
-    let unmoved = unsafe { turn.defer_free(vec![range], AfterMove::Unmapped) };
-    let unmap = |part| {
-        // SAFETY: a part of the range, still mapped, which no code uses any more.
-        unsafe { munmap_in_chunks(part, page_size()) }
-    };
-    Some(unmoved.into_iter().try_for_each(unmap))
-}
-
 unsafe fn munmap_deferred(vmas: Vec<Vma>) -> Result<()> {
     let (movable, fixed): (Vec<_>, Vec<_>) = vmas.into_iter().partition(can_move);
     let movable = movable.iter().map(|vma| vma.range).collect();
