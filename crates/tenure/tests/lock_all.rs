@@ -180,7 +180,6 @@ fn unlock_all_of_one_mode_keeps_future_locks_of_the_other() -> Completion {
     in_child_if_unlimited("keep_future_locks_of_other_mode")
 }
 
-/// Checks that the mode of later mappings is known, also where smaps does not show it.
 /// Beside a reservation, the guards of stacks, and a hidden secret.
 fn unlock_all_beside_inaccessible_memory() {
     let page = page_size();
@@ -200,6 +199,7 @@ fn unlock_all_of_one_mode_keeps_memory_that_cannot_be_faulted_in() -> Completion
     in_child_if_unlimited("unlock_all_beside_inaccessible_memory")
 }
 
+/// Checks that the mode of later mappings is known, also where smaps does not show it.
 fn lock_again_after_unlock_all() {
     let memory = anonymous(8);
     memory.lock(.., LockMode::OnFault).unwrap();

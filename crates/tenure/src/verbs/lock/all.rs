@@ -247,7 +247,7 @@ fn end_future_locks(registry: &mut Registry, stay: &[LockedPart]) -> Result<()> 
         if mode == LockMode::OnFault && !is_locked_anew {
             continue;
         }
-        first_error = first_error.and(lock_if_mapped(part, mode));
+        first_error = first_error.and(lock_if_mapped(part, mode, !is_locked_anew));
     }
     let vmas = all_mappings()?;
     for vma in vmas.iter().filter(|vma| is_locked(vma.range)) {
@@ -273,9 +273,12 @@ fn unlock_everything(registry: &mut Registry) -> Result<()> {
     Ok(())
 }
 
-/// Locks what is left of a part, of which another thread may have unmapped some. All of it is
-/// locked on fault already.
-fn lock_if_mapped(part: PageRange, mode: LockMode) -> Result<()> {
+/// Locks what is left of a part, of which another thread may have unmapped some.
+/// `stayed_locked` tells that its pages have been locked, on fault at least, all the time.
+fn lock_if_mapped(part: PageRange, mode: LockMode, stayed_locked: bool) -> Result<()> {
+    // Some of it cannot be faulted in, as the guard of a stack and the memory of
+    // `memfd_secret`, so `mlock` ends there. What was resident has stayed so.
+    let is_locked = |part| stayed_locked && is_locked_mapping(part);
     let failed = |range| {
         move |errno| Error::SystemAt {
             call: "mlock",
@@ -290,13 +293,11 @@ fn lock_if_mapped(part: PageRange, mode: LockMode) -> Result<()> {
             let mut left = left.filter_map(|vma| vma.range.intersection(part));
             left.try_for_each(|left| match apply(left, mode) {
                 Err(Errno::NOMEM) if vma::cover(left).is_err() => Ok(()),
-                Err(Errno::NOMEM) if is_locked_mapping(left) => Ok(()),
+                Err(Errno::NOMEM) if is_locked(left) => Ok(()),
                 answer => answer.map_err(failed(left)),
             })
         }
-        // Some of it cannot be faulted in, as the guard of a stack and the memory of
-        // `memfd_secret`; `mlockall` skips these pages too.
-        Err(Errno::NOMEM) if is_locked_mapping(part) => Ok(()),
+        Err(Errno::NOMEM) if is_locked(part) => Ok(()),
         answer => answer.map_err(failed(part)),
     }
 }
