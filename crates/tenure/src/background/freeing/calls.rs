@@ -10,6 +10,10 @@ use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+/// How long a release waits for the calls of workers at most: about as long as one of
+/// their chunks takes.
+pub(super) const CALLS_TIMEOUT: Duration = Duration::from_micros(200);
+
 /// The calls of workers under way.
 pub(super) static CALLS: Calls = Calls::new();
 

@@ -24,6 +24,7 @@
 //! most a sixteenth of the mappings that `vm.max_map_count` allows.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::limits::max_pending_bytes;
@@ -46,9 +47,13 @@ const HURRY_DIVISOR: usize = 16;
 /// The most that a CPU takes of the headroom: faulting huge pages in takes about
 /// twice as long on the fastest machines as this says. A reading serves for as long
 /// as the rest suffices, whatever all CPUs have taken since. The age is limited
-/// because a process can be moved to another cgroup; workers notice that too.
+/// because limits can be lowered and a process be moved; workers notice both.
 const TAKEN_BYTES_PER_CPU_AND_MS: usize = 16 << 20;
 const READING_MAX_AGE: Duration = Duration::from_millis(100);
+
+/// How long a caller takes the groups of this process for those that the limits are of. A
+/// process that is moved leaves what is pending in the old groups.
+const GROUPS_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// How long known limits serve callers; workers look them up anew while they
 /// work.
@@ -67,6 +72,8 @@ pub(super) struct Known {
     may_be_strict_overcommit: bool,
     cpus: usize,
     found_at: Instant,
+    /// When the groups were last those of this process, in milliseconds since `found_at`.
+    checked_ms: AtomicU64,
 }
 
 impl Known {
@@ -79,13 +86,27 @@ impl Known {
             may_be_strict_overcommit: process::may_be_strict_overcommit(),
             cpus: process::online_cpus(),
             found_at: Instant::now(),
+            checked_ms: AtomicU64::new(0),
         }))
     }
 
-    /// Returns whether the limits were found less than `age` ago and are those of
-    /// the groups that this process is in.
-    pub(super) fn holds_for(&self, age: Duration) -> bool {
-        self.found_at.elapsed() < age && self.limits.is_current()
+    /// Returns whether the limits were found less than `age` ago, and are those of the
+    /// groups that this process was in less than `groups_age` ago.
+    pub(super) fn holds_for(&self, age: Duration, groups_age: Duration) -> bool {
+        let since_found = self.found_at.elapsed();
+        let checked = Duration::from_millis(self.checked_ms.load(Ordering::Relaxed));
+        if since_found >= age {
+            return false;
+        }
+        if since_found.saturating_sub(checked) < groups_age {
+            return true;
+        }
+        let is_current = self.limits.is_current();
+        if is_current {
+            let checked_ms = since_found.as_millis() as u64;
+            self.checked_ms.store(checked_ms, Ordering::Relaxed);
+        }
+        is_current
     }
 
     /// Reads a lower bound of the headroom, in bytes, to compare it with
@@ -219,7 +240,7 @@ impl HeadroomCache {
 
     /// Looks the limits up, unless they are known and hold.
     fn known(&mut self) -> Option<Arc<Known>> {
-        let holds = |known: &Arc<Known>| known.holds_for(KNOWN_MAX_AGE);
+        let holds = |known: &Arc<Known>| known.holds_for(KNOWN_MAX_AGE, GROUPS_MAX_AGE);
         if !self.known.as_ref().is_some_and(holds) {
             self.known = Known::find();
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Condvar;
 use std::time::Instant;
 
-use super::calls::CALLS;
+use super::calls::{CALLS, CALLS_TIMEOUT};
 use super::headroom::HeadroomCache;
 use super::limits::max_active;
 use super::worker_scaling::WorkerScaling;
@@ -186,9 +186,16 @@ impl Queue {
         }
     }
 
+    /// Waits for the calls of workers, before a release makes its own.
+    pub(super) fn wait_for_calls(&self) {
+        if self.may_wait_for_calls() {
+            CALLS.wait(CALLS_TIMEOUT);
+        }
+    }
+
     /// Returns whether a release may wait for the calls of workers: while memory is
     /// short it must not, and beside a single CPU it would keep them from ending.
-    pub(super) fn may_wait_for_calls(&self) -> bool {
+    fn may_wait_for_calls(&self) -> bool {
         !self.is_memory_short && !self.worker_scaling.is_urgent() && self.worker_cpus > 1
     }
 

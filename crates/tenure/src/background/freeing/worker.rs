@@ -218,7 +218,7 @@ fn read_headroom() -> usize {
     let queue = QUEUE.lock();
     let (known, pending_bytes) = (queue.headroom.known.clone(), queue.pending_bytes);
     drop(queue);
-    let fresh = known.filter(|known| known.holds_for(KNOWN_MAX_AGE));
+    let fresh = known.filter(|known| known.holds_for(KNOWN_MAX_AGE, Duration::ZERO));
     let known = fresh.or_else(|| {
         let found = Known::find();
         QUEUE.lock().headroom.known.clone_from(&found);

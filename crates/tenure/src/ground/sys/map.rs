@@ -246,7 +246,22 @@ pub(crate) unsafe fn unmap(range: PageRange) -> Result<(), Errno> {
 /// Nothing may use either range any more.
 pub(crate) unsafe fn move_away(from: PageRange, to: usize) -> Result<(), Errno> {
     // SAFETY: nothing uses either range any more (the caller's contract).
-    unsafe { remap(from, to, MREMAP_MAYMOVE) }
+    unsafe { remap(from, to, from.len(), MREMAP_MAYMOVE) }
+}
+
+/// Moves the pages of `from`, if it lies in one mapping, to the address `to`, and maps one
+/// more page behind them: `mremap(MREMAP_FIXED)`. After a failure there may be a hole at
+/// `to`, one page longer than `from`, which is as it was.
+///
+/// A longer mapping is what the kernel makes of one mapping only. To the same length it moves
+/// several (since Linux 6.17), and may end half way.
+///
+/// # Safety
+///
+/// Nothing may use either range any more.
+pub(crate) unsafe fn move_mapping_away(from: PageRange, to: usize) -> Result<(), Errno> {
+    // SAFETY: nothing uses either range any more (the caller's contract).
+    unsafe { remap(from, to, from.len() + super::page_size(), MREMAP_MAYMOVE) }
 }
 
 /// Moves the pages of `from` to the address `to`, a part of a [`Reservation`],
@@ -259,16 +274,16 @@ pub(crate) unsafe fn move_away(from: PageRange, to: usize) -> Result<(), Errno> 
 pub(crate) unsafe fn move_pages_away(from: PageRange, to: usize) -> Result<(), Errno> {
     // SAFETY: nothing relies on the contents of `from` or uses the target (the
     // caller's contract).
-    unsafe { remap(from, to, MREMAP_MAYMOVE | MREMAP_DONTUNMAP) }
+    unsafe { remap(from, to, from.len(), MREMAP_MAYMOVE | MREMAP_DONTUNMAP) }
 }
 
-/// Moves the pages of `from` to the address `to`: `mremap(MREMAP_FIXED)`.
+/// Moves the pages of `from` to `len` bytes at the address `to`: `mremap(MREMAP_FIXED)`.
 ///
 /// # Safety
 ///
 /// Nothing may rely on the contents of `from`, nor use what is mapped at the
 /// target; without MREMAP_DONTUNMAP nothing may use `from`.
-unsafe fn remap(from: PageRange, to: usize, flags: u32) -> Result<(), Errno> {
+unsafe fn remap(from: PageRange, to: usize, len: usize, flags: u32) -> Result<(), Errno> {
     // By its number: rustix 1.1 passes MAP_FIXED for MREMAP_FIXED where a crate of the
     // program has it built on libc, and the libc's function may be the preload library's.
     // SAFETY: as the caller's contract says of both ranges.
@@ -277,7 +292,7 @@ unsafe fn remap(from: PageRange, to: usize, flags: u32) -> Result<(), Errno> {
             libc::SYS_mremap,
             from.as_ptr(),
             from.len(),
-            from.len(),
+            len,
             c_ulong::from(flags | MREMAP_FIXED),
             to,
         )

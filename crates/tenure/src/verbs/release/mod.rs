@@ -68,7 +68,7 @@ pub use crate::background::freeing::ReleaseLimits;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-use crate::background::freeing::{self, AfterMove, defer_free};
+use crate::background::freeing::{self, AfterMove, defer_free, defer_free_of_mapping};
 use crate::ground::error::{Error, MemoryKind, Refused, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
@@ -173,7 +173,8 @@ impl PageRange {
     /// # Errors
     ///
     /// [`Error::MappingLimit`] when the kernel cannot split a mapping; parts before it
-    /// may have been unmapped, and contents are given up.
+    /// may have been unmapped, and contents are given up: what stays mapped may read as
+    /// zeros in children.
     /// [`Error::Unaligned`] for a part of a huge page.
     ///
     /// # Safety
@@ -187,6 +188,10 @@ impl PageRange {
         }
         forget(self);
         for part in without_counter_page(self) {
+            // SAFETY: a part of the range, which no code uses any more.
+            if unsafe { munmap_plain(part) } {
+                continue;
+            }
             let vmas = (part.len() >= THRESHOLD_BYTES).then(|| vma::within(part).ok());
             match vmas.flatten() {
                 // SAFETY: a part of the range, which no code uses any more.
@@ -216,6 +221,10 @@ impl PageRange {
 pub unsafe fn munmap_at_most(range: PageRange, max_mappings: usize) -> Result<()> {
     forget(range);
     for part in without_counter_page(range) {
+        // SAFETY: a part of the range, which no code uses any more.
+        if unsafe { munmap_plain(part) } {
+            continue;
+        }
         let vmas = vma::within_at_most(part, max_mappings)?;
         // SAFETY: a part of the range, which no code uses any more.
         unsafe { munmap_deferred(vmas) }?;
@@ -289,6 +298,20 @@ fn forget(range: PageRange) {
     volatile::forget(range);
     lazy_free::forget(range);
     lock::forget(range);
+}
+
+/// Moves the range to the workers if all of it is plain: one mapping of private anonymous
+/// memory that is not locked. Returns whether it has. Most memory is plain, and a few short
+/// calls tell.
+///
+/// # Safety
+///
+/// No code may use the range any more.
+unsafe fn munmap_plain(range: PageRange) -> bool {
+    range.len() >= THRESHOLD_BYTES
+        && lock_state(range) == Ok(LockState::Unlocked)
+        // SAFETY: it is not locked, and no code uses it any more.
+        && unsafe { defer_free_of_mapping(range) }
 }
 
 /// Moves those of the VMAs that are movable to the workers and unmaps the rest.
