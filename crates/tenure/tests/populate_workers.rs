@@ -38,12 +38,6 @@ tests!(
     progress_is_reported_on_calling_thread,
     cancel_before_start_populates_nothing,
     cancel_midway_reports_bytes_done,
-    background_populate_is_complete_after_wait,
-    background_populate_of_range_with_hole_fails_immediately,
-    background_populate_failure_is_returned_by_wait,
-    dropped_handle_stops_background_populate,
-    dropped_handle_does_not_wait_for_stalled_page,
-    background_handle_in_forked_child_is_finished,
     panic_in_progress_callback_stops_all_workers,
     failure_of_one_worker_is_returned,
     populate_loses_no_concurrent_write,
@@ -53,8 +47,6 @@ tests!(
     children:
     populate_without_threads,
     populate_by_touching,
-    drop_handle_while_page_stalls,
-    use_background_handles_in_forked_child,
 );
 
 const MIB: usize = 1 << 20;
@@ -435,142 +427,8 @@ fn cancel_midway_reports_bytes_done() {
     assert_eq!(count_present(memory.range()), done_bytes / page_size());
 }
 
-fn background_populate_is_complete_after_wait() {
-    let memory = Arc::new(anonymous(256 * MIB / page_size()));
-    let arriving = memory
-        .populate_in_background(.., &PopulateOptions::new(Access::Write))
-        .unwrap();
-    // The memory is usable in the meantime.
-    assert_eq!(memory.as_slice()[memory.len() - 1], 0);
-    arriving.wait().unwrap();
-    assert_eq!(count_present(memory.range()), memory.range().pages());
-    assert_eq!(Arc::strong_count(&memory), 1);
-}
-
-fn background_populate_of_range_with_hole_fails_immediately() {
-    let memory = Arc::new(anonymous(64));
-    raw_unmap(pages(memory.range(), 40, 1));
-    let error = memory
-        .populate_in_background(.., &PopulateOptions::new(Access::Write))
-        .unwrap_err();
-    assert!(matches!(error, Error::Hole { .. }), "{error}");
-}
-
-fn background_populate_failure_is_returned_by_wait() {
-    let file = file(2 * page_size());
-    let memory = Arc::new(made(unsafe { Mapping::file(&file) }.len(8 * page_size())));
-    let arriving = memory
-        .populate_in_background(.., &PopulateOptions::new(Access::Read))
-        .unwrap();
-    while !arriving.is_finished() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let error = arriving.wait().unwrap_err();
-    assert!(matches!(error, Error::NoBacking { .. }), "{error}");
-}
-
-fn dropped_handle_stops_background_populate() {
-    let memory = Arc::new(anonymous(1024 * MIB / page_size()));
-    let options = PopulateOptions::new(Access::Write)
-        .threads(1)
-        .chunk_bytes(64 << 10);
-    let arriving = memory.populate_in_background(.., &options).unwrap();
-    drop(arriving);
-    let after = count_present(memory.range());
-    assert!(after < memory.range().pages());
-    std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(count_present(memory.range()), after);
-}
-
-/// Whether populating can be stopped at a page; otherwise why the test is skipped.
-fn can_stall_pages() -> Result<(), Completion> {
-    if Features::get().madv_populate.is_err() {
-        // Without it, populating reads or writes by a system call that does not wait for
-        // the owner of a page, and fails.
-        return Err(skip("needs MADV_POPULATE (Linux 5.14)"));
-    }
-    match Missing::register(anonymous(1).range()) {
-        Some(_) => Ok(()),
-        None => Err(skip(
-            "needs CAP_SYS_PTRACE to stop page faults in system calls",
-        )),
-    }
-}
-
-fn dropped_handle_does_not_wait_for_stalled_page() -> Completion {
-    if let Err(skipped) = can_stall_pages() {
-        return skipped;
-    }
-    in_child_within(Duration::from_secs(30), "drop_handle_while_page_stalls");
-    Completion::Completed
-}
-
-fn drop_handle_while_page_stalls() {
-    let memory = Arc::new(anonymous(64));
-    let missing = Missing::register(memory.range()).unwrap();
-    let options = PopulateOptions::new(Access::Write).chunk_bytes(1);
-    let arriving = memory.populate_in_background(.., &options).unwrap();
-    let fault = missing.next_within(Duration::from_secs(20)).unwrap();
-    drop(arriving);
-    assert_eq!(count_present(memory.range()), 0);
-    missing.answer(&fault);
-    // The thread keeps the memory mapped until it ends.
-    while Arc::strong_count(&memory) > 1 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert_eq!(count_present(memory.range()), 1);
-}
-
-fn background_handle_in_forked_child_is_finished() {
-    let limit = Duration::from_secs(30);
-    in_child_within(limit, "use_background_handles_in_forked_child");
-}
-
-fn use_background_handles_in_forked_child() {
-    let memory = Arc::new(anonymous(64));
-    // The callback for the end of the range keeps the thread running.
-    let (entered, is_entered) = std::sync::mpsc::channel();
-    let gate = Arc::new(Mutex::new(()));
-    let closed = gate.lock().unwrap();
-    let options = || {
-        let (entered, gate) = (entered.clone(), Arc::clone(&gate));
-        PopulateOptions::new(Access::Write).progress(move |_| {
-            entered.send(()).unwrap();
-            drop(gate.lock());
-        })
-    };
-    let start = |options| Some(memory.populate_in_background(.., &options).unwrap());
-    let mut running = [start(options()), start(options())];
-    is_entered.recv().unwrap();
-    is_entered.recv().unwrap();
-    let mut finished = start(PopulateOptions::new(Access::Write));
-    while !finished.as_ref().unwrap().is_finished() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let status = fork(|| {
-        let [waited, dropped] = running.each_mut().map(|handle| handle.take().unwrap());
-        assert!(waited.is_finished() && dropped.is_finished());
-        let error = waited.wait().unwrap_err();
-        assert_eq!(error.errno(), libc::ESRCH, "{error}");
-        drop(dropped);
-        finished.take().unwrap().wait().unwrap();
-        // The child's own thread is not taken for one of the parent's.
-        start(PopulateOptions::new(Access::Read))
-            .unwrap()
-            .wait()
-            .unwrap();
-        0
-    });
-    assert_eq!(status, 0);
-    assert!(running.iter().flatten().all(|handle| !handle.is_finished()));
-    drop(closed);
-    for handle in running.into_iter().chain([finished]).flatten() {
-        handle.wait().unwrap();
-    }
-}
-
 fn panic_in_progress_callback_stops_all_workers() -> Completion {
-    if let Err(skipped) = can_stall_pages() {
+    if let Err(skipped) = Missing::can_stall_populate() {
         return skipped;
     }
     let populate: fn(&Mapping, &PopulateOptions) -> tenure::Result<()> =

@@ -3,14 +3,15 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use libtest_mimic::Completion;
 use linux_raw_sys::general::{
     UFFD_EVENT_PAGEFAULT, UFFD_FEATURE_THREAD_ID, uffd_msg, uffdio_range, uffdio_zeropage,
 };
 use linux_raw_sys::ioctl::UFFDIO_ZEROPAGE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tenure::{PageRange, page_size};
+use tenure::{Features, PageRange, page_size};
 
-use super::register_with_flags;
+use super::{anonymous, register_with_flags, skip};
 
 /// A range in which each fault of a missing page waits for [`answer`](Missing::answer).
 /// Dropping this ends that.
@@ -30,6 +31,21 @@ impl Missing {
         let events = register_with_flags(range, 0, UFFD_FEATURE_THREAD_ID.into()).ok()?;
         rustix::io::ioctl_fionbio(&events, true).unwrap();
         Some(Self(events))
+    }
+
+    /// Whether populating can be stopped at a page; otherwise why the test is skipped.
+    pub fn can_stall_populate() -> Result<(), Completion> {
+        if Features::get().madv_populate.is_err() {
+            // Without it, populating reads or writes by a system call that does not wait for
+            // the owner of a page, and fails.
+            return Err(skip("needs MADV_POPULATE (Linux 5.14)"));
+        }
+        match Self::register(anonymous(1).range()) {
+            Some(_) => Ok(()),
+            None => Err(skip(
+                "needs CAP_SYS_PTRACE to stop page faults in system calls",
+            )),
+        }
     }
 
     /// Returns the next fault, if there is one within the time.
