@@ -1,9 +1,12 @@
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread;
 use std::time::Duration;
 
 use super::allocators::{Allocator, HEAP};
+use super::rounds::{Rounds, Turn};
 use super::scale::{GIB, MIB};
 use super::*;
-use crate::measure::Headroom;
+use crate::measure::{Headroom, once};
 
 #[test]
 fn environment_loads_the_library_with_its_options() {
@@ -50,4 +53,33 @@ fn scale_with_little_headroom_shrinks_with_a_note() {
 #[test]
 fn limit_leaves_headroom_beside_live_memory() {
     assert!(Scale::limit_bytes(128 * MIB) > 165 * MIB);
+}
+
+#[test]
+fn rounds_give_each_allocator_its_turn_and_each_case_its_part() {
+    let allocator = |name| Allocator {
+        name,
+        environment: Vec::new(),
+    };
+    let busy = AtomicUsize::new(0);
+    let watch = move |allocator: &Allocator, turn: Turn| {
+        ensure!(busy.fetch_add(1, SeqCst) == 0, "another is not idle");
+        thread::sleep(Duration::from_millis(5));
+        busy.fetch_sub(1, SeqCst);
+        drop(turn);
+        let part = |number| vec![("figure", Unit::Count, number)];
+        Ok(vec![part(allocator.name.len() as f64), part(9.0)])
+    };
+    let rounds = Rounds::new(&[allocator(GLIBC), allocator("abc")], watch);
+    let parts = ["first", "second"].map(|name| (name.to_owned(), "figure"));
+    let cases = rounds.cases("", parts.to_vec());
+    let cases = once(&mut Experiment {
+        title: String::new(),
+        notes: Vec::new(),
+        compared: "figure",
+        cases,
+    });
+    let median = |case: usize, way: usize| cases[case].ways[way].figures[0].series.median;
+    let medians = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(case, way)| median(case, way));
+    assert_eq!(medians, [5.0, 3.0, 9.0, 9.0]);
 }

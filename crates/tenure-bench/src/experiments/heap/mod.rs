@@ -4,6 +4,7 @@
 mod allocators;
 mod burst;
 mod cases;
+mod rounds;
 mod scale;
 
 use self::allocators::{Allocators, GLIBC, TENURE};
