@@ -15,7 +15,7 @@ pub const TENURE: &str = "tenure";
 /// Others, and the names under which the dynamic loader knows them.
 const OTHERS: [(&str, &[&str]); 3] = [
     ("jemalloc", &["libjemalloc.so.2"]),
-    ("mimalloc", &["libmimalloc.so.2"]),
+    ("mimalloc", &["libmimalloc.so.2", "libmimalloc.so.3"]),
     (
         "tcmalloc",
         &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"],

@@ -38,8 +38,15 @@ pub fn is_mapped(part: &str) -> Result<bool> {
 fn mimalloc() -> Option<String> {
     // SAFETY: int mi_version(void), in <mimalloc.h>.
     let version = unsafe { symbol::<extern "C" fn() -> c_int>(c"mi_version") }?();
-    let (major, minor, patch) = (version / 100, version / 10 % 10, version % 10);
-    Some(format!("{major}.{minor}.{patch}"))
+    Some(mimalloc_version(version))
+}
+
+/// Spells a number with a digit each for the minor version and the patch, as mimalloc had it
+/// up to 2.2, or with two.
+pub fn mimalloc_version(version: c_int) -> String {
+    let base = if version < 10_000 { 10 } else { 100 };
+    let (major, minor) = (version / (base * base), version / base % base);
+    format!("{major}.{minor}.{}", version % base)
 }
 
 fn tcmalloc() -> Option<String> {

@@ -8,7 +8,7 @@ use super::block::*;
 use super::burst::{make, numbered, wrong};
 use super::ebizzy::Thread;
 use super::large::{grow, sparse, sum_of};
-use super::served::{first_word, is_mapped};
+use super::served::{first_word, is_mapped, mimalloc_version};
 use crate::machine::clock::{Clock, mock::MockClock};
 use crate::worker::job::{BlocksOf, Search, TIMES};
 
@@ -158,6 +158,14 @@ fn mapped_file_is_found_by_a_part_of_its_name() {
     let name = own.file_name().unwrap().to_str().unwrap();
     assert!(is_mapped(name).unwrap() && is_mapped("").unwrap());
     assert!(!is_mapped("libno_such_allocator").unwrap());
+}
+
+#[test]
+fn version_of_mimalloc_has_one_or_two_digits_for_each_part() {
+    assert_eq!(mimalloc_version(176), "1.7.6");
+    assert_eq!(mimalloc_version(227), "2.2.7");
+    assert_eq!(mimalloc_version(30_302), "3.3.2");
+    assert_eq!(mimalloc_version(21_011), "2.10.11");
 }
 
 #[test]
