@@ -37,7 +37,7 @@ pub struct BenchArguments {
     /// lazy_free all numbers of processes and threads, in about 9; volatile threads,
     /// sizes up to 1 GiB and 100,000 others beside a page, in about 5; release sizes up
     /// to 8 GiB, huge pages, ways and a process that is killed, in about 5; heap more
-    /// rounds, in about 7
+    /// rounds and blocks of all sizes, in about 10
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
 
@@ -46,8 +46,8 @@ pub struct BenchArguments {
     /// 15,000,000 reads in 5 GiB, in about 10; lazy_free has 512 chunks in each
     /// process and a limit of 2 GiB, in about 15; volatile refills its memory 100 times,
     /// in about 12; release goes up to three quarters of the memory there is, with up to
-    /// 32 threads, in about 15 on 24 GiB; heap counts for longer, in about 15. The
-    /// largest have one to three rounds, unless --rounds says more
+    /// 32 threads, in about 15 on 24 GiB; heap counts for longer, and has blocks of all
+    /// sizes, in about 25. The largest have one to three rounds, unless --rounds says more
     #[arg(long)]
     pub full: bool,
 
@@ -124,7 +124,7 @@ pub enum Name {
     Volatile,
     /// Unmap or discard memory: how long does the caller wait, and everybody else?
     Release,
-    /// Make and free large blocks with one malloc and another
+    /// Make and free blocks with one malloc and another
     Heap,
 }
 

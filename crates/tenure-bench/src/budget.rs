@@ -28,7 +28,7 @@ fn seconds(name: Name) -> [u64; 4] {
         Name::Volatile => [4, 240, 240, 240],
         Name::Release => [8, 270, 270, 270],
         // Ratios near 1 need many rounds.
-        Name::Heap => [2, 120, 300, 600],
+        Name::Heap => [2, 120, 400, 800],
     }
 }
 

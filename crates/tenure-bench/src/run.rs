@@ -110,6 +110,7 @@ fn run_one(
     let settings = Settings {
         seed: arguments.seed,
         sizes,
+        is_named: arguments.experiments.contains(&name),
         headroom: Headroom::now()?,
     };
     let mut experiment = experiments::prepare(name, &settings)?;

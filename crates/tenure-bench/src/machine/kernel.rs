@@ -112,6 +112,11 @@ pub fn resident_bytes_of(pid: u32) -> Result<u64> {
     field_bytes(&format!("/proc/{pid}/status"), "VmRSS:")
 }
 
+/// Returns the most bytes of another process that were ever in memory.
+pub fn peak_bytes_of(pid: u32) -> Result<u64> {
+    field_bytes(&format!("/proc/{pid}/status"), "VmHWM:")
+}
+
 fn field_bytes(path: &str, field: &str) -> Result<u64> {
     let text = fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
     parse_field(&text, field).with_context(|| format!("no {field} in {path}"))

@@ -12,6 +12,8 @@ pub struct Settings {
     /// The seed of random contents and offsets.
     pub seed: u64,
     pub sizes: Sizes,
+    /// Whether the experiment is asked for by name, and has time for more.
+    pub is_named: bool,
     pub headroom: Headroom,
 }
 

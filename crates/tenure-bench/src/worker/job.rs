@@ -30,6 +30,12 @@ pub enum Job {
     Free(usize),
     /// Keep memory, with the [`Trace`](crate::machine::trace::Trace) of that path.
     Keep(Keep, PathBuf),
+    /// Allocate blocks of some sizes, and free nearly all, in each of [`PHASES`].
+    Phases(Phases),
+    /// Insert, overwrite and delete entries of keys and values.
+    Entries(Entries),
+    /// Make short-lived objects beside growing lists and arenas.
+    Objects(Objects),
 }
 
 /// The loop of ebizzy.
@@ -85,6 +91,63 @@ pub struct Keep {
     pub is_block: bool,
     /// Whether the process enables tenure's tear-down.
     pub tear_down: bool,
+}
+
+/// The sizes of a phase's blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Phase {
+    pub name: &'static str,
+    pub min_bytes: usize,
+    /// The longest block has about so many times the bytes of the shortest, as a power of
+    /// two. A phase without doublings has one size.
+    pub doublings: u32,
+}
+
+/// The phases of [`Job::Phases`], in their order.
+pub const PHASES: [Phase; 3] = [
+    Phase {
+        name: "16 B–1 KiB",
+        min_bytes: 16,
+        doublings: 6,
+    },
+    Phase {
+        name: "128 B–4 MiB",
+        min_bytes: 128,
+        doublings: 15,
+    },
+    Phase {
+        name: "2 MiB",
+        min_bytes: 2 << 20,
+        doublings: 0,
+    },
+];
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Phases {
+    pub threads: usize,
+    /// The bytes of a phase's blocks, of all threads.
+    pub bytes: usize,
+    pub seed: u64,
+}
+
+/// A table of keys and values, as a key-value store has it.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Entries {
+    /// The entries that are inserted at first.
+    pub count: usize,
+    /// Insertions, overwrites and deletions afterwards, before half is deleted.
+    pub operations: usize,
+    pub seed: u64,
+}
+
+/// The objects of an interpreter.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Objects {
+    /// Objects that live at once.
+    pub live: usize,
+    /// Objects that are made.
+    pub count: usize,
+    pub seed: u64,
 }
 
 /// A worker's answer.

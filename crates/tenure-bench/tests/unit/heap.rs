@@ -7,6 +7,7 @@ use super::rounds::{Rounds, Turn};
 use super::scale::{GIB, MIB};
 use super::*;
 use crate::measure::{Headroom, once};
+use crate::record;
 
 #[test]
 fn environment_loads_the_library_with_its_options() {
@@ -18,13 +19,17 @@ fn environment_loads_the_library_with_its_options() {
     assert_eq!(tenure.environment, expected);
 }
 
-fn scale(sizes: Sizes, headroom_bytes: usize) -> Result<Scale> {
-    let settings = Settings {
+fn settings(sizes: Sizes, headroom_bytes: usize) -> Settings {
+    Settings {
         seed: 1,
         sizes,
+        is_named: true,
         headroom: Headroom::of_bytes(headroom_bytes),
-    };
-    Scale::of(&settings, 6)
+    }
+}
+
+fn scale(sizes: Sizes, headroom_bytes: usize) -> Result<Scale> {
+    Scale::of(&settings(sizes, headroom_bytes), 6)
 }
 
 #[test]
@@ -82,4 +87,93 @@ fn rounds_give_each_allocator_its_turn_and_each_case_its_part() {
     let median = |case: usize, way: usize| cases[case].ways[way].figures[0].series.median;
     let medians = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(case, way)| median(case, way));
     assert_eq!(medians, [5.0, 3.0, 9.0, 9.0]);
+}
+
+#[test]
+fn scale_of_loads_with_headroom_is_as_wanted() {
+    for sizes in [Sizes::Medium, Sizes::Full] {
+        let scale = LoadScale::of(&settings(sizes, 64 * GIB), 5).unwrap();
+        assert_eq!(scale.phases.bytes, GIB / 5 * 7);
+        assert_eq!(scale.touched_len, 4 * GIB);
+        assert!(scale.notes.is_empty(), "{:?}", scale.notes);
+    }
+}
+
+#[test]
+fn scale_of_loads_with_little_headroom_shrinks_with_a_note() {
+    let scale = LoadScale::of(&settings(Sizes::Medium, 600 * MIB), 5).unwrap();
+    assert_eq!(scale.phases.bytes, 60 * MIB);
+    assert_eq!(scale.touched_len, 150 * MIB);
+    assert!(scale.entries.count <= 60 * MIB / 1024);
+    assert!(scale.notes.iter().all(|note| note.starts_with("Size: ")));
+    assert_eq!(scale.notes.len(), 4, "{:?}", scale.notes);
+}
+
+#[test]
+fn blocks_of_all_sizes_have_cases_when_there_is_time() {
+    let has = |sizes, is_named| {
+        has_all_sizes(&Settings {
+            is_named,
+            ..settings(sizes, GIB)
+        })
+    };
+    assert_eq!(
+        [false, true].map(|named| has(Sizes::Quick, named)),
+        [false; 2]
+    );
+    assert_eq!(
+        [false, true].map(|named| has(Sizes::Medium, named)),
+        [false, true]
+    );
+    assert_eq!(
+        [false, true].map(|named| has(Sizes::Full, named)),
+        [true; 2]
+    );
+}
+
+/// Measures cases once, with the C library's malloc alone.
+fn measured(make: fn(&LoadScale, &[Allocator]) -> Vec<Case>) -> Vec<record::Case> {
+    let glibc = Allocator {
+        name: GLIBC,
+        environment: Vec::new(),
+    };
+    let scale = LoadScale::of(&settings(Sizes::Quick, 4 * GIB), 1).unwrap();
+    once(&mut Experiment {
+        title: String::new(),
+        notes: Vec::new(),
+        compared: cases::TIME,
+        cases: make(&scale, &[glibc]),
+    })
+}
+
+fn median(case: &record::Case, figure: &str) -> f64 {
+    let figure = case.ways[0].figure(figure).unwrap();
+    figure.series.median
+}
+
+#[test]
+fn stages_tell_time_and_memory_and_what_is_kept() {
+    let cases = measured(stages::cases);
+    let of_table = |start: &str| -> Vec<&record::Case> {
+        let cases = cases.iter();
+        cases.filter(|case| case.table.starts_with(start)).collect()
+    };
+    for (start, stages, programs, least) in [
+        ("Phases of 64 MiB in 2 threads", 3, 2, 60e6),
+        ("A table of 20,000 keys", 1, 1, 10e6),
+        ("500,000 objects, of which 20,000 live", 1, 1, 5e6),
+    ] {
+        let cases = of_table(start);
+        assert_eq!(cases.len(), (stages + 1) * programs, "{start}");
+        for program in cases.chunks(stages + 1) {
+            let (moment, stages) = program.split_last().unwrap();
+            assert_eq!(moment.name, "200 ms after");
+            assert!(median(moment, "RSS") > 1e6);
+            for stage in stages {
+                assert!(median(stage, "time") > 0.0);
+                assert!(median(stage, "peak RSS") > least, "{start}");
+                assert!(median(stage, "RSS") <= median(stage, "peak RSS") * 1.1);
+            }
+        }
+    }
 }

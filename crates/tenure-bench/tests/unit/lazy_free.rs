@@ -32,6 +32,7 @@ fn every_way_finds_every_word() {
 fn scale(sizes: Sizes, headroom_mib: usize, is_limited: bool) -> Result<Scale> {
     let settings = Settings {
         seed: 1,
+        is_named: true,
         sizes,
         headroom: Headroom::of_bytes(headroom_mib << 20),
     };

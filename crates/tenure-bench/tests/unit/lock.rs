@@ -13,6 +13,7 @@ use crate::measure::{Headroom, once};
 fn every_way_finds_the_right_answer() {
     let settings = Settings {
         seed: 1,
+        is_named: true,
         sizes: Sizes::Medium,
         headroom: Headroom::of_bytes(4 << 20),
     };

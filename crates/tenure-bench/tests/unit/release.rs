@@ -11,6 +11,7 @@ fn every_way_frees_the_memory() {
         for (sizes, least) in [(Sizes::Quick, 2), (Sizes::Full, 8)] {
             let settings = Settings {
                 seed: 1,
+                is_named: true,
                 sizes,
                 headroom: Headroom::of_bytes(200 << 20),
             };

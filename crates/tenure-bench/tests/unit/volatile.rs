@@ -8,6 +8,7 @@ fn volatile_ways_pass_their_own_checks() {
     alone(|| {
         let settings = Settings {
             seed: 1,
+            is_named: true,
             sizes: Sizes::Quick,
             headroom: Headroom::of_bytes(64 << 20),
         };
@@ -40,6 +41,7 @@ fn volatile_ways_pass_their_own_checks() {
 fn volatile_sizes_with_little_headroom_shrink_with_a_note() {
     let settings = Settings {
         seed: 1,
+        is_named: true,
         sizes: Sizes::Medium,
         headroom: Headroom::of_bytes(256 << 20),
     };

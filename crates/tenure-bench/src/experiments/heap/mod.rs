@@ -1,13 +1,16 @@
 //! Experiment: unmodified programs with another malloc. How fast does it make and free
-//! large blocks, and what does it hold when they are free?
+//! large blocks, and what does it hold when they are free? And blocks of all sizes?
 
 mod allocators;
 mod burst;
 mod cases;
+mod load_scale;
 mod rounds;
 mod scale;
+mod stages;
 
-use self::allocators::{Allocators, GLIBC, TENURE};
+use self::allocators::{Allocators, GLIBC, MMAP_ALWAYS, TENURE};
+use self::load_scale::LoadScale;
 use self::scale::Scale;
 use crate::{machine::group::Group, measure::prelude::*};
 
@@ -41,12 +44,31 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
             Err(why) => notes.push(format!("Nothing under a limit: {why:#}.")),
         }
     }
+    let mut blocks = "large blocks";
+    if has_all_sizes(settings) {
+        blocks = "blocks of all sizes";
+        // A threshold for mmap changes nothing for small blocks.
+        let mut chosen = all.clone();
+        chosen.retain(|one| one.name != MMAP_ALWAYS);
+        let scale = LoadScale::of(settings, chosen.len())?;
+        notes.extend(scale.notes.clone());
+        cases.extend(stages::cases(&scale, &chosen));
+    }
     Ok(Experiment {
-        title: "large blocks, with one malloc and another".to_owned(),
+        title: format!("{blocks}, with one malloc and another"),
         notes,
         compared: cases::TIME,
         cases,
     })
+}
+
+/// Says whether there is time for blocks of all sizes, and not only for large ones.
+fn has_all_sizes(settings: &Settings) -> bool {
+    match settings.sizes {
+        Sizes::Quick => false,
+        Sizes::Medium => settings.is_named,
+        Sizes::Full => true,
+    }
 }
 
 #[cfg(test)]

@@ -89,11 +89,21 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         // SAFETY: the block comes from malloc and is owned.
-        unsafe { libc::free(black_box(self.start.as_ptr()).cast()) }
+        unsafe { free(self.start) };
     }
 }
 
-fn non_null(start: *mut c_void, function: &str, len: usize) -> Result<NonNull<u8>> {
+/// Calls free, also where the compiler could tell that nothing reads the block.
+///
+/// # Safety
+/// - The block comes from malloc, and nothing uses it afterwards.
+pub unsafe fn free(start: NonNull<u8>) {
+    // SAFETY: the caller owns the block.
+    unsafe { libc::free(black_box(start.as_ptr()).cast()) }
+}
+
+/// Returns a block's start, or an error where malloc or realloc returned NULL.
+pub fn non_null(start: *mut c_void, function: &str, len: usize) -> Result<NonNull<u8>> {
     // The compiler leaves out a malloc whose block it can do without, unless it cannot
     // know what becomes of it.
     NonNull::new(black_box(start).cast()).with_context(|| format!("{function} of {len} bytes"))

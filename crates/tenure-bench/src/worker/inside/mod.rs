@@ -3,7 +3,11 @@
 mod block;
 mod burst;
 mod ebizzy;
+mod entries;
 mod large;
+mod marked;
+mod objects;
+mod phases;
 mod served;
 
 use std::io::{BufRead as _, StdinLock, StdoutLock, Write as _, stdin, stdout};
@@ -39,6 +43,9 @@ fn run(job: Job, parent: &mut Parent) -> Result<Said> {
         Job::Grow(len) => large::timed(parent, || large::grow(len))?,
         Job::Free(len) => large::free(len, parent)?,
         Job::Keep(keep, trace) => large::keep(keep, &trace, parent)?,
+        Job::Phases(phases) => phases::run(phases, parent)?,
+        Job::Entries(entries) => entries::run(entries, parent)?,
+        Job::Objects(objects) => objects::run(objects, parent)?,
     };
     let peak_bytes = kernel::status_bytes("VmHWM:")?;
     Ok(Said::Done(Done { peak_bytes, ..done }))
@@ -77,3 +84,7 @@ impl Parent {
 #[cfg(test)]
 #[path = "../../../tests/unit/worker/inside.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "../../../tests/unit/worker/loads.rs"]
+mod load_tests;

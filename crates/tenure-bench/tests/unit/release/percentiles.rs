@@ -39,6 +39,7 @@ fn cases_beside_little_headroom_are_fewer() {
     let names = |bytes| {
         let settings = Settings {
             seed: 1,
+            is_named: true,
             sizes: Sizes::Medium,
             headroom: Headroom::of_bytes(bytes),
         };

@@ -5,6 +5,7 @@ use crate::measure::Headroom;
 fn select(sizes: Sizes, headroom: usize) -> Selection {
     let settings = Settings {
         seed: 1,
+        is_named: true,
         sizes,
         headroom: Headroom::of_bytes(headroom),
     };
