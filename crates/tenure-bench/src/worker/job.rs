@@ -36,6 +36,8 @@ pub enum Job {
     Entries(Entries),
     /// Make short-lived objects beside growing lists and arenas.
     Objects(Objects),
+    /// Make and free small blocks for a time.
+    Load(Load),
 }
 
 /// The loop of ebizzy.
@@ -148,6 +150,34 @@ pub struct Objects {
     /// Objects that are made.
     pub count: usize,
     pub seed: u64,
+}
+
+/// A load of small blocks.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Load {
+    pub manner: Manner,
+    pub threads: usize,
+    /// How long the load runs before blocks count, and while they do.
+    pub before: Duration,
+    pub counted: Duration,
+    pub seed: u64,
+}
+
+/// How the threads of a load make and free their blocks.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub enum Manner {
+    /// One half of the threads allocates blocks of 16 B to 64 KiB, the other frees them.
+    Queue,
+    /// As in larson: each thread replaces blocks at random and passes all of them to
+    /// another thread from time to time.
+    Larson,
+    /// As in cfrac: tiny blocks that live for a moment.
+    Cfrac,
+    /// As in sh6bench: batches that are freed in the order of allocation or in reverse.
+    Sh6bench,
+    /// As in xmalloc-test: one half of the threads allocates batches of blocks, the other
+    /// frees them.
+    Xmalloc,
 }
 
 /// A worker's answer.

@@ -95,6 +95,7 @@ fn scale_of_loads_with_headroom_is_as_wanted() {
         let scale = LoadScale::of(&settings(sizes, 64 * GIB), 5).unwrap();
         assert_eq!(scale.phases.bytes, GIB / 5 * 7);
         assert_eq!(scale.touched_len, 4 * GIB);
+        assert_eq!(scale.threads, [1, 2, 4, 8]);
         assert!(scale.notes.is_empty(), "{:?}", scale.notes);
     }
 }
@@ -175,5 +176,15 @@ fn stages_tell_time_and_memory_and_what_is_kept() {
                 assert!(median(stage, "RSS") <= median(stage, "peak RSS") * 1.1);
             }
         }
+    }
+}
+
+#[test]
+fn loads_tell_blocks_a_second_with_each_number_of_threads() {
+    let cases = measured(loads::cases);
+    // The two in which threads pass blocks on need two of them.
+    assert_eq!(cases.len(), 3 * 2 + 2);
+    for case in &cases {
+        assert!(median(case, loads::OPERATIONS) > 0.0, "{}", case.place());
     }
 }

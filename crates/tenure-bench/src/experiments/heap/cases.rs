@@ -13,12 +13,12 @@ const MIN_RANDOM: usize = 128 << 10;
 const MAX_RANDOM: usize = 1 << 20;
 
 /// A figure of a worker.
-type Figure = (&'static str, Unit, fn(&Done) -> f64);
+pub type Figure = (&'static str, Unit, fn(&Done) -> f64);
 const RATE: Figure = ("records", Unit::PerSecond, |done| done.rate);
 const SECONDS: Figure = (TIME, Unit::Seconds, |done| done.seconds);
 const FAULTS: Figure = ("page faults", Unit::Count, |done| done.faults as f64);
 const FAULTS_A_RECORD: Figure = ("page faults a record", Unit::Ratio, faults_a_record);
-const PEAK: Figure = ("peak memory", Unit::Bytes, |done| done.peak_bytes as f64);
+pub const PEAK: Figure = ("peak memory", Unit::Bytes, |done| done.peak_bytes as f64);
 const LEFT: Figure = ("held 0.2 s after", Unit::Bytes, |done| {
     done.end_bytes as f64
 });
@@ -118,7 +118,7 @@ fn text(len: usize) -> String {
 }
 
 /// Makes a case for each job, in which the first of the figures is compared.
-fn cases_of(
+pub fn cases_of(
     table: &str,
     jobs: impl IntoIterator<Item = (String, Job)>,
     limit_bytes: Option<usize>,

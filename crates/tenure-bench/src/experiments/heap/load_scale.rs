@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::scale::{GIB, MIB};
 use crate::measure::prelude::*;
-use crate::worker::job::{Entries, Objects, Phases};
+use crate::worker::job::{Entries, Load, Manner, Objects, Phases};
 
 /// An entry with an average value and its three blocks takes about so much.
 const ENTRY_BYTES: usize = 1024;
 /// An object takes about so much.
 const OBJECT_BYTES: usize = 256;
 
-/// The sizes and times.
+/// The sizes, times and numbers of threads.
 #[derive(Clone, Debug)]
 pub struct LoadScale {
     pub phases: Phases,
@@ -21,6 +21,9 @@ pub struct LoadScale {
     pub objects: Objects,
     /// When to look, after the last free().
     pub moments: Vec<Duration>,
+    /// A load, in one thread.
+    pub load: Load,
+    pub threads: Vec<usize>,
     /// The sizes that are smaller than wanted, and the reasons.
     pub notes: Vec<String>,
 }
@@ -73,6 +76,14 @@ impl LoadScale {
                 .into_iter()
                 .map(ms)
                 .collect(),
+            load: Load {
+                manner: Manner::Queue,
+                threads: 1,
+                before: ms(sizes.pick(&[5, 50, 150])),
+                counted: ms(sizes.pick(&[20, 250, 750])),
+                seed,
+            },
+            threads: sizes.pick(&[vec![1, 2], vec![1, 2, 4, 8], vec![1, 2, 4, 8]]),
             notes: Vec::new(),
         }
     }

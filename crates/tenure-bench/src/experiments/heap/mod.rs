@@ -5,6 +5,7 @@ mod allocators;
 mod burst;
 mod cases;
 mod load_scale;
+mod loads;
 mod rounds;
 mod scale;
 mod stages;
@@ -53,6 +54,7 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
         let scale = LoadScale::of(settings, chosen.len())?;
         notes.extend(scale.notes.clone());
         cases.extend(stages::cases(&scale, &chosen));
+        cases.extend(loads::cases(&scale, &chosen));
     }
     Ok(Experiment {
         title: format!("{blocks}, with one malloc and another"),

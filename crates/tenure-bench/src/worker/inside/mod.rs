@@ -5,9 +5,12 @@ mod burst;
 mod ebizzy;
 mod entries;
 mod large;
+mod load;
 mod marked;
 mod objects;
+mod pass;
 mod phases;
+mod rate;
 mod served;
 
 use std::io::{BufRead as _, StdinLock, StdoutLock, Write as _, stdin, stdout};
@@ -46,6 +49,7 @@ fn run(job: Job, parent: &mut Parent) -> Result<Said> {
         Job::Phases(phases) => phases::run(phases, parent)?,
         Job::Entries(entries) => entries::run(entries, parent)?,
         Job::Objects(objects) => objects::run(objects, parent)?,
+        Job::Load(load) => load::run(load, parent)?,
     };
     let peak_bytes = kernel::status_bytes("VmHWM:")?;
     Ok(Said::Done(Done { peak_bytes, ..done }))

@@ -1,10 +1,16 @@
+use std::time::Duration;
+
 use fastrand::Rng;
 
 use super::entries::Table;
+use super::load::{Shelf, cfrac, larson, sh6bench};
 use super::marked::{MIN_LEN, Marked, skewed};
 use super::objects::Heap;
 use super::phases::Thread;
-use crate::worker::job::{Objects, PHASES};
+use super::rate::count;
+use super::{pass, rate};
+use crate::machine::clock::{Clock, MonotonicClock, mock::MockClock};
+use crate::worker::job::{Done, Load, Manner, Objects, PHASES};
 
 /// Lengths around those at which a block has one more mark.
 const LENS: [usize; 9] = [16, 17, 4095, 4096, 4104, 4111, 4112, 8192, 9000];
@@ -103,4 +109,78 @@ fn objects_lists_and_arenas_keep_their_marks() {
     (0..1000).for_each(|_| heap.grow_a_list().unwrap());
     heap.shrink();
     assert_eq!(heap.wrong, 0);
+}
+
+#[test]
+fn step_of_each_load_counts_blocks_and_has_right_answers() {
+    type Step<'a> = Box<dyn FnMut(&mut Done) -> anyhow::Result<()> + 'a>;
+    let mut rng = Rng::with_seed(3);
+    let shelf = Shelf::of(2, &mut rng).unwrap();
+    let mut steps: [Step<'_>; 3] = [
+        Box::new(larson(&shelf, rng.fork())),
+        Box::new(cfrac(rng.fork())),
+        Box::new(sh6bench(rng.fork())),
+    ];
+    for step in &mut steps {
+        let mut done = Done::default();
+        (0..3).for_each(|_| step(&mut done).unwrap());
+        assert!(done.all_records >= 3000);
+        assert_eq!(done.wrong, 0);
+    }
+}
+
+fn load(threads: usize) -> Load {
+    Load {
+        manner: Manner::Queue,
+        threads,
+        before: Duration::from_millis(50),
+        counted: Duration::from_millis(200),
+        seed: 3,
+    }
+}
+
+#[test]
+fn blocks_that_are_passed_on_keep_their_marks() {
+    let load = Load {
+        before: Duration::from_millis(1),
+        counted: Duration::from_millis(10),
+        ..load(4)
+    };
+    let rngs = || (0..4).map(Rng::with_seed).collect();
+    let begin = MonotonicClock::SHARED.now();
+    let blocks = pass::run(&load, begin, rngs(), pass::block).unwrap();
+    let batches = pass::run(&load, begin, rngs(), pass::batch).unwrap();
+    for threads in [blocks, batches] {
+        let done = rate::sum(&threads);
+        assert!(done.rate > 0.0 && done.all_records > 0);
+        assert_eq!(done.wrong, 0);
+    }
+}
+
+#[test]
+fn passing_blocks_with_one_thread_is_an_error() {
+    let rngs = vec![Rng::with_seed(3)];
+    let passed = pass::run(&load(1), Duration::ZERO, rngs, pass::block);
+    assert!(passed.is_err());
+}
+
+#[test]
+fn steps_count_when_they_begin_within_the_time() {
+    /// Each look takes 10 ms.
+    struct Steps(MockClock);
+    impl Clock for Steps {
+        fn now(&self) -> Duration {
+            self.0.pass(10);
+            self.0.now()
+        }
+    }
+    let clock = Steps(MockClock::default());
+    let step = |done: &mut Done| {
+        done.all_records += 3;
+        Ok(())
+    };
+    let done = count(&load(1), Duration::ZERO, &clock, step).unwrap();
+    // Those that begin from 50 ms on and end at 250 ms.
+    assert_eq!(done.all_records, 25 * 3);
+    assert!((done.rate - 300.0).abs() < 1e-6, "{}", done.rate);
 }
