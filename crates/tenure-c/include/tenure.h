@@ -666,8 +666,10 @@ int tenure_populate_with(void *addr,
  * * -EINVAL: addr or len is not whole pages, or the range goes past the end of
  *   the address space, and nothing was done; or a part is a part of a huge page.
  *   Correct the call.
- * * -ENOMEM: The process has too many mappings to split one more. The parts before it
- *   may be unmapped, and contents may be lost. Unmap whole mappings, or raise
+ * * -EPERM: A mapping of the range is sealed (mseal()), and nothing was done. It stays
+ *   until the process ends.
+ * * -ENOMEM: The process has too many mappings to split one more. Other parts of the range
+ *   may be unmapped, and their contents are lost. Unmap whole mappings, or raise
  *   vm.max_map_count.
  *
  * Caveats:
@@ -678,6 +680,10 @@ int tenure_populate_with(void *addr,
  * Notes:
  *
  * Moved pages use memory until a worker has freed them: tenure_drain() waits for that.
+ *
+ * Where the process has a userfaultfd monitor that asked for UFFD_EVENT_REMAP or
+ * UFFD_EVENT_UNMAP, the call waits until the monitor has read the event, and other releases,
+ * tenure_drain() and fork() wait for the call.
  */
 int tenure_munmap(void *addr,
                   size_t len);
@@ -706,7 +712,8 @@ int tenure_munmap(void *addr,
  *
  * Caveats:
  *
- * No code may rely on the contents of the range any more.
+ * No code may rely on the contents of the range any more. Guard regions
+ * (MADV_GUARD_INSTALL) in what is moved end, which MADV_DONTNEED keeps.
  *
  * Notes:
  *

@@ -26,8 +26,10 @@ use crate::answer::{INVALID, answer_without_memory, answer_zero, whole_pages};
 /// * `-EINVAL`: `addr` or `len` is not whole pages, or the range goes past the end of
 ///   the address space, and nothing was done; or a part is a part of a huge page.
 ///   Correct the call.
-/// * `-ENOMEM`: The process has too many mappings to split one more. The parts before it
-///   may be unmapped, and contents may be lost. Unmap whole mappings, or raise
+/// * `-EPERM`: A mapping of the range is sealed (`mseal()`), and nothing was done. It stays
+///   until the process ends.
+/// * `-ENOMEM`: The process has too many mappings to split one more. Other parts of the range
+///   may be unmapped, and their contents are lost. Unmap whole mappings, or raise
 ///   `vm.max_map_count`.
 ///
 /// # Caveats
@@ -38,6 +40,10 @@ use crate::answer::{INVALID, answer_without_memory, answer_zero, whole_pages};
 /// # Notes
 ///
 /// Moved pages use memory until a worker has freed them: `tenure_drain()` waits for that.
+///
+/// Where the process has a userfaultfd monitor that asked for UFFD_EVENT_REMAP or
+/// UFFD_EVENT_UNMAP, the call waits until the monitor has read the event, and other releases,
+/// `tenure_drain()` and `fork()` wait for the call.
 ///
 /// # See also
 ///
@@ -80,7 +86,8 @@ pub unsafe extern "C" fn tenure_munmap(addr: *mut c_void, len: usize) -> c_int {
 ///
 /// # Caveats
 ///
-/// No code may rely on the contents of the range any more.
+/// No code may rely on the contents of the range any more. Guard regions
+/// (MADV_GUARD_INSTALL) in what is moved end, which MADV_DONTNEED keeps.
 ///
 /// # Notes
 ///

@@ -111,7 +111,8 @@ pub static TABLE: [OptionRow; 9] = [
         default: "off: the kernel frees while the caller waits",
         help: "Have madvise(MADV_DONTNEED) return at once; free the pages behind it",
         when: "For programs that discard 4 MiB and more in one call. The memory stays in use \
-               until it is freed. Not for programs that handle userfaultfd events.",
+               until it is freed. Not for programs that handle userfaultfd events, or that \
+               have guard regions (MADV_GUARD_INSTALL) in what they discard: those go.",
     },
     OptionRow {
         name: OptionName::Lock,

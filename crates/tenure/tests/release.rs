@@ -23,6 +23,8 @@ tests!(
     dropped_mapping_is_unmapped,
     munmap_of_middle_keeps_both_ends,
     munmap_across_mappings_and_holes_unmaps_all,
+    munmap_past_end_of_address_space_changes_nothing,
+    munmap_of_sealed_memory_changes_nothing,
     munmap_of_files_and_shared_memory_unmaps,
     munmap_of_locked_range_uncharges_immediately,
     discarded_memory_reads_as_zeros,
@@ -161,6 +163,59 @@ fn munmap_across_mappings_and_holes_unmaps_all() {
     }
     // munmap allows a range of holes only.
     unsafe { range.munmap() }.unwrap();
+}
+
+fn munmap_past_end_of_address_space_changes_nothing() {
+    // In a child: it would lose all that lies above.
+    let status = fork(|| {
+        let memory = large();
+        fill(memory.range());
+        let start = memory.range().start();
+        for len in [1 << 62, usize::MAX / page_size() * page_size() - start] {
+            let range = PageRange::new(start, len).unwrap();
+            // SAFETY: the kernel refuses, and nothing is unmapped.
+            let error = unsafe { range.munmap() }.unwrap_err();
+            assert!(is_errno(&error, libc::EINVAL), "{error}");
+            assert!(is_filled(memory.range()));
+        }
+        0
+    });
+    assert_eq!(status, 0);
+}
+
+fn is_errno(error: &Error, wanted: i32) -> bool {
+    matches!(error, Error::SystemAt { errno, .. } if errno.raw_os_error() == wanted)
+}
+
+fn munmap_of_sealed_memory_changes_nothing() -> Completion {
+    let seal = |range: PageRange| unsafe {
+        libc::syscall(libc::SYS_mseal, range.start(), range.len(), 0) == 0
+    };
+    // In children, because sealed memory stays until the process ends.
+    let can_seal = fork(|| i32::from(!seal(large().range())));
+    if can_seal != 0 {
+        return Completion::ignored_with("this kernel has no mseal (before Linux 6.10)");
+    }
+    let status = fork(|| {
+        let memory = std::mem::ManuallyDrop::new(large());
+        let range = memory.range();
+        fill(range);
+        assert!(seal(pages(range, range.pages() - 300, 300)));
+        // One mapping that is sealed, and several of which the last one is.
+        let whole = std::mem::ManuallyDrop::new(large());
+        fill(whole.range());
+        assert!(seal(whole.range()));
+        for refused in [range, whole.range()] {
+            // SAFETY: the kernel refuses, and nothing is unmapped.
+            let error = unsafe { refused.munmap() }.unwrap_err();
+            assert!(is_errno(&error, libc::EPERM), "{error}");
+            assert!(is_filled(refused));
+            assert_eq!(fork(|| i32::from(!is_filled(refused))), 0, "in a child");
+        }
+        0
+    });
+    assert_eq!(status, 0);
+    Completion::Completed
 }
 
 fn munmap_of_files_and_shared_memory_unmaps() {

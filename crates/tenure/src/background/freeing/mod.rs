@@ -84,6 +84,9 @@ pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<
         return parts;
     }
     let mut queue = QUEUE.lock();
+    if !queue.is_own() {
+        return parts;
+    }
     let fitting_bytes = queue.fitting_bytes(parts.iter().map(|part| part.len()).sum());
     let (parts, mut unmoved) = split_parts(parts, fitting_bytes);
     let ([first, ..], [.., last]) = (&*parts, &*parts) else {
@@ -131,7 +134,7 @@ pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<
 
 /// Does what [`defer_free`] does with a range that is one mapping of private anonymous
 /// memory, where all of it may be deferred. Returns `false` otherwise, with the range
-/// mapped as before, except that a child reads zeros there.
+/// mapped as before. (If it was MADV_WIPEONFORK it no longer is.)
 ///
 /// It needs neither `/proc`, whose files take some 30 µs to open once the caches are cold,
 /// nor memory.
@@ -144,23 +147,27 @@ pub(crate) unsafe fn defer_free_of_mapping(range: PageRange) -> bool {
         return false;
     }
     let mut queue = QUEUE.lock();
-    if queue.fitting_bytes(range.len()) < range.len() || !queue.try_reserve(2) {
+    if !queue.is_own() || queue.fitting_bytes(range.len()) < range.len() || !queue.try_reserve(2) {
         return false;
     }
     queue.wait_for_calls();
-    // The kernel takes this advice for private anonymous memory alone.
-    // SAFETY: nothing uses the range any more (the caller's contract), in no child either.
-    if unsafe { advise_destructive(range, DestructiveAdvice::WipeOnFork) }.is_err() {
-        return false;
-    }
     let Ok((mut reservation, pages)) = reserve_like(range) else {
         return false;
     };
+    // The kernel takes this advice for private anonymous memory alone. It may have taken it
+    // for the first of several mappings.
+    // SAFETY: nothing uses the range any more (the caller's contract), in no child either.
+    let is_private = unsafe { advise_destructive(range, DestructiveAdvice::WipeOnFork) }.is_ok();
     // SAFETY: nothing uses the range any more (the caller's contract); the target was
     // reserved above, and no other code knows it.
-    if unsafe { map::move_mapping_away(range, pages.start()) }.is_err() {
-        // `reserve_like` leaves a page behind the target.
-        reservation.map_failed(PageRange::between(pages.start(), pages.end() + page_size()));
+    let is_moved = is_private && unsafe { map::move_mapping_away(range, pages.start()) }.is_ok();
+    if !is_moved {
+        if is_private {
+            // `reserve_like` leaves a page behind the target.
+            reservation.map_failed(PageRange::between(pages.start(), pages.end() + page_size()));
+        }
+        // The kernel may refuse to unmap the range, too (`mseal(2)`): children have it then.
+        let _ = advise(range, Advice::KeepOnFork);
         // SAFETY: reserved above and used by nobody.
         unsafe { reservation.unmap() };
         return false;

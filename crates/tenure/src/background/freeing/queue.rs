@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Condvar;
 use std::time::Instant;
 
+use rustix::process::Pid;
+
 use super::calls::{CALLS, CALLS_TIMEOUT};
 use super::headroom::HeadroomCache;
 use super::limits::max_active;
@@ -41,6 +43,8 @@ pub(super) struct Chunk {
 #[derive(Debug)]
 pub(super) struct Queue {
     jobs: VecDeque<Job>,
+    /// The process that the workers belong to; `None` before the first release.
+    pid: Option<Pid>,
     /// The bytes that have been moved away and are not freed yet.
     pub(super) pending_bytes: usize,
     pub(super) workers: usize,
@@ -67,6 +71,7 @@ pub(super) static FREED: Condvar = Condvar::new();
 impl Queue {
     pub(super) const EMPTY: Self = Self {
         jobs: VecDeque::new(),
+        pid: None,
         pending_bytes: 0,
         workers: 0,
         idle_workers: 0,
@@ -81,6 +86,7 @@ impl Queue {
     /// Empties the queue. A `Job` owns nothing that the allocator would have to free.
     fn start_in_child(&mut self) {
         self.jobs.clear();
+        self.pid = None;
         self.unmap_failed.clear();
         // The child's counters start at zero.
         self.pending_bytes = 0;
@@ -90,6 +96,14 @@ impl Queue {
         self.is_memory_short = false;
         self.worker_scaling = WorkerScaling::ONE;
         CALLS.clear();
+    }
+
+    /// Returns whether the queue belongs to this process, and not to the parent of a
+    /// `vfork(2)`: a worker that started here would be counted for ever, and end with the
+    /// child.
+    pub(super) fn is_own(&mut self) -> bool {
+        let pid = rustix::process::getpid();
+        *self.pid.get_or_insert(pid) == pid
     }
 
     /// Reserves capacity, so that the next `count` calls of `push` need no

@@ -91,6 +91,8 @@ pub(crate) enum Advice {
     NoHugePage,
     Unmergeable,
     WillNeed,
+    /// Ends `WipeOnFork`.
+    KeepOnFork,
     /// Reclaims clean pages at once, lazily free ones included (Linux 5.4).
     PageOut,
 }
@@ -107,6 +109,7 @@ impl From<Advice> for mm::Advice {
             Advice::NoHugePage => Self::LinuxNoHugepage,
             Advice::Unmergeable => Self::LinuxUnmergeable,
             Advice::WillNeed => Self::WillNeed,
+            Advice::KeepOnFork => Self::LinuxKeepOnFork,
             Advice::PageOut => Self::LinuxPageOut,
         }
     }

@@ -264,6 +264,16 @@ pub(crate) unsafe fn move_mapping_away(from: PageRange, to: usize) -> Result<(),
     unsafe { remap(from, to, from.len() + super::page_size(), MREMAP_MAYMOVE) }
 }
 
+/// Returns whether the mapping at an address, whose pages have so many bytes, is sealed
+/// (`mseal(2)`, Linux 6.10): it cannot be unmapped. `mremap(2)` to the same length at the same
+/// address changes nothing, and is refused there.
+pub(crate) fn is_sealed(start: usize, page_bytes: usize) -> bool {
+    let page = std::ptr::with_exposed_provenance_mut(start);
+    // SAFETY: neither the length nor the address changes.
+    let same = unsafe { mm::mremap(page, page_bytes, page_bytes, mm::MremapFlags::empty()) };
+    same == Err(Errno::PERM)
+}
+
 /// Moves the pages of `from` to the address `to`, a part of a [`Reservation`],
 /// and leaves `from` mapped and empty: `mremap(MREMAP_DONTUNMAP)` (Linux 5.7).
 /// After a failure there may be a hole at `to`.

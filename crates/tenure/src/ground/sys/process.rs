@@ -37,6 +37,15 @@ impl LockLimit {
     }
 }
 
+/// Returns an address at the end of the first thread's stack, where the kernel has placed the
+/// program's name; 0 if it tells of none. No address of the process is past the end of the
+/// address space up to there.
+pub(crate) fn stack_top() -> usize {
+    // SAFETY: the call has no preconditions.
+    let address = unsafe { libc::getauxval(libc::AT_EXECFN) };
+    address as usize
+}
+
 /// The threads of this process.
 pub(super) struct Threads {
     /// With the first, until the last has ended.

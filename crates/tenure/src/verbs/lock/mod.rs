@@ -45,7 +45,8 @@
 //! `/proc/self/smaps`, which walks every page of the process. So tenure records the modes
 //! of its own locks, and reads smaps only for locks that other code made and for mappings
 //! made under [`lock_all`]. Before Linux 6.11 smaps does not report the mode either;
-//! [`PageRange::unlock`] describes what is assumed then.
+//! [`PageRange::unlock`] describes what is assumed then. A lock that other code lays over
+//! one of tenure's counts as tenure's, in its mode.
 //!
 //! If locking fails after the range has been marked (a page cannot be faulted in), the
 //! call restores the previous locks before it returns the error.

@@ -78,7 +78,8 @@ impl PageRange {
     /// Anonymous memory is moved away with `mremap(MREMAP_DONTUNMAP)` (Linux 5.7) where
     /// the range has 4 MiB and more of one mapping, and worker threads free its pages.
     /// Shorter parts, files, and memory that the kernel does not move take
-    /// `MADV_DONTNEED` in chunks. Volatility of the range ends.
+    /// `MADV_DONTNEED` in chunks. Volatility of the range ends, and so do guard regions
+    /// (MADV_GUARD_INSTALL) in what is moved.
     ///
     /// # Errors
     ///

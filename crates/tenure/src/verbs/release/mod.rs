@@ -60,6 +60,12 @@
 //!   reclaims them.
 //! - For contents that you want back if possible: [`volatile`].
 //! - For the exit of the whole process: [`teardown`](crate::teardown).
+//! - For memory in which other code has installed guard regions (MADV_GUARD_INSTALL, Linux
+//!   6.13): `discard` removes those of a mapping that it moves, which MADV_DONTNEED keeps.
+//! - Beside a userfaultfd monitor in this process that asked for UFFD_EVENT_REMAP or
+//!   UFFD_EVENT_UNMAP: a release of such memory waits until the monitor has read the event,
+//!   and other releases, [`drain`] and `fork` wait for that release.
+//! - In a child of `vfork(2)`: it works, and the caller frees the memory itself.
 
 mod contents;
 
@@ -74,7 +80,7 @@ use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{LockState, lock_state};
 use crate::ground::sys::vma::{self, Vma};
-use crate::ground::sys::{Errno, counters, map, page_size};
+use crate::ground::sys::{Errno, counters, map, page_size, process};
 use crate::observation::stats;
 use crate::verbs::{CHUNK_BYTES, lazy_free, lock, volatile};
 
@@ -172,10 +178,13 @@ impl PageRange {
     ///
     /// # Errors
     ///
-    /// [`Error::MappingLimit`] when the kernel cannot split a mapping; parts before it
-    /// may have been unmapped, and contents are given up: what stays mapped may read as
-    /// zeros in children.
-    /// [`Error::Unaligned`] for a part of a huge page.
+    /// With nothing done:
+    /// * [`Error::SystemAt`] with EPERM when a mapping of the range is sealed (`mseal(2)`),
+    ///   and with EINVAL when the range goes past the end of the address space.
+    ///
+    /// With other parts of the range unmapped, perhaps:
+    /// * [`Error::MappingLimit`] when the kernel cannot split a mapping,
+    /// * [`Error::Unaligned`] for a part of a huge page.
     ///
     /// # Safety
     ///
@@ -186,6 +195,8 @@ impl PageRange {
         if self.is_empty() {
             return Ok(());
         }
+        // SAFETY: no code uses the range any more, says the caller.
+        unsafe { check_end(self, usize::MAX) }?;
         forget(self);
         for part in without_counter_page(self) {
             // SAFETY: a part of the range, which no code uses any more.
@@ -219,6 +230,8 @@ impl PageRange {
 /// As for [`PageRange::munmap`].
 #[doc(hidden)]
 pub unsafe fn munmap_at_most(range: PageRange, max_mappings: usize) -> Result<()> {
+    // SAFETY: no code uses the range any more, says the caller.
+    unsafe { check_end(range, max_mappings) }?;
     forget(range);
     for part in without_counter_page(range) {
         // SAFETY: a part of the range, which no code uses any more.
@@ -292,6 +305,27 @@ fn without_counter_page(range: PageRange) -> impl Iterator<Item = PageRange> {
     parts.into_iter().filter(|part| !part.is_empty())
 }
 
+/// Refuses a range that goes past the end of the address space, as `munmap(2)` does, before
+/// any of it is unmapped. The kernel knows that end: it is asked to unmap the hole at the end
+/// of a range that nobody maps memory at.
+///
+/// # Safety
+///
+/// No code may use the range any more.
+unsafe fn check_end(range: PageRange, max_mappings: usize) -> Result<()> {
+    if range.end() <= process::stack_top() {
+        return Ok(());
+    }
+    let vmas = vma::within_at_most(range, max_mappings)?;
+    let mapped_end = vmas.last().map_or(range.start(), |vma| vma.range.end());
+    let hole = PageRange::between(mapped_end, range.end());
+    if hole.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: a part of the range, which no code uses any more.
+    unsafe { map::unmap(hole) }.map_err(|errno| explain_munmap(range, page_size(), errno))
+}
+
 /// Forgets volatility, lazy frees and locks of the range. Callers do this before they
 /// unmap it, because other threads may then map, lock and mark the same addresses.
 fn forget(range: PageRange) {
@@ -320,6 +354,13 @@ unsafe fn munmap_plain(range: PageRange) -> bool {
 ///
 /// No code may use the VMAs any more.
 unsafe fn munmap_deferred(vmas: Vec<Vma>) -> Result<()> {
+    // The kernel refuses one mapping before it changes anything, but tenure has several
+    // calls for several mappings.
+    let sealed = (vmas.iter().skip(usize::from(vmas.len() == 1)))
+        .find(|vma| map::is_sealed(vma.range.start(), vma.page_bytes));
+    if let Some(vma) = sealed {
+        return Err(explain_munmap(vma.range, vma.page_bytes, Errno::PERM));
+    }
     let (movable, fixed): (Vec<_>, Vec<_>) = vmas.into_iter().partition(can_move);
     let movable = movable.iter().map(|vma| vma.range).collect();
     // SAFETY: `can_move` found anonymous memory that is not locked, and no code uses it
