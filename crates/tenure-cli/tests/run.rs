@@ -158,6 +158,25 @@ fn wrong_command_line_exits_with_125() -> Completion {
         assert_eq!(output.status.code(), Some(125), "{wrong:?}");
         assert!(!output.stderr.is_empty() && output.stdout.is_empty());
     }
+    for (option, reason) in [
+        (
+            "--populate=99999999T",
+            "more bytes than there are addresses",
+        ),
+        ("--populate=1.5", "a fraction needs a unit"),
+        ("--populate=many", "give a size in bytes, K, M, G or T"),
+        ("--heap-threshold=63K", "the minimum is 65536 bytes"),
+        ("--exit=now", "the only value is background"),
+    ] {
+        let output = run(&[option, "true"]);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{told}");
+        assert!(told.contains(reason), "{told}");
+    }
+    for size in ["1.5G", "1GB"] {
+        let output = run(&[&format!("--populate={size}"), "true"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
     let output = run(&["--help"]);
     assert_eq!(output.status.code(), Some(0));
     let help = text(&output.stdout);

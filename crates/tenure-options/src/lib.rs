@@ -9,6 +9,6 @@ mod options;
 mod size;
 mod table;
 
-pub use options::{HEAP_THRESHOLD_BYTES, MIN_HEAP_THRESHOLD_BYTES, Options};
-pub use size::parse_size;
+pub use options::{HEAP_THRESHOLD_BYTES, MIN_HEAP_THRESHOLD_BYTES, Options, ValueError};
+pub use size::{SizeError, parse_size};
 pub use table::{Kind, OptionName, OptionRow, TABLE};

@@ -1,8 +1,8 @@
 //! The values of the options.
 
-use core::str;
+use core::{fmt, str};
 
-use crate::parse_size;
+use crate::size::{SizeError, parse_size};
 use crate::table::{Kind, OptionName, OptionRow, TABLE};
 
 /// The default size from which requests go to the heap.
@@ -67,12 +67,12 @@ impl Options {
     /// use tenure_options::Options;
     ///
     /// let value_of = |name: &str| (name == "TENURE_HEAP").then_some(&b"1"[..]);
-    /// let options = Options::read(value_of, |row, _| panic!("{}", row.variable));
+    /// let options = Options::read(value_of, |row, _, error| panic!("{}: {error}", row.variable));
     /// assert_eq!(options.heap_threshold_bytes, Some(256 << 10));
     /// ```
     pub fn read<'a>(
         value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
-        mut report_invalid: impl FnMut(&'static OptionRow, &'a [u8]),
+        mut report_invalid: impl FnMut(&'static OptionRow, &'a [u8], ValueError),
     ) -> Self {
         let mut options = Self::OFF;
         // `TENURE_HEAP=0` overrides a threshold.
@@ -81,9 +81,13 @@ impl Options {
             let Some(text) = value_of(row.variable).filter(|text| !text.is_empty()) else {
                 continue;
             };
-            let Some(value) = row.value(text) else {
-                report_invalid(row, text);
-                continue;
+            // No option accepts an empty text.
+            let value = match row.value(str::from_utf8(text).unwrap_or_default()) {
+                Ok(value) => value,
+                Err(error) => {
+                    report_invalid(row, text, error);
+                    continue;
+                }
             };
             match (row.name, value) {
                 (OptionName::Heap, Value::On(is_on)) => heap = Some(is_on),
@@ -100,7 +104,10 @@ impl Options {
                 (OptionName::Stats, Value::On(is_on)) => options.stats = is_on,
                 (OptionName::Verbose, Value::On(is_on)) => options.verbose = is_on,
                 // The table gives each option's kind, so no other pair occurs.
-                (_, Value::On(_) | Value::Bytes(_)) => report_invalid(row, text),
+                (_, Value::On(_)) => {
+                    report_invalid(row, text, ValueError::Size(SizeError::NotASize))
+                }
+                (_, Value::Bytes(_)) => report_invalid(row, text, ValueError::NotASwitch),
             }
         }
         match heap {
@@ -120,22 +127,54 @@ enum Value {
     Bytes(usize),
 }
 
+/// The reason why an option cannot have a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueError {
+    /// The option is a switch: 0 or 1.
+    NotASwitch,
+    /// This is the option's only value.
+    OnlyValue(&'static str),
+    /// The text is not a size.
+    Size(SizeError),
+    /// The size is less than the option's minimum, in bytes.
+    BelowMinimum(usize),
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotASwitch => f.write_str("give 0 or 1"),
+            Self::OnlyValue(word) => write!(f, "the only value is {word}"),
+            Self::Size(error) => error.fmt(f),
+            Self::BelowMinimum(1) => f.write_str("the minimum is 1 byte"),
+            Self::BelowMinimum(min_bytes) => write!(f, "the minimum is {min_bytes} bytes"),
+        }
+    }
+}
+
+impl core::error::Error for ValueError {}
+
 impl OptionRow {
-    /// Returns whether the option can be set to this value.
-    pub fn accepts(&self, text: &str) -> bool {
-        self.value(text.as_bytes()).is_some()
+    /// Checks whether the option can be set to this value.
+    ///
+    /// # Errors
+    ///
+    /// [`ValueError`] when it cannot.
+    pub fn check(&self, text: &str) -> Result<(), ValueError> {
+        self.value(text).map(drop)
     }
 
-    fn value(&self, text: &[u8]) -> Option<Value> {
-        let text = str::from_utf8(text).ok()?;
+    fn value(&self, text: &str) -> Result<Value, ValueError> {
         match self.kind {
-            Kind::Switch if text == "1" => Some(Value::On(true)),
-            Kind::Switch if text == "0" => Some(Value::On(false)),
-            Kind::Switch => None,
-            Kind::Word(word) => (text == word).then_some(Value::On(true)),
-            Kind::Size { min_bytes } => parse_size(text)
-                .filter(|bytes| *bytes >= min_bytes)
-                .map(Value::Bytes),
+            Kind::Switch if text == "1" => Ok(Value::On(true)),
+            Kind::Switch if text == "0" => Ok(Value::On(false)),
+            Kind::Switch => Err(ValueError::NotASwitch),
+            Kind::Word(word) if text == word => Ok(Value::On(true)),
+            Kind::Word(word) => Err(ValueError::OnlyValue(word)),
+            Kind::Size { min_bytes } => match parse_size(text).map_err(ValueError::Size)? {
+                bytes if bytes < min_bytes => Err(ValueError::BelowMinimum(min_bytes)),
+                bytes => Ok(Value::Bytes(bytes)),
+            },
         }
     }
 }
@@ -145,6 +184,8 @@ mod tests {
     extern crate std;
 
     use super::*;
+    use std::borrow::ToOwned as _;
+    use std::string::ToString as _;
     use std::vec::Vec;
 
     fn read(environment: &[(&str, &'static str)]) -> (Options, Vec<&'static str>) {
@@ -153,7 +194,7 @@ mod tests {
             let found = environment.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| value.as_bytes())
         };
-        let options = Options::read(value_of, |row, _| wrong.push(row.variable));
+        let options = Options::read(value_of, |row, _, _| wrong.push(row.variable));
         (options, wrong)
     }
 
@@ -218,6 +259,40 @@ mod tests {
             let (options, wrong) = read(&[(variable, value)]);
             assert_eq!(options, Options::OFF, "{variable}={value}");
             assert_eq!(wrong, [variable]);
+        }
+    }
+
+    #[test]
+    fn refused_value_names_its_reason() {
+        let check = |flag: &str, text| {
+            let row = TABLE.iter().find(|row| row.flag == flag).unwrap();
+            row.check(text).map_err(|error| error.to_string())
+        };
+        for (flag, text, reason) in [
+            (
+                "populate",
+                "99999999T",
+                "the size is more bytes than there are addresses",
+            ),
+            (
+                "populate",
+                "many",
+                "give a size in bytes, K, M, G or T, such as 65536, 64K or 1.5G",
+            ),
+            (
+                "populate",
+                "1.5",
+                "a fraction needs a unit: K, M, G or T, as in 1.5G",
+            ),
+            ("populate", "0", "the minimum is 1 byte"),
+            ("heap-threshold", "63K", "the minimum is 65536 bytes"),
+            ("munmap", "1", "the only value is background"),
+            ("stats", "yes", "give 0 or 1"),
+        ] {
+            assert_eq!(check(flag, text), Err(reason.to_owned()), "{flag}={text}");
+        }
+        for text in ["1.5G", "1GB", "65536"] {
+            assert_eq!(check("populate", text), Ok(()), "{text}");
         }
     }
 

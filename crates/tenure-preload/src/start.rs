@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use tenure::{LockMode, lock::LockScope, teardown};
 use tenure_heap::HeapOptions;
-use tenure_options::Options;
+use tenure_options::{OptionRow, Options, ValueError};
 
 use crate::line::{self, Bytes, Line};
 use crate::reentrancy::run_inside;
@@ -25,12 +25,9 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environ: *const *c
     }
     // SAFETY: the loader passes the environment to constructors.
     let variables = unsafe { Variables::new(environ) };
-    let report_invalid = |row: &tenure_options::OptionRow, value: &[u8]| {
+    let report_invalid = |row: &OptionRow, value: &[u8], error: ValueError| {
         let value = OsStr::from_bytes(value).display();
-        line::print(format_args!(
-            "{}={value} is not understood, and left out",
-            row.variable
-        ));
+        print_left_out(format_args!("{}={value}", row.variable), &error);
     };
     let options = Options::read(|name| variables.value_of(name), report_invalid);
     if options == Options::OFF {
@@ -125,7 +122,7 @@ fn turn_on(options: Options) {
     }
 }
 
-fn print_left_out(option: &str, reason: &dyn std::fmt::Display) {
+fn print_left_out(option: impl std::fmt::Display, reason: &dyn std::fmt::Display) {
     line::print(format_args!("{option} is left out: {reason}"));
 }
 

@@ -347,7 +347,7 @@ fn wrong(shop: &Workshop) -> Verdict {
     let facts = Facts::of(shop, &[("TENURE_HEAP", "yes"), ("TENURE_MUNMAP", "")], "");
     assert_eq!(
         facts.line(),
-        "tenure: TENURE_HEAP=yes is not understood, and left out"
+        "tenure: TENURE_HEAP=yes is left out: give 0 or 1"
     );
     Ok(Completion::Completed)
 }

@@ -78,7 +78,7 @@ fn argument(row: &'static OptionRow) -> Arg {
         Kind::Size { .. } => (Some("SIZE"), format!("{}=SIZE", row.variable)),
     };
     let unit = match row.unit {
-        Some(unit) => format!("SIZE is in {unit}, or ends in K, M, G or T (of 1024). "),
+        Some(unit) => format!("SIZE is in {unit}, or ends in K, M, G or T (of 1024), as in 1.5G. "),
         None => String::new(),
     };
     let argument = Arg::new(row.flag).long(row.flag).help(row.help);
@@ -91,21 +91,8 @@ fn argument(row: &'static OptionRow) -> Arg {
         Some(value) => argument
             .value_name(value)
             .require_equals(true)
-            .value_parser(move |text: &str| checked(row, text)),
+            .value_parser(move |text: &str| row.check(text).map(|()| text.to_owned())),
     }
-}
-
-fn checked(row: &OptionRow, text: &str) -> Result<String, String> {
-    if row.accepts(text) {
-        return Ok(text.to_owned());
-    }
-    Err(match row.kind {
-        Kind::Word(word) => format!("the only value is {word}"),
-        Kind::Switch => "give 0 or 1".to_owned(),
-        Kind::Size { min_bytes } => {
-            format!("give a size of at least {min_bytes} bytes, such as 65536, 64K or 4M")
-        }
-    })
 }
 
 impl FromArgMatches for RunArguments {
@@ -158,7 +145,7 @@ mod tests {
             "--munmap=background",
             "--discard=background",
             "--lock=onfault",
-            "--populate=1G",
+            "--populate=1.5G",
             "--exit=background",
             "--stats",
             "--verbose",
@@ -171,7 +158,7 @@ mod tests {
             ("TENURE_MUNMAP", "background".into()),
             ("TENURE_DISCARD", "background".into()),
             ("TENURE_LOCK", "onfault".into()),
-            ("TENURE_POPULATE", "1G".into()),
+            ("TENURE_POPULATE", "1.5G".into()),
             ("TENURE_EXIT", "background".into()),
             ("TENURE_STATS", "1".into()),
             ("TENURE_VERBOSE", "1".into()),
@@ -196,7 +183,8 @@ mod tests {
             &["--heap=1", "true"],
             &["--heap-threshold=1K", "true"],
             &["--populate=0", "true"],
-            &["--populate=1.5G", "true"],
+            &["--populate=1.5", "true"],
+            &["--populate=99999999T", "true"],
             &["--heap"],
             &[],
         ] {
