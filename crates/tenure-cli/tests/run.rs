@@ -19,6 +19,7 @@ fn main() -> ExitCode {
     let trials = trials![
         program_gets_library_options_and_arguments,
         library_is_loaded_in_the_program_and_its_children,
+        only_the_first_program_reports_options_left_out,
         libraries_preloaded_before_stay_behind_tenures,
         program_not_found_is_127_and_not_executable_is_126,
         wrong_command_line_exits_with_125,
@@ -111,6 +112,34 @@ fn library_is_loaded_in_the_program_and_its_children() -> Completion {
         );
         assert!(line.contains("munmap=background"), "{line}");
     }
+    Completion::Completed
+}
+
+/// The library needs addresses, of which the limit leaves each program too few.
+fn only_the_first_program_reports_options_left_out() -> Completion {
+    const LIMIT: &str = "ulimit -v 60000 && exec \"$@\"";
+    const PROGRAMS: &str = "/usr/bin/env true; exec /usr/bin/env true";
+    let reports = |command: &mut Command| {
+        let output = command.env_remove("LD_PRELOAD").output().unwrap();
+        let told = text(&output.stderr);
+        assert!(output.status.success(), "{told}");
+        let is_report = |line: &str| line.starts_with("tenure: everything is left out: ");
+        assert!(told.lines().all(is_report), "{told}");
+        told.lines().count()
+    };
+    let tenure = cargo_bin_cmd!("tenure").get_program().to_owned();
+    let limited = |options: &[&str]| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", LIMIT, "sh"]).arg(&tenure).arg("run");
+        reports(shell.args(options).args(["sh", "-c", PROGRAMS]))
+    };
+    assert_eq!(limited(&["--heap"]), 1);
+    // sh, and twice env and true.
+    assert_eq!(limited(&["--heap", "--verbose"]), 5);
+
+    let mut limited_later = Command::new(&tenure);
+    limited_later.args(["run", "--heap", "sh", "-c", LIMIT, "sh"]);
+    assert_eq!(reports(limited_later.args(["sh", "-c", PROGRAMS])), 0);
     Completion::Completed
 }
 

@@ -12,3 +12,8 @@ mod table;
 pub use options::{HEAP_THRESHOLD_BYTES, MIN_HEAP_THRESHOLD_BYTES, Options, ValueError};
 pub use size::{SizeError, parse_size};
 pub use table::{Kind, OptionName, OptionRow, TABLE};
+
+/// The variable by which the library knows the program that `tenure run` becomes: its value
+/// is 1 there, and the library makes it 0 for the programs that this one starts. They do
+/// not report options that are left out: scripts read what programs write to standard error.
+pub const FIRST_PROGRAM: &str = "TENURE_FIRST_PROGRAM";

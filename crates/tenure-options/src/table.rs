@@ -175,7 +175,8 @@ pub static TABLE: [OptionRow; 9] = [
         default: "off",
         help: "Print one line to standard error when a program begins: the options in effect",
         when: "To see that the library is loaded, which allocator is next in line, and which \
-               options are unavailable.",
+               options are unavailable, in each program. Without it only the program that \
+               tenure run starts says which options are left out, not those that it starts.",
     },
 ];
 

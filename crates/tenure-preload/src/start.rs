@@ -2,10 +2,11 @@
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tenure::{LockMode, lock::LockScope, teardown};
 use tenure_heap::HeapOptions;
-use tenure_options::{OptionRow, Options, ValueError};
+use tenure_options::{FIRST_PROGRAM, OptionRow, Options, ValueError};
 
 use crate::line::{self, Bytes, Line};
 use crate::reentrancy::run_inside;
@@ -25,11 +26,17 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environ: *const *c
     }
     // SAFETY: the loader passes the environment to constructors.
     let variables = unsafe { Variables::new(environ) };
+    if !variables.is_first_program() {
+        REPORTS_LEFT_OUT.store(false, Ordering::Relaxed);
+    }
     let report_invalid = |row: &OptionRow, value: &[u8], error: ValueError| {
         let value = OsStr::from_bytes(value).display();
         print_left_out(format_args!("{}={value}", row.variable), &error);
     };
     let options = Options::read(|name| variables.value_of(name), report_invalid);
+    if options.verbose {
+        REPORTS_LEFT_OUT.store(true, Ordering::Relaxed);
+    }
     if options == Options::OFF {
         return;
     }
@@ -53,6 +60,31 @@ impl Variables {
     }
 
     fn value_of(&self, name: &str) -> Option<&'static [u8]> {
+        // SAFETY: an entry of the environment is a string, and so is its end.
+        let value = self
+            .find(name)
+            .map(|value| unsafe { CStr::from_ptr(value) });
+        value.map(CStr::to_bytes)
+    }
+
+    /// Returns whether `tenure run` did not start this program, or started it as the first,
+    /// and marks the programs that this one will start; see [`FIRST_PROGRAM`].
+    fn is_first_program(&self) -> bool {
+        let Some(value) = self.find(FIRST_PROGRAM) else {
+            return true;
+        };
+        // SAFETY: the value is a string.
+        let is_first = unsafe { CStr::from_ptr(value) } == c"1";
+        if is_first {
+            // SAFETY: the strings that the kernel passes to a program are its to change, and
+            // no reference to this one is left.
+            unsafe { value.cast_mut().cast::<u8>().write(b'0') };
+        }
+        is_first
+    }
+
+    /// Returns the value of the variable, which is a string.
+    fn find(&self, name: &str) -> Option<*const c_char> {
         let mut next = self.0;
         if next.is_null() {
             return None;
@@ -64,10 +96,11 @@ impl Variables {
                 return None;
             }
             // SAFETY: an entry of the environment is a string.
-            let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
-            let value = entry.strip_prefix(name.as_bytes());
-            if let Some(value) = value.and_then(|rest| rest.strip_prefix(b"=")) {
-                return Some(value);
+            let bytes = unsafe { CStr::from_ptr(entry) }.to_bytes();
+            let value = bytes.strip_prefix(name.as_bytes());
+            if value.is_some_and(|rest| rest.starts_with(b"=")) {
+                // SAFETY: the entry begins with the name and "=".
+                return Some(unsafe { entry.add(name.len() + 1) });
             }
             // SAFETY: the entry is not the NULL at the end of the array.
             next = unsafe { next.add(1) };
@@ -122,8 +155,13 @@ fn turn_on(options: Options) {
     }
 }
 
+/// Whether this process reports options that are left out; see [`FIRST_PROGRAM`].
+static REPORTS_LEFT_OUT: AtomicBool = AtomicBool::new(true);
+
 fn print_left_out(option: impl std::fmt::Display, reason: &dyn std::fmt::Display) {
-    line::print(format_args!("{option} is left out: {reason}"));
+    if REPORTS_LEFT_OUT.load(Ordering::Relaxed) {
+        line::print(format_args!("{option} is left out: {reason}"));
+    }
 }
 
 #[expect(

@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode};
 
 use crate::cli::RunArguments;
 use tenure_bench::{library, text::printable_lines};
+use tenure_options::FIRST_PROGRAM;
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
@@ -58,6 +59,7 @@ fn become_program(arguments: &RunArguments) -> Result<Never, Refusal> {
     let error = Command::new(&program)
         .arg0(name)
         .args(rest)
+        .env(FIRST_PROGRAM, "1")
         .envs(settings.map(|(row, value)| (row.variable, value)))
         .env(
             LD_PRELOAD,
