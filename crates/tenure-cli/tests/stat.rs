@@ -81,6 +81,7 @@ fn lazily_free_bytes_are_exact() {
         "locked_bytes",
         "huge_page_bytes",
         "hugetlb_bytes",
+        "reserved_bytes",
     ] {
         assert!(process[name].is_u64(), "{name}");
     }

@@ -9,6 +9,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
@@ -31,6 +32,7 @@ tests!(
     locked_bytes_match_memlock_charge,
     [exclusive] hugetlb_pages_are_counted_separately,
     [exclusive] swapped_pages_are_counted_and_are_no_holes,
+    inaccessible_addresses_are_reserved_and_not_mapped,
     empty_and_unmapped_ranges_have_zero_residency,
     holes_list_absent_pages,
     holes_without_pagemap_scan_list_absent_pages,
@@ -400,6 +402,37 @@ fn swapped_pages_are_counted_and_are_no_holes() -> Completion {
     // Swapped pages are no holes.
     assert_eq!(memory.range().holes().unwrap(), []);
     Completion::Completed
+}
+
+fn inaccessible_addresses_are_reserved_and_not_mapped() {
+    const RESERVED: usize = 1 << 40;
+    let before = Residency::of_this_process().unwrap();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let at = unsafe { libc::mmap(null_mut(), RESERVED, libc::PROT_NONE, flags, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    let range = PageRange::new(at.addr(), RESERVED).unwrap();
+    let writable = pages(range, 16, 16);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let inside = at.wrapping_byte_add(bytes(16));
+    assert_eq!(unsafe { libc::mprotect(inside, writable.len(), access) }, 0);
+
+    let process = Residency::of_this_process().unwrap();
+    let both = |residency: &Residency| (residency.mapped_bytes, residency.reserved_bytes);
+    assert_eq!(
+        both(&range.residency().unwrap()),
+        (bytes(16), RESERVED - bytes(16))
+    );
+    let part = pages(range, 8, 16).residency().unwrap();
+    assert_eq!(both(&part), (bytes(8), bytes(8)));
+    unsafe { libc::munmap(at, RESERVED) };
+    // Other threads map and unmap stacks and arenas.
+    const SLACK: usize = 1 << 30;
+    let (mapped, reserved) = both(&before);
+    assert!(
+        process.reserved_bytes.abs_diff(reserved + RESERVED) < SLACK,
+        "{process:?}"
+    );
+    assert!(process.mapped_bytes.abs_diff(mapped) < SLACK, "{process:?}");
 }
 
 fn empty_and_unmapped_ranges_have_zero_residency() {

@@ -41,7 +41,9 @@ pub struct StatArguments {
     pub cgroup: Option<PathBuf>,
 
     /// Print JSON and nothing else on standard output: one document, or with
-    /// --watch one on each line. Figures that the kernel does not report are null
+    /// --watch one on each line. Figures that the kernel does not report are null;
+    /// reserved_bytes are addresses without any access (PROT_NONE), which use no memory
+    /// and are left out of mapped_bytes
     #[arg(long)]
     pub json: bool,
 

@@ -11,7 +11,10 @@ pub struct ProcessReport {
     pub pid: u32,
     /// The name of its program (`comm`), 15 bytes at most.
     pub name: String,
+    /// Without the reserved addresses.
     pub mapped_bytes: usize,
+    /// Addresses without any access (PROT_NONE), which use no memory.
+    pub reserved_bytes: usize,
     pub resident_bytes: usize,
     pub lazily_free_bytes: Option<usize>,
     pub resident_without_lazily_free_bytes: Option<usize>,
@@ -36,6 +39,7 @@ impl ProcessReport {
             pid,
             name,
             mapped_bytes: residency.mapped_bytes,
+            reserved_bytes: residency.reserved_bytes,
             resident_bytes: residency.resident_bytes,
             lazily_free_bytes: residency.lazily_free_bytes,
             resident_without_lazily_free_bytes: residency.resident_without_lazily_free_bytes(),

@@ -157,6 +157,7 @@ mod tests {
             pid,
             name: name.to_owned(),
             mapped_bytes: 9 << 30,
+            reserved_bytes: 0,
             resident_bytes: 3 << 29,
             lazily_free_bytes: Some(1 << 30),
             resident_without_lazily_free_bytes: Some(1 << 29),

@@ -246,7 +246,8 @@ impl<'a> Tools<'a> {
     pub fn residency(&self, slot: &mut Slot, part: Part) -> Checked {
         let range = slot.part(part);
         if let Some(residency) = self.expect(range.residency(), &[])?
-            && (residency.resident_bytes > range.len() || residency.mapped_bytes != range.len())
+            && (residency.resident_bytes > range.len()
+                || residency.mapped_bytes + residency.reserved_bytes != range.len())
         {
             let expected = format!("the residency of {range}");
             return mismatch("the residency", expected, format!("{residency:?}"));

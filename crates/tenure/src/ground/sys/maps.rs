@@ -20,6 +20,7 @@ pub(super) struct Line<'a> {
     pub(super) range: PageRange,
     pub(super) readable: bool,
     pub(super) writable: bool,
+    pub(super) executable: bool,
     pub(super) shared: bool,
     /// The major and minor number of the file system.
     pub(super) device: (u32, u32),
@@ -88,6 +89,7 @@ fn parse(text: &[u8]) -> Option<Line<'_>> {
         range: PageRange::new(start, end.checked_sub(start)?).ok()?,
         readable: access.first() == Some(&b'r'),
         writable: access.get(1) == Some(&b'w'),
+        executable: access.get(2) == Some(&b'x'),
         shared: access.get(3) == Some(&b's'),
         device: (number(major)?, number(minor)?),
         inode: std::str::from_utf8(inode).ok()?.parse().ok()?,
@@ -113,7 +115,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         let range = PageRange::between(0x55d0_c3f4_c000, 0x7ffd_1b5e_8000);
         read(RECORDED, range, |line| {
             seen.push((line.range.pages(), line.inode, line.name.to_vec()));
-            assert!(line.readable);
+            assert!(line.readable && !line.executable);
             assert_eq!(line.writable, line.inode != 5_315_746);
             assert_eq!(line.shared, line.inode == 2052);
             let device = match line.inode {

@@ -28,8 +28,13 @@ use crate::ground::sys::{advise, pagemap};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Residency {
-    /// Mapped addresses: `VmSize` for a process.
+    /// Mapped addresses that some access is allowed to.
+    ///
+    /// With `reserved_bytes` they are `VmSize` for a process.
     pub mapped_bytes: usize,
+    /// Mapped addresses without any access (PROT_NONE): guards, and addresses that are
+    /// reserved for later, often terabytes. They use no memory.
+    pub reserved_bytes: usize,
     /// Resident memory (`Rss`), including lazily free pages, without the zero
     /// page and hugetlb memory.
     pub resident_bytes: usize,
@@ -59,7 +64,7 @@ pub struct Residency {
 
 impl Residency {
     /// Reads the residency of this process: `/proc/self/smaps_rollup` (Linux
-    /// 4.14; the sum of smaps before) and `/proc/self/status`.
+    /// 4.14; the sum of smaps before), `/proc/self/status` and `/proc/self/maps`.
     ///
     /// # Errors
     ///
@@ -77,8 +82,8 @@ impl Residency {
         smaps::of_process(None).map(Self::of)
     }
 
-    /// Reads the residency of process `pid`: `/proc/PID/smaps_rollup` and
-    /// `/proc/PID/status`. All figures of a process without memory of its own
+    /// Reads the residency of process `pid`: `/proc/PID/smaps_rollup`,
+    /// `/proc/PID/status` and `/proc/PID/maps`. All figures of a process without memory of its own
     /// (a zombie, a kernel thread) are zero.
     ///
     /// # Errors
@@ -98,13 +103,19 @@ impl Residency {
     }
 
     fn of(process: ProcessFigures) -> Self {
-        Self::from_figures(process.mapped, process.locked, &process.figures)
+        // The two figures may be from two moments.
+        let accessible = process.mapped.saturating_sub(process.reserved);
+        Self {
+            reserved_bytes: process.reserved,
+            ..Self::from_figures(accessible, process.locked, &process.figures)
+        }
     }
 
     /// Converts figures from smaps.
     fn from_figures(mapped_bytes: usize, locked_bytes: usize, figures: &Figures) -> Self {
         Self {
             mapped_bytes,
+            reserved_bytes: 0,
             resident_bytes: figures.resident,
             proportional_bytes: Some(figures.proportional),
             swapped_bytes: Some(figures.swapped),

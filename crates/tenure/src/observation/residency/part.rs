@@ -19,10 +19,14 @@ pub(super) struct Part {
 impl Part {
     /// Returns the figures of a whole mapping.
     pub(super) fn whole(range: PageRange, entry: &SmapsEntry) -> Self {
+        let (mapped, reserved) = mapped_and_reserved_bytes(range, entry);
         let locked = locked_bytes(range, entry);
         Self {
             range,
-            residency: Residency::from_figures(range.len(), locked, &entry.figures),
+            residency: Residency {
+                reserved_bytes: reserved,
+                ..Residency::from_figures(mapped, locked, &entry.figures)
+            },
             is_incomplete: false,
         }
     }
@@ -65,8 +69,10 @@ impl Part {
             present_bytes
         };
         let share = |figure| share(figure, of, resident);
+        let (mapped, reserved) = mapped_and_reserved_bytes(range, entry);
         let residency = Residency {
-            mapped_bytes: range.len(),
+            mapped_bytes: mapped,
+            reserved_bytes: reserved,
             resident_bytes: resident,
             proportional_bytes: share(proportional),
             swapped_bytes: (swapped == 0).then_some(0),
@@ -97,6 +103,13 @@ fn share(figure: usize, of: usize, resident: usize) -> Option<usize> {
         _ if resident == 0 => Some(0),
         _ if figure == of => Some(resident),
         _ => None,
+    }
+}
+
+fn mapped_and_reserved_bytes(range: PageRange, entry: &SmapsEntry) -> (usize, usize) {
+    match ["rd", "wr", "ex"].iter().any(|access| entry.has(access)) {
+        true => (range.len(), 0),
+        false => (0, range.len()),
     }
 }
 

@@ -86,6 +86,7 @@ fn separable(range: PageRange, entry: &SmapsEntry) -> Option<PageRange> {
 impl Residency {
     const ZERO: Self = Self {
         mapped_bytes: 0,
+        reserved_bytes: 0,
         resident_bytes: 0,
         proportional_bytes: Some(0),
         swapped_bytes: Some(0),
@@ -98,6 +99,7 @@ impl Residency {
     fn add(&mut self, other: &Self) {
         let both = |a: Option<usize>, b| a.zip(b).map(|(a, b)| a + b);
         self.mapped_bytes += other.mapped_bytes;
+        self.reserved_bytes += other.reserved_bytes;
         self.resident_bytes += other.resident_bytes;
         self.proportional_bytes = both(self.proportional_bytes, other.proportional_bytes);
         self.swapped_bytes = both(self.swapped_bytes, other.swapped_bytes);

@@ -1,19 +1,24 @@
 //! The memory figures of a whole process.
 
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufRead, BufReader};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use rustix::io::Errno;
 
 use super::{Figures, parse};
+use crate::PageRange;
 use crate::ground::error::{Error, Result};
+use crate::ground::sys::{maps, page_size};
 
 /// The memory figures of a process, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessFigures {
     /// `VmSize`.
     pub(crate) mapped: usize,
+    /// The part of `mapped` without any access (PROT_NONE).
+    pub(crate) reserved: usize,
     /// `VmLck`: the bytes charged to `RLIMIT_MEMLOCK`. (`Locked` in smaps is
     /// the share of the resident pages.)
     pub(crate) locked: usize,
@@ -68,6 +73,10 @@ fn explain(pid: Option<u32>, errno: Errno) -> Error {
 fn try_read(folder: &Path) -> Result<Option<ProcessFigures>, Errno> {
     // A zombie or a kernel thread has no memory of its own.
     let (mapped, locked) = sizes(folder)?.unwrap_or_default();
+    let reserved = match mapped {
+        0 => 0,
+        _ => reserved(folder)?,
+    };
     let figures = match figures(folder) {
         Err(Errno::SRCH) if mapped > 0 => return Ok(None),
         Err(Errno::SRCH) => Figures::NONE,
@@ -75,6 +84,7 @@ fn try_read(folder: &Path) -> Result<Option<ProcessFigures>, Errno> {
     };
     Ok(Some(ProcessFigures {
         mapped,
+        reserved,
         locked,
         figures,
     }))
@@ -97,6 +107,25 @@ pub(super) fn sizes_in(status: &procfs::process::Status) -> Option<(usize, usize
     let bytes = |kib: u64| usize::try_from(kib.saturating_mul(1024)).unwrap_or(usize::MAX);
     let size = status.vmsize?;
     Some((bytes(size), bytes(status.vmlck.unwrap_or(0))))
+}
+
+fn reserved(folder: &Path) -> Result<usize, Errno> {
+    let maps = File::open(folder.join("maps"));
+    let bytes = maps.and_then(|maps| reserved_in(BufReader::new(maps)));
+    bytes.map_err(|error| errno_of(&error))
+}
+
+/// Sums the mappings without any access.
+fn reserved_in(maps: impl BufRead) -> io::Result<usize> {
+    let everywhere = PageRange::between(0, usize::MAX - (page_size() - 1));
+    let mut bytes = 0_usize;
+    maps::read(maps, everywhere, |line| {
+        if !(line.readable || line.writable || line.executable) {
+            bytes = bytes.saturating_add(line.range.len());
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(bytes)
 }
 
 fn figures(folder: &Path) -> Result<Figures, Errno> {
@@ -134,6 +163,17 @@ mod tests {
         assert!(summed.resident.abs_diff(whole.figures.resident) < SLACK);
         assert!(whole.figures.resident > 0 && whole.mapped > whole.figures.resident);
         assert!(whole.figures.lazily_free.is_some());
+    }
+
+    #[test]
+    fn reserved_in_sums_mappings_without_access() {
+        let maps = b"\
+10000-20000 ---p 00000000 00:00 0 
+20000-30000 rw-p 00000000 00:00 0 
+30000-50000 ---s 00000000 00:01 7   /memfd:a (deleted)
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]
+";
+        assert_eq!(reserved_in(&maps[..]).unwrap(), 0x30000);
     }
 
     #[test]
