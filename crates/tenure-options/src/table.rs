@@ -125,8 +125,10 @@ pub static TABLE: [OptionRow; 9] = [
         when: "For programs whose memory must never be swapped out or read in twice. All \
                mappings count against RLIMIT_MEMLOCK, used or not; past the limit mmap \
                fails, also in a program that started as root and has dropped its privileges. \
-               If the limit forbids it at the start, the program runs without. Forked \
-               children have no locks; the programs that they run lock their own memory.",
+               If the limit forbids it at the start, the program runs without. Before Linux \
+               5.18 madvise(MADV_DONTNEED) fails with EINVAL, on which node and chromium end. \
+               Forked children have no locks; the programs that they run lock their own \
+               memory.",
     },
     OptionRow {
         name: OptionName::Populate,

@@ -126,6 +126,9 @@ fn turn_on(options: Options) {
         print_left_out("lock=onfault", &error);
         on.lock = false;
     }
+    if on.lock {
+        map::turn_locked_on();
+    }
     if let Some(threshold_bytes) = options.heap_threshold_bytes
         && let Err(reason) = turn_heap_on(threshold_bytes, has_own_malloc, on.lock)
     {

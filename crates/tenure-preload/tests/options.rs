@@ -18,7 +18,7 @@ type Test = (&'static str, fn(&Workshop) -> Verdict);
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 16] = [
+        let tests: [Test; 18] = [
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
@@ -26,6 +26,11 @@ fn main() -> ExitCode {
             ("munmap_and_discard_options_defer_the_free", release),
             ("populate_option_faults_new_mappings_in", populate),
             ("lock_option_locks_on_fault", lock),
+            ("lock_option_with_node_runs", lock_with_node),
+            (
+                "lock_option_on_old_kernel_prints_one_line",
+                lock_on_old_kernel,
+            ),
             ("refused_lock_prints_one_line", refused_lock),
             ("heap_with_lock_and_limited_memlock_is_off", heap_and_lock),
             ("rlimit_as_turns_options_off", few_addresses),
@@ -228,6 +233,40 @@ fn lock(shop: &Workshop) -> Verdict {
     }
     facts.tell("locked yes");
     facts.tell(&format!("mapped 0 of {}", (8 << 20) / tenure::page_size()));
+    Ok(Completion::Completed)
+}
+
+/// V8 ends the program when the kernel refuses to discard its pages.
+fn lock_with_node(_: &Workshop) -> Verdict {
+    const SCRIPT: &str = "let all = []; \
+        for (let i = 0; i < 300000; i++) { all.push({ i, text: 'x' + i }); } \
+        all = null; console.log(eval('1 + 1'))";
+    if find("node").is_none() {
+        return Ok(Completion::ignored_with("there is no node here"));
+    }
+    let mut node = Command::new("node");
+    node.args(["-e", SCRIPT]);
+    let output = output_in_time(put_under(&mut node, &[LOCK], &[]));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    if told.contains("lock=onfault") {
+        return Ok(Completion::ignored_with(told));
+    }
+    assert!(output.status.success(), "{told}");
+    assert_eq!(output.stdout, b"2\n");
+    Ok(Completion::Completed)
+}
+
+fn lock_on_old_kernel(shop: &Workshop) -> Verdict {
+    const OLD_KERNEL: (&str, &str) = ("TENURE_WITHOUT", "madv_dontneed_locked");
+    let facts = Facts::of(shop, &[LOCK, OLD_KERNEL], "");
+    let Facts { lines, ours } = &facts;
+    if lines.contains(&"locked no".to_owned()) {
+        return Ok(Completion::ignored_with(
+            "RLIMIT_MEMLOCK does not allow it here",
+        ));
+    }
+    assert_eq!(ours.len(), 1, "{ours:?}");
+    assert!(ours[0].contains("Linux 5.18"), "{ours:?}");
     Ok(Completion::Completed)
 }
 

@@ -5,14 +5,14 @@ mod entry;
 pub(crate) mod real;
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tenure::{Access, PageRange, release};
 use tenure_options::Options;
 
 use self::real::MmapName;
-use crate::reentrancy::try_verb;
-use crate::{allocators, sys};
+use crate::reentrancy::{preserve_errno, try_verb};
+use crate::{allocators, line, sys};
 
 /// The kernel frees shorter ranges faster than they can be moved away.
 const LARGE_BYTES: usize = tenure::release::THRESHOLD_BYTES;
@@ -40,6 +40,18 @@ pub(crate) fn turn_on(options: &Options) {
     let releases = options.munmap || options.discard;
     MIN_RELEASE_BYTES.store(large_if(releases), Ordering::Relaxed);
     POPULATE_BYTES.store(options.populate_bytes.unwrap_or(NEVER), Ordering::Relaxed);
+}
+
+/// Whether tenure has locked all memory, and whether the kernel discards locked pages
+/// (MADV_DONTNEED_LOCKED, Linux 5.18).
+static IS_LOCKED: AtomicBool = AtomicBool::new(false);
+static DISCARDS_LOCKED: AtomicBool = AtomicBool::new(false);
+
+/// Keeps MADV_DONTNEED working now that all memory is locked.
+pub(crate) fn turn_locked_on() {
+    let is_supported = tenure::Features::get().madv_dontneed_locked.is_ok();
+    DISCARDS_LOCKED.store(is_supported, Ordering::Relaxed);
+    IS_LOCKED.store(true, Ordering::Relaxed);
 }
 
 fn is_handled(len: usize, min_bytes: &AtomicUsize, caller: usize) -> bool {
@@ -72,7 +84,40 @@ unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int, calle
         return 0;
     }
     // SAFETY: the caller keeps the conditions of `madvise(2)`.
-    unsafe { real::madvise(addr, len, advice) }
+    let answer = unsafe { real::madvise(addr, len, advice) };
+    if answer == -1 && is_discard && IS_LOCKED.load(Ordering::Relaxed) && errno() == libc::EINVAL {
+        // SAFETY: the caller of madvise gives the contents up.
+        return unsafe { discard_locked(addr, len) };
+    }
+    answer
+}
+
+/// Discards pages that are locked only because tenure has locked them: V8 (node, chromium)
+/// ends the program when the kernel refuses.
+///
+/// # Safety
+///
+/// The conditions are those of `madvise(2)`.
+unsafe fn discard_locked(addr: *mut c_void, len: usize) -> c_int {
+    if DISCARDS_LOCKED.load(Ordering::Relaxed) {
+        // SAFETY: the caller keeps the conditions of `madvise(2)`.
+        return unsafe { real::madvise(addr, len, libc::MADV_DONTNEED_LOCKED) };
+    }
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if !IS_REPORTED.swap(true, Ordering::Relaxed) {
+        preserve_errno(|| {
+            line::print(format_args!(
+                "lock=onfault: this kernel discards no locked memory (Linux 5.18 does), so \
+                 that madvise(MADV_DONTNEED) fails; node and chromium end then"
+            ));
+        });
+    }
+    -1
+}
+
+fn errno() -> c_int {
+    // SAFETY: `__errno_location` always points to this thread's `errno`.
+    unsafe { *libc::__errno_location() }
 }
 
 unsafe extern "C" fn mmap(
@@ -145,11 +190,9 @@ fn retry_after_drain(
     map: impl Fn() -> *mut c_void,
 ) -> *mut c_void {
     let memory = map();
-    // SAFETY: `__errno_location` always points to this thread's `errno`.
-    let has_failed = || unsafe { *libc::__errno_location() } == libc::ENOMEM;
     if memory != libc::MAP_FAILED
         || !may_repeat
-        || !has_failed()
+        || errno() != libc::ENOMEM
         || !is_handled(LARGE_BYTES, &MIN_RELEASE_BYTES, caller)
     {
         return memory;

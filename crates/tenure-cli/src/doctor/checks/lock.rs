@@ -67,11 +67,13 @@ fn dontneed(facts: &Facts) -> Check {
     match facts.features.madv_dontneed_locked {
         Ok(()) => check(
             "yes".to_owned(),
-            "a LockedFile with a budget frees pages and stays locked",
+            "a LockedFile with a budget frees pages and stays locked; programs under tenure run \
+             --lock can discard memory",
         ),
         Err(errno) => check(
             refused(errno),
-            "a LockedFile with a budget unlocks each part for a moment to free it",
+            "a LockedFile with a budget unlocks each part for a moment to free it; programs under \
+             tenure run --lock cannot discard memory, on which node and chromium end",
         )
         .limited(how_to_have(facts, "madv_dontneed_locked", (5, 18), errno)),
     }
