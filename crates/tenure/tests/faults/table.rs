@@ -207,6 +207,7 @@ fn advice(advice: i32) -> Option<(&'static str, &'static [i32])> {
         libc::MADV_DONTDUMP => ("MADV_DONTDUMP", FLAG),
         libc::MADV_DODUMP => ("MADV_DODUMP", FLAG),
         libc::MADV_WIPEONFORK => ("MADV_WIPEONFORK", FLAG),
+        libc::MADV_KEEPONFORK => ("MADV_KEEPONFORK", FLAG),
         libc::MADV_HUGEPAGE => ("MADV_HUGEPAGE", FLAG),
         libc::MADV_NOHUGEPAGE => ("MADV_NOHUGEPAGE", FLAG),
         libc::MADV_UNMERGEABLE => ("MADV_UNMERGEABLE", FLAG),

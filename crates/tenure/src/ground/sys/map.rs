@@ -267,11 +267,32 @@ pub(crate) unsafe fn move_mapping_away(from: PageRange, to: usize) -> Result<(),
 /// Returns whether the mapping at an address, whose pages have so many bytes, is sealed
 /// (`mseal(2)`, Linux 6.10): it cannot be unmapped. `mremap(2)` to the same length at the same
 /// address changes nothing, and is refused there.
+///
+/// A filter of system calls (seccomp) may answer the same for all of them, and then nobody
+/// can tell.
 pub(crate) fn is_sealed(start: usize, page_bytes: usize) -> bool {
-    let page = std::ptr::with_exposed_provenance_mut(start);
+    is_resize_refused(start, page_bytes)
+        && resizes_own_memory()
+        && is_resize_refused(start, page_bytes)
+}
+
+fn is_resize_refused(start: usize, bytes: usize) -> bool {
+    let page = ptr::with_exposed_provenance_mut(start);
     // SAFETY: neither the length nor the address changes.
-    let same = unsafe { mm::mremap(page, page_bytes, page_bytes, mm::MremapFlags::empty()) };
+    let same = unsafe { mm::mremap(page, bytes, bytes, mm::MremapFlags::empty()) };
     same == Err(Errno::PERM)
+}
+
+/// Returns whether mremap can be called at all.
+fn resizes_own_memory() -> bool {
+    let Ok(reservation) = Reservation::new(super::page_size()) else {
+        return false;
+    };
+    let page = reservation.range();
+    let answer = !is_resize_refused(page.start(), page.len());
+    // SAFETY: reserved above and used by nobody.
+    unsafe { reservation.unmap() };
+    answer
 }
 
 /// Moves the pages of `from` to the address `to`, a part of a [`Reservation`],
