@@ -206,9 +206,15 @@ impl LazyFreeLoad {
             thread::spawn(move || {
                 let mut chunks: VecDeque<_> = (0..16).map(|_| chunk()).collect();
                 while !stop.load(SeqCst) {
-                    let memory = chunks.pop_front().unwrap().reuse().unwrap();
-                    fill(memory.range());
-                    chunks.push_back(memory.lazy_free().unwrap());
+                    // At the limit a reuse may be refused, and is tried again later.
+                    let chunk = match chunks.pop_front().unwrap().reuse() {
+                        Ok(memory) => {
+                            fill(memory.range());
+                            memory.lazy_free().unwrap()
+                        }
+                        Err(refused) => refused.value,
+                    };
+                    chunks.push_back(chunk);
                 }
             })
         });
