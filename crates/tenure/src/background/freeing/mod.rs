@@ -151,29 +151,41 @@ pub(crate) unsafe fn defer_free_of_mapping(range: PageRange) -> bool {
         return false;
     }
     queue.wait_for_calls();
-    let Ok((mut reservation, pages)) = reserve_like(range) else {
-        return false;
-    };
-    // The kernel takes this advice for private anonymous memory alone. It may have taken it
-    // for the first of several mappings.
+    // The kernel takes this advice for private anonymous memory alone.
     // SAFETY: nothing uses the range any more (the caller's contract), in no child either.
     let is_private = unsafe { advise_destructive(range, DestructiveAdvice::WipeOnFork) }.is_ok();
-    // SAFETY: nothing uses the range any more (the caller's contract); the target was
-    // reserved above, and no other code knows it.
-    let is_moved = is_private && unsafe { map::move_mapping_away(range, pages.start()) }.is_ok();
-    if !is_moved {
-        if is_private {
-            // `reserve_like` leaves a page behind the target.
-            reservation.map_failed(PageRange::between(pages.start(), pages.end() + page_size()));
-        }
+    let moved = is_private.then(|| {
+        // SAFETY: nothing uses the range any more (the caller's contract).
+        unsafe { move_mapping(range) }
+    });
+    let Some((reservation, pages)) = moved.flatten() else {
         // The kernel may refuse to unmap the range, too (`mseal(2)`): children have it then.
+        // It may have taken the advice for the first of several mappings.
         let _ = advise(range, Advice::KeepOnFork);
-        // SAFETY: reserved above and used by nobody.
-        unsafe { reservation.unmap() };
         return false;
-    }
+    };
     enqueue(queue, &reservation, pages, iter::once(pages));
     true
+}
+
+/// Moves a range that is one mapping to addresses that it reserves. Returns the reservation
+/// and the part with the pages; `None` with the range mapped as before.
+///
+/// # Safety
+///
+/// Nothing may use the range any more.
+unsafe fn move_mapping(range: PageRange) -> Option<(Reservation, PageRange)> {
+    let (mut reservation, pages) = reserve_like(range).ok()?;
+    // SAFETY: nothing uses the range any more (the caller's contract); the target was
+    // reserved above, and no other code knows it.
+    if unsafe { map::move_mapping_away(range, pages.start()) }.is_ok() {
+        return Some((reservation, pages));
+    }
+    // `reserve_like` leaves a page behind the target.
+    reservation.map_failed(PageRange::between(pages.start(), pages.end() + page_size()));
+    // SAFETY: reserved above and used by nobody.
+    unsafe { reservation.unmap() };
+    None
 }
 
 /// Leaves the pages that have moved to the `targets` in a reservation to the workers.
