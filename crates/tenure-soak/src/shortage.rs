@@ -66,11 +66,15 @@ impl Begin {
     }
 
     /// Whether RLIMIT_DATA explains the error of an operation that began here and takes
-    /// memory.
+    /// memory. The C library says EAGAIN for a thread whose stack it cannot map.
     pub fn explains_no_memory(self, error: &Error) -> bool {
         use Error::{MappingLimit, System, SystemAt};
-        let is_kind = matches!(error, MappingLimit { .. } | System { .. } | SystemAt { .. });
-        is_kind && error.errno() == libc::ENOMEM && DATA.has_been_since(self.data)
+        let is_kind = match error {
+            System { call: "clone", .. } => matches!(error.errno(), libc::EAGAIN | libc::ENOMEM),
+            MappingLimit { .. } | System { .. } | SystemAt { .. } => error.errno() == libc::ENOMEM,
+            _ => false,
+        };
+        is_kind && DATA.has_been_since(self.data)
     }
 }
 
@@ -196,8 +200,12 @@ mod tests {
     use super::*;
 
     fn error(errno: i32) -> Error {
+        error_of("test", errno)
+    }
+
+    fn error_of(call: &'static str, errno: i32) -> Error {
         Error::System {
-            call: "test",
+            call,
             errno: tenure::Errno::from_raw_os_error(errno),
         }
     }
@@ -217,6 +225,8 @@ mod tests {
         assert!(!before.explains_no_memory(&error(libc::ENOMEM)));
         limit_data(1 << 20, Duration::ZERO);
         assert!(before.explains_no_memory(&error(libc::ENOMEM)));
+        assert!(before.explains_no_memory(&error_of("clone", libc::EAGAIN)));
+        assert!(!before.explains_no_memory(&error(libc::EAGAIN)));
         assert!(!Begin::now().explains_no_memory(&error(libc::ENOMEM)));
     }
 }
