@@ -18,7 +18,7 @@ use libtest_mimic::Completion;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenure::release::THRESHOLD_BYTES;
-use tenure::{Features, Mapping, page_size};
+use tenure::{Features, Mapping, PageRange, page_size};
 
 /// Returns the reason why nothing can be kept pending here.
 fn missing() -> Option<&'static str> {
@@ -35,7 +35,8 @@ tests!(
     releases_under_data_limit_beside_stalled_worker_leave_addresses,
     releases_under_address_space_limit_beside_stalled_worker_leave_addresses,
     thousands_of_releases_beside_stalled_worker_leave_mappings,
-    mapping_refused_beside_stalled_worker_waits_for_it;
+    mapping_refused_beside_stalled_worker_waits_for_it,
+    nearly_empty_range_larger_than_memory_is_left_to_workers;
     everywhere:
     release_without_mappings_left_is_freed_by_caller;
     children:
@@ -57,8 +58,46 @@ fn deferred_calls() -> usize {
     tenure::stats().deferred_free.calls as usize
 }
 
+fn deferred_bytes() -> usize {
+    tenure::stats().deferred_free.bytes as usize
+}
+
 fn freed_by_caller_bytes() -> usize {
     tenure::stats().freed_by_caller_bytes as usize
+}
+
+/// A range of addresses that are many times the machine's memory, with a page in each GiB.
+fn nearly_empty_range_larger_than_memory_is_left_to_workers() {
+    const GIB: usize = 1 << 30;
+    const LEN: usize = 1024 * GIB;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    let at = unsafe { mmap_anonymous(std::ptr::null_mut(), LEN, access, flags) }.unwrap();
+    let range = PageRange::new(at.addr(), LEN).unwrap();
+    let touch = || {
+        for offset in (0..LEN).step_by(GIB) {
+            let byte = at.cast::<u8>().wrapping_add(offset);
+            unsafe {
+                assert_eq!(byte.read(), 0);
+                byte.write(7);
+            }
+        }
+    };
+    let is_deferred = |release: &dyn Fn()| {
+        drain_pending();
+        let (before_bytes, by_caller_bytes) = (deferred_bytes(), freed_by_caller_bytes());
+        release();
+        assert_eq!(deferred_bytes() - before_bytes, LEN);
+        assert_eq!(freed_by_caller_bytes(), by_caller_bytes);
+    };
+    touch();
+    if Features::get().mremap_dontunmap.is_ok() {
+        is_deferred(&|| unsafe { range.discard() }.unwrap());
+        touch();
+    }
+    is_deferred(&|| unsafe { range.munmap() }.unwrap());
+    drain_pending();
+    assert!(!is_still_mapped(range));
 }
 
 /// Takes most of the cgroup again and again, of which a worker frees nothing.

@@ -186,7 +186,13 @@ impl HeadroomCache {
 
     /// Returns how many of `bytes` fit beside `pending_bytes` in `job_count`
     /// jobs.
-    pub(super) fn fit(&mut self, bytes: usize, pending_bytes: usize, job_count: usize) -> Fit {
+    pub(super) fn fit(
+        &mut self,
+        bytes: usize,
+        is_private: bool,
+        pending_bytes: usize,
+        job_count: usize,
+    ) -> Fit {
         let none = Fit {
             bytes: 0,
             is_short: true,
@@ -218,10 +224,20 @@ impl HeadroomCache {
         let reading = known.read_beside(all_bytes);
         self.record(reading);
         let headroom_bytes = reading.headroom_bytes;
-        let bytes = fitting_bytes(bytes, pending_bytes, headroom_bytes);
+        let by_addresses = fitting_bytes(bytes, pending_bytes, headroom_bytes);
+        if by_addresses < bytes && is_private {
+            // The bytes may be nearly empty. All that a process has of shared memory need
+            // not be in its mappings.
+            let memory_bytes = process::resident_bytes().map_or(bytes, |all| all.min(bytes));
+            let fits = fitting_bytes(memory_bytes, pending_bytes, headroom_bytes) == memory_bytes;
+            if fits {
+                let is_short = is_short(headroom_bytes, pending_bytes + memory_bytes);
+                return Fit { bytes, is_short };
+            }
+        }
         Fit {
-            bytes,
-            is_short: is_short(headroom_bytes, pending_bytes + bytes),
+            bytes: by_addresses,
+            is_short: is_short(headroom_bytes, pending_bytes + by_addresses),
         }
     }
 

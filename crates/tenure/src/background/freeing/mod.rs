@@ -87,7 +87,8 @@ pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<
     if !queue.is_own() {
         return parts;
     }
-    let fitting_bytes = queue.fitting_bytes(parts.iter().map(|part| part.len()).sum());
+    let bytes = parts.iter().map(|part| part.len()).sum();
+    let fitting_bytes = queue.fitting_bytes(bytes, after == AfterMove::Empty);
     let (parts, mut unmoved) = split_parts(parts, fitting_bytes);
     let ([first, ..], [.., last]) = (&*parts, &*parts) else {
         return unmoved;
@@ -147,7 +148,10 @@ pub(crate) unsafe fn defer_free_of_mapping(range: PageRange) -> bool {
         return false;
     }
     let mut queue = QUEUE.lock();
-    if !queue.is_own() || queue.fitting_bytes(range.len()) < range.len() || !queue.try_reserve(2) {
+    if !queue.is_own()
+        || queue.fitting_bytes(range.len(), true) < range.len()
+        || !queue.try_reserve(2)
+    {
         return false;
     }
     queue.wait_for_calls();

@@ -180,10 +180,13 @@ impl Queue {
     }
 
     /// Returns how many of `bytes` may be deferred now, and records whether
-    /// memory is short then.
-    pub(super) fn fitting_bytes(&mut self, bytes: usize) -> usize {
+    /// memory is short then. Of private memory, what this process has in memory bounds what
+    /// the bytes hold.
+    pub(super) fn fitting_bytes(&mut self, bytes: usize, is_private: bool) -> usize {
         let job_count = self.jobs.len() + self.unmap_failed.len();
-        let fit = self.headroom.fit(bytes, self.pending_bytes, job_count);
+        let fit = self
+            .headroom
+            .fit(bytes, is_private, self.pending_bytes, job_count);
         self.is_memory_short = fit.is_short && self.pending_bytes + fit.bytes > 0;
         fit.bytes
     }

@@ -170,6 +170,15 @@ pub(crate) fn mappable_bytes() -> Option<usize> {
     Some(left.min().map_or(usize::MAX, |bytes| bytes as usize))
 }
 
+/// Returns how much memory this process has in all its mappings, in bytes, other than of huge
+/// pages from the pool. The kernel counts it to within some pages for each CPU.
+pub(crate) fn resident_bytes() -> Option<usize> {
+    let used = StatM::from_file("/proc/thread-self/statm").ok()?;
+    usize::try_from(used.resident)
+        .ok()?
+        .checked_mul(super::page_size())
+}
+
 /// Returns whether mappings are charged against the commit limit of the machine
 /// (`vm.overcommit_memory` = 2), or whether that cannot be read.
 pub(crate) fn may_be_strict_overcommit() -> bool {
