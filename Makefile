@@ -1,12 +1,15 @@
 # Thin wrappers over cargo.
 
 PREFIX ?= /usr/local
+# Where libraries go.
+LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 CARGO ?= cargo
 # Where cargo builds.
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 # Links and installs the C library, of what cargo has built.
-C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) \
+C_LIBRARY = $(MAKE) --no-print-directory --directory crates/tenure-c PREFIX=$(PREFIX) \
+	LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) \
 	ARCHIVE=$(TARGET)/release/libtenure_c.a
 
 .PHONY: demo bench check format lint doc fresh test test-thorough test-rest test-older test-unprivileged \
@@ -105,25 +108,38 @@ deny:
 generate:
 	$(CARGO) xtask generate
 
+# Where the parts of the command go, below PREFIX.
+BASH_COMPLETIONS := share/bash-completion/completions
+ZSH_COMPLETIONS := share/zsh/site-functions
+FISH_COMPLETIONS := share/fish/vendor_completions.d
+UNIT_FOLDER := lib/systemd/system
+# Every unit beside the packages' files is installed.
+UNITS := $(wildcard packaging/*.service)
+prefix := $(DESTDIR)$(PREFIX)
+
 install:
-	$(CARGO) build --quiet --release --package tenure-cli --package tenure-c --package tenure-preload
+	$(CARGO) build --release --package tenure-cli --package tenure-c --package tenure-preload
 	$(C_LIBRARY) install
-	install -D -m 755 $(TARGET)/release/tenure $(DESTDIR)$(PREFIX)/bin/tenure
-	install -D -m 755 $(TARGET)/release/libtenure_preload.so $(DESTDIR)$(PREFIX)/lib/libtenure_preload.so
-	for page in man/*.1; do \
-		install -D -m 644 $$page $(DESTDIR)$(PREFIX)/share/man/man1/$$(basename $$page) || exit 1; \
-	done
-	install -D -m 644 completions/tenure.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tenure
-	install -D -m 644 completions/_tenure $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tenure
-	install -D -m 644 completions/tenure.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/tenure.fish
+	packaging/folders make '$(DESTDIR)' '$(PREFIX)' $(LIBDIR) $(addprefix $(PREFIX)/,bin \
+		share/man/man1 $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) $(FISH_COMPLETIONS) \
+		$(if $(UNITS),$(UNIT_FOLDER)))
+	install -m 755 $(TARGET)/release/tenure $(prefix)/bin/tenure
+	install -m 755 $(TARGET)/release/libtenure_preload.so $(DESTDIR)$(LIBDIR)/libtenure_preload.so
+	install -m 644 man/*.1 $(prefix)/share/man/man1
+	install -m 644 completions/tenure.bash $(prefix)/$(BASH_COMPLETIONS)/tenure
+	install -m 644 completions/_tenure $(prefix)/$(ZSH_COMPLETIONS)/_tenure
+	install -m 644 completions/tenure.fish $(prefix)/$(FISH_COMPLETIONS)/tenure.fish
+	$(if $(UNITS),install -m 644 $(UNITS) $(prefix)/$(UNIT_FOLDER))
+	@echo 'tenure is installed below $(prefix)'
 
 uninstall:
+	rm -f $(prefix)/bin/tenure $(DESTDIR)$(LIBDIR)/libtenure_preload.so
+	rm -f $(patsubst man/%,$(prefix)/share/man/man1/%,$(wildcard man/*.1))
+	rm -f $(prefix)/$(BASH_COMPLETIONS)/tenure $(prefix)/$(ZSH_COMPLETIONS)/_tenure
+	rm -f $(prefix)/$(FISH_COMPLETIONS)/tenure.fish
+	$(if $(UNITS),rm -f $(patsubst packaging/%,$(prefix)/$(UNIT_FOLDER)/%,$(UNITS)))
 	$(C_LIBRARY) uninstall
-	rm -f $(DESTDIR)$(PREFIX)/bin/tenure $(DESTDIR)$(PREFIX)/lib/libtenure_preload.so
-	for page in man/*.1; do rm -f $(DESTDIR)$(PREFIX)/share/man/man1/$$(basename $$page); done
-	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tenure
-	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tenure
-	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/tenure.fish
+	@echo 'tenure is gone from below $(prefix)'
 
 clean:
 	$(CARGO) clean
