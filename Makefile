@@ -13,7 +13,7 @@ C_LIBRARY = $(MAKE) --no-print-directory --directory crates/tenure-c PREFIX=$(PR
 	ARCHIVE=$(TARGET)/release/libtenure_c.a
 
 .PHONY: demo bench check format lint doc fresh test test-thorough test-rest test-older test-unprivileged \
-	test-kernels fuzz miri tsan deny generate install uninstall clean
+	test-kernels test-deb fuzz miri tsan deny generate install uninstall deb clean
 
 # Six experiments on this machine's memory, within a minute; the last line is the path
 # of an HTML report that shows them.
@@ -140,6 +140,20 @@ uninstall:
 	$(if $(UNITS),rm -f $(patsubst packaging/%,$(prefix)/$(UNIT_FOLDER)/%,$(UNITS)))
 	$(C_LIBRARY) uninstall
 	@echo 'tenure is gone from below $(prefix)'
+
+# Debian packages of what `make install` installs, below target/deb. Needs dpkg-dev.
+DEB := $(TARGET)/deb
+REVISION ?= 1
+deb:
+	rm -rf $(DEB)/staging
+	$(MAKE) --no-print-directory install DESTDIR=$(DEB)/staging PREFIX=/usr \
+		LIBDIR=/usr/lib/$$(dpkg-architecture -q DEB_HOST_MULTIARCH)
+	$(CARGO) xtask deb --staging $(DEB)/staging --output $(DEB) --revision $(REVISION)
+
+# Debian packages installed, used, upgraded and removed in a fresh root, as root; needs
+# mmdebstrap and lintian, and Debian's archive.
+test-deb: deb
+	packaging/test-deb $(DEB)
 
 clean:
 	$(CARGO) clean
