@@ -97,18 +97,18 @@ fn stanza(build: &Build, tree: &Tree) -> Result<String> {
         "Package: {name}\nSource: {SOURCE}\nVersion: {}\nArchitecture: {}\n",
         build.version, build.architecture
     );
-    let _ = write!(text, "Maintainer: {}\n", maintainer());
-    let _ = write!(text, "Installed-Size: {installed}\n");
+    let _ = writeln!(text, "Maintainer: {}", maintainer());
+    let _ = writeln!(text, "Installed-Size: {installed}");
     if !needs.is_empty() {
-        let _ = write!(text, "Depends: {}\n", needs.join(", "));
+        let _ = writeln!(text, "Depends: {}", needs.join(", "));
     }
-    let _ = write!(text, "Section: {section}\nPriority: optional\n");
+    let _ = writeln!(text, "Section: {section}\nPriority: optional");
     if *is_multi_arch {
         text.push_str("Multi-Arch: same\n");
     }
-    let _ = write!(text, "Description: {summary}\n");
+    let _ = writeln!(text, "Description: {summary}");
     for line in description.lines() {
-        let _ = write!(text, " {line}\n");
+        let _ = writeln!(text, " {line}");
     }
     Ok(text)
 }
