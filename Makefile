@@ -13,7 +13,7 @@ C_LIBRARY = $(MAKE) --no-print-directory --directory crates/tenure-c PREFIX=$(PR
 	ARCHIVE=$(TARGET)/release/libtenure_c.a
 
 .PHONY: demo bench check format lint doc fresh test test-thorough test-rest test-older test-unprivileged \
-	test-kernels test-deb fuzz miri tsan deny generate install uninstall deb clean
+	test-kernels test-deb crates fuzz miri tsan deny generate install uninstall deb clean
 
 # Six experiments on this machine's memory, within a minute; the last line is the path
 # of an HTML report that shows them.
@@ -102,6 +102,13 @@ tsan:
 deny:
 	$(CARGO) deny --offline --workspace check licenses bans sources
 	$(CARGO) deny --workspace check advisories
+
+# The crates that are published, each built from its package. The folder is new for each run:
+# cargo keeps what it has unpacked and built of a version, also after the source has changed.
+PUBLISHED := tenure tenure-heap tenure-options tenure-bench tenure-cli
+crates:
+	folder=$$(mktemp -d) && $(CARGO) package --quiet --allow-dirty --target-dir "$$folder" \
+		$(addprefix --package ,$(PUBLISHED)); status=$$?; rm -rf "$$folder"; exit $$status
 
 # Man pages and shell completions, from the command's own definition; the C header
 # and its pages, from the source of the C interface.
