@@ -5,6 +5,8 @@ DESTDIR ?=
 CARGO ?= cargo
 # Where cargo builds.
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+# In CI a test that fails once, and passes each of five repetitions, does not fail the run.
+TEST = $(CARGO) xtask test $(if $(CI),--repeat-failed)
 # Links and installs the C library, of what cargo has built.
 C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) \
 	ARCHIVE=$(TARGET)/release/libtenure_c.a
@@ -42,7 +44,7 @@ fresh:
 
 # Everything that protects a contract, in one pass of a few minutes.
 test:
-	$(CARGO) xtask test
+	$(TEST)
 
 # What is slow and rarely the first to fail.
 test-thorough: test-rest test-older test-unprivileged
@@ -50,17 +52,17 @@ test-thorough: test-rest test-older test-unprivileged
 # Every errno of every call, missing features, sanitizers, valgrind, real programs, soaks,
 # corpora, models.
 test-rest:
-	$(CARGO) xtask test --thorough
+	$(TEST) --thorough
 
 # The library's tests without the features that older kernels lack.
 test-older:
-	$(CARGO) xtask test --package tenure --skip fault:: \
+	$(TEST) --package tenure --skip fault:: \
 		--without procmap_query,pagemap_scan,mremap_dontunmap,madv_dontneed_locked,smaps_lock_mode
-	$(CARGO) xtask test --package tenure --without madv_populate tenure::populate tenure::lazy_free
+	$(TEST) --package tenure --without madv_populate tenure::populate tenure::lazy_free
 
 # `make test` once more without privileges, if the caller is root.
 test-unprivileged:
-	if [ "$$(id -u)" = 0 ]; then $(CARGO) xtask test --unprivileged --skip fault::; fi
+	if [ "$$(id -u)" = 0 ]; then $(TEST) --unprivileged --skip fault::; fi
 
 # The library's tests on Debian's kernels, emulated: an hour or two; docs/KERNELS.md tells
 # what came of it.
