@@ -12,7 +12,8 @@ C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTD
 	ARCHIVE=$(TARGET)/release/libtenure_c.a
 
 .PHONY: demo bench check format lint doc fresh test test-thorough test-rest test-older test-unprivileged \
-	test-kernels fuzz miri tsan deny generate install uninstall clean
+	test-kernels fuzz miri tsan deny generate install uninstall \
+	wheel clean
 
 # Six experiments on this machine's memory, within a minute; the last line is the path
 # of an HTML report that shows them.
@@ -106,6 +107,15 @@ deny:
 # and its pages, from the source of the C interface.
 generate:
 	$(CARGO) xtask generate
+
+# The Python package under target/wheels, with the command and the preloaded library in it.
+# Needs maturin.
+BUNDLED := crates/tenure-python/python/tenure/_bin
+wheel:
+	$(CARGO) build --release --package tenure-cli --package tenure-preload
+	install -D -m 755 -t $(BUNDLED) $(TARGET)/release/tenure $(TARGET)/release/libtenure_preload.so
+	maturin build --release --manifest-path crates/tenure-python/Cargo.toml --out $(TARGET)/wheels; \
+		status=$$?; rm -r $(BUNDLED); exit $$status
 
 install:
 	$(CARGO) build --quiet --release --package tenure-cli --package tenure-c --package tenure-preload
