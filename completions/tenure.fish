@@ -63,7 +63,7 @@ complete -c tenure -n "__fish_tenure_using_subcommand run" -l stats -d 'Print a 
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l verbose -d 'Print one line to standard error when a program begins: the options in effect' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l config -d 'Take options from FILE; those of the command line win' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l print-environment -d 'Print the environment that COMMAND would get, and run nothing' -r -f -a "shell\t'Commands of a POSIX shell'
-systemd\t'Lines of a unit\'s [Service]'
+systemd\t'Lines of a unit, below its section Service'
 pod\t'A container\'s env in YAML'"
 complete -c tenure -n "__fish_tenure_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -l cgroup -d 'Show a memory cgroup, version 1 or 2, and the processes in it and below: a folder, or a path as in /proc/PID/cgroup. "lazily free" is the sum over the processes that may be read; the cgroup\'s own figures count these pages as anonymous memory and, on the kernel\'s lists, as inactive file pages' -r -F

@@ -65,7 +65,7 @@ const PRINT: &str = "print-environment";
 pub enum Form {
     /// Commands of a POSIX shell
     Shell,
-    /// Lines of a unit's [Service]
+    /// Lines of a unit, below its section Service
     Systemd,
     /// A container's env in YAML
     Pod,
