@@ -40,7 +40,8 @@ pub fn document() -> Result<String> {
         (
             "Under unmodified programs",
             "Flags of `tenure run`, and the environment variables that it sets for the program \
-             and its children.",
+             and its children. Each may be `off`, as if it were not set; `--config FILE` takes \
+             them from a file.",
             TABLE.iter().map(option).collect(),
         ),
         (
@@ -73,6 +74,7 @@ pub fn document() -> Result<String> {
 
 fn option(row: &OptionRow) -> Setting {
     let range = match row.kind {
+        Kind::Duration => "0 and more".to_owned(),
         Kind::Switch => "on or off (1 or 0)".to_owned(),
         Kind::Word(word) => format!("`{word}`"),
         Kind::Size { min_bytes } => {

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use tenure_bench::{BenchArguments, EXIT_STATUS, ReportArguments};
 
 pub use self::doctor::DoctorArguments;
-pub use self::run::RunArguments;
+pub use self::run::{Form, RunArguments};
 pub use self::stat::StatArguments;
 
 /// Control over the life of memory on stock Linux
