@@ -19,6 +19,10 @@ use tenure_bench::EXIT_STATUS;
 /// GiB. Each CPU collects lazily freed pages in batches of 31, and pages in a
 /// batch that is not full are not counted yet.
 ///
+/// Below the table stands whether the library of `tenure run` is in each process, and the
+/// options in the environment that the process was started with, and what tenure's
+/// counters there say.
+///
 /// To see other users' processes, run the command as root or with CAP_SYS_PTRACE.
 #[derive(Args, Debug)]
 #[command(
@@ -34,9 +38,11 @@ pub struct StatArguments {
     pub pids: Vec<u32>,
 
     /// Show a memory cgroup, version 1 or 2, and the processes in it and below: a
-    /// folder, or a path as in /proc/PID/cgroup. "lazily free" is the sum over the
-    /// processes that may be read; the cgroup's own figures count these pages as
-    /// anonymous memory and, on the kernel's lists, as inactive file pages
+    /// folder, or a path as in /proc/PID/cgroup. "working set" is usage without the
+    /// inactive file list, as kubelet computes it. "lazily free" is the sum over the
+    /// processes, unknown where one of them may not be read; the cgroup's own figures
+    /// count these pages as anonymous memory and, on the kernel's lists, as inactive
+    /// file pages
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<PathBuf>,
 

@@ -2,6 +2,7 @@
 
 mod counters;
 mod group;
+mod preload;
 mod process;
 mod report;
 
