@@ -5,6 +5,7 @@
 
 mod cli;
 mod doctor;
+mod metrics;
 mod run;
 mod stat;
 

@@ -191,6 +191,7 @@ fn status_into_a_closed_pipe_is_the_same_and_silent() {
         &["doctor", "--json"],
         &["stat", &own_pid],
         &["stat", "--json", &own_pid],
+        &["stat", "--openmetrics", &own_pid],
         &["stat", "--watch=0.01", &own_pid],
         &["report", "--help"],
         &["--version"],
