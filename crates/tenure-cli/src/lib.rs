@@ -5,6 +5,7 @@
 
 mod cli;
 mod doctor;
+mod exporter;
 mod metrics;
 mod run;
 mod stat;
@@ -43,6 +44,9 @@ pub fn run() -> ExitCode {
             tenure_bench::run_bench(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
         cli::Command::Doctor(arguments) => doctor::run(&arguments, &mut stdout),
+        cli::Command::Exporter(arguments) => {
+            exporter::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
+        }
         cli::Command::Report(arguments) => {
             tenure_bench::run_report(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }

@@ -1,6 +1,7 @@
 //! The command line: help, man pages and completions all come from here.
 
 mod doctor;
+mod exporter;
 mod run;
 mod stat;
 
@@ -8,6 +9,7 @@ use clap::{Parser, Subcommand};
 use tenure_bench::{BenchArguments, EXIT_STATUS, ReportArguments};
 
 pub use self::doctor::DoctorArguments;
+pub use self::exporter::ExporterArguments;
 pub use self::run::RunArguments;
 pub use self::stat::StatArguments;
 
@@ -29,6 +31,7 @@ pub struct Cli {
 pub enum Command {
     Bench(BenchArguments),
     Doctor(DoctorArguments),
+    Exporter(ExporterArguments),
     Report(ReportArguments),
     Run(RunArguments),
     Stat(StatArguments),
