@@ -9,6 +9,7 @@ mod exporter;
 mod metrics;
 mod run;
 mod stat;
+mod top;
 
 use std::{
     env,
@@ -54,6 +55,7 @@ pub fn run() -> ExitCode {
         cli::Command::Stat(arguments) => {
             stat::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
+        cli::Command::Top(arguments) => top::run(&arguments).map(|()| ExitCode::SUCCESS),
     };
     // The reader of the output may have closed it, which is not a failure, and does not
     // change the status: whether it closes before the last byte is a matter of luck.

@@ -4,6 +4,7 @@ mod doctor;
 mod exporter;
 mod run;
 mod stat;
+mod top;
 
 use clap::{Parser, Subcommand};
 use tenure_bench::{BenchArguments, EXIT_STATUS, ReportArguments};
@@ -11,7 +12,8 @@ use tenure_bench::{BenchArguments, EXIT_STATUS, ReportArguments};
 pub use self::doctor::DoctorArguments;
 pub use self::exporter::ExporterArguments;
 pub use self::run::RunArguments;
-pub use self::stat::StatArguments;
+pub use self::stat::{StatArguments, interval};
+pub use self::top::TopArguments;
 
 /// Control over the life of memory on stock Linux
 ///
@@ -35,4 +37,5 @@ pub enum Command {
     Report(ReportArguments),
     Run(RunArguments),
     Stat(StatArguments),
+    Top(TopArguments),
 }

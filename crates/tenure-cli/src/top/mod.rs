@@ -1,0 +1,108 @@
+//! `tenure top`: processes by what their memory is, full-screen.
+
+mod reading;
+mod state;
+mod view;
+
+use std::{
+    io::{self, IsTerminal as _},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, SyncSender, TryRecvError},
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use crossterm::event::{self, Event, KeyEvent, KeyEventKind};
+use ratatui::DefaultTerminal;
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    flag,
+};
+
+use self::{
+    reading::{Reading, Subject},
+    state::{State, Step},
+};
+use crate::cli::TopArguments;
+
+/// How long the command waits for a key before it looks for a reading or a signal.
+const KEY_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Shows the processes until a key or a signal ends that.
+pub fn run(arguments: &TopArguments) -> Result<()> {
+    if !io::stdout().is_terminal() {
+        bail!("standard output is not a terminal: tenure stat prints tables, JSON and OpenMetrics");
+    }
+    let subject = Subject::of(arguments)?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        flag::register(signal, Arc::clone(&is_over)).context("waiting for signals")?;
+    }
+    let (sender, readings) = mpsc::sync_channel(0);
+    let interval = arguments.interval;
+    let read = move || send_readings(&subject, interval, &sender);
+    let reader = thread::Builder::new().name("reader".into()).spawn(read);
+    reader.context("starting a thread")?;
+
+    // It has a panic restore the terminal, too.
+    let terminal = ratatui::try_init().context("preparing the terminal")?;
+    let ended = show(terminal, &readings, &is_over);
+    let restored = ratatui::try_restore().context("restoring the terminal");
+    // The terminal may be gone.
+    if is_over.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    ended.and(restored)
+}
+
+/// Reads the figures repeatedly, until nobody receives them. Reading takes the kernel time
+/// for each page, so keys do not wait for it.
+fn send_readings(subject: &Subject, interval: Duration, readings: &SyncSender<Reading>) {
+    while readings.send(subject.read()).is_ok() {
+        thread::sleep(interval);
+    }
+}
+
+fn show(
+    mut terminal: DefaultTerminal,
+    readings: &Receiver<Reading>,
+    is_over: &AtomicBool,
+) -> Result<()> {
+    let mut state = State::default();
+    let mut is_current = false;
+    while !is_over.load(Ordering::Relaxed) {
+        match readings.try_recv() {
+            Ok(reading) => {
+                state.update(reading);
+                is_current = false;
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => bail!("the thread that reads the figures has ended"),
+        }
+        if !is_current {
+            terminal.draw(|frame| view::draw(frame, &mut state))?;
+            is_current = true;
+        }
+        if !event::poll(KEY_TIMEOUT)? {
+            continue;
+        }
+        match event::read()? {
+            Event::Key(key) if is_pressed(&key) => match state.press(key) {
+                Step::Quit => break,
+                Step::Draw => is_current = false,
+                Step::Nothing => {}
+            },
+            Event::Resize(..) => is_current = false,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn is_pressed(key: &KeyEvent) -> bool {
+    key.kind != KeyEventKind::Release
+}
