@@ -22,6 +22,9 @@ _tenure() {
             tenure,doctor)
                 cmd="tenure__subcmd__doctor"
                 ;;
+            tenure,exporter)
+                cmd="tenure__subcmd__exporter"
+                ;;
             tenure,help)
                 cmd="tenure__subcmd__help"
                 ;;
@@ -34,11 +37,17 @@ _tenure() {
             tenure,stat)
                 cmd="tenure__subcmd__stat"
                 ;;
+            tenure,top)
+                cmd="tenure__subcmd__top"
+                ;;
             tenure__subcmd__help,bench)
                 cmd="tenure__subcmd__help__subcmd__bench"
                 ;;
             tenure__subcmd__help,doctor)
                 cmd="tenure__subcmd__help__subcmd__doctor"
+                ;;
+            tenure__subcmd__help,exporter)
+                cmd="tenure__subcmd__help__subcmd__exporter"
                 ;;
             tenure__subcmd__help,help)
                 cmd="tenure__subcmd__help__subcmd__help"
@@ -52,6 +61,9 @@ _tenure() {
             tenure__subcmd__help,stat)
                 cmd="tenure__subcmd__help__subcmd__stat"
                 ;;
+            tenure__subcmd__help,top)
+                cmd="tenure__subcmd__help__subcmd__top"
+                ;;
             *)
                 ;;
         esac
@@ -59,7 +71,7 @@ _tenure() {
 
     case "${cmd}" in
         tenure)
-            opts="-h -V --help --version bench doctor report run stat help"
+            opts="-h -V --help --version bench doctor exporter report run stat top help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -116,8 +128,30 @@ _tenure() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        tenure__subcmd__exporter)
+            opts="-h --cgroup --listen --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --cgroup)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         tenure__subcmd__help)
-            opts="bench doctor report run stat help"
+            opts="bench doctor exporter report run stat top help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -145,6 +179,20 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__help__subcmd__doctor)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__help__subcmd__exporter)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -201,6 +249,20 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__help__subcmd__stat)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__help__subcmd__top)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -275,7 +337,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__stat)
-            opts="-h --cgroup --json --watch --help"
+            opts="-h --cgroup --json --openmetrics --output --watch --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -285,7 +347,33 @@ _tenure() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --watch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__top)
+            opts="-h --cgroup --interval --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --cgroup)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --interval)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

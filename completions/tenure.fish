@@ -28,9 +28,11 @@ complete -c tenure -n "__fish_tenure_needs_command" -s h -l help -d 'Print help 
 complete -c tenure -n "__fish_tenure_needs_command" -s V -l version -d 'Print version'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "doctor" -d 'Tell what this kernel, container and their limits allow tenure to do'
+complete -c tenure -n "__fish_tenure_needs_command" -f -a "exporter" -d 'Serve the figures of tenure stat to Prometheus'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "report" -d 'Make one page of what `tenure bench --json` has printed'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "run" -d 'Run a program with tenure under it'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "stat" -d 'Show how much memory processes or a cgroup really use'
+complete -c tenure -n "__fish_tenure_needs_command" -f -a "top" -d 'Show processes by what their memory is, full-screen'
 complete -c tenure -n "__fish_tenure_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l rounds -d 'Measure exactly N rounds [default: 11, 41 of short ones, or as many as there is time for, but at least 3; with --quick 5, and at least 2]' -r
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l only -d 'Run only these of all experiments, in the order of the list, in the sizes that they have among all' -r -f -a "populate\t'Fault a fresh mapping in, whole'
@@ -47,6 +49,9 @@ complete -c tenure -n "__fish_tenure_using_subcommand bench" -l json -d 'Print o
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tenure -n "__fish_tenure_using_subcommand doctor" -l json -d 'Print one JSON document and nothing else on standard output'
 complete -c tenure -n "__fish_tenure_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tenure -n "__fish_tenure_using_subcommand exporter" -l cgroup -d 'A memory cgroup to show, as for tenure stat; may be repeated' -r -F
+complete -c tenure -n "__fish_tenure_using_subcommand exporter" -l listen -d 'The address and port to listen on, such as [::1]:9847 or 0.0.0.0:9847; port 0 is any that is free' -r
+complete -c tenure -n "__fish_tenure_using_subcommand exporter" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tenure -n "__fish_tenure_using_subcommand report" -s o -l output -d 'Write to PAGE and print that path, instead of writing to standard output' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand report" -l markdown -d 'Make Markdown instead of HTML: the sentences and the tables, without plots'
 complete -c tenure -n "__fish_tenure_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -60,13 +65,20 @@ complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap -d 'Serve lar
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l stats -d 'Print a summary to standard error when a program ends'
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l verbose -d 'Print one line to standard error when a program begins: the options in effect'
 complete -c tenure -n "__fish_tenure_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tenure -n "__fish_tenure_using_subcommand stat" -l cgroup -d 'Show a memory cgroup, version 1 or 2, and the processes in it and below: a folder, or a path as in /proc/PID/cgroup. "lazily free" is the sum over the processes that may be read; the cgroup\'s own figures count these pages as anonymous memory and, on the kernel\'s lists, as inactive file pages' -r -F
+complete -c tenure -n "__fish_tenure_using_subcommand stat" -l cgroup -d 'Show a memory cgroup, version 1 or 2, and the processes in it and below: a folder, or a path as in /proc/PID/cgroup. "working set" is usage without the inactive file list, as kubelet computes it. "lazily free" is the sum over the processes, unknown where one of them may not be read; the cgroup\'s own figures count these pages as anonymous memory and, on the kernel\'s lists, as inactive file pages' -r -F
+complete -c tenure -n "__fish_tenure_using_subcommand stat" -l output -d 'Write the OpenMetrics text to FILE, for the textfile collector of node_exporter: another file beside it is written and renamed' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -l watch -d 'Repeat every SECONDS, in place on a terminal, until the processes have ended or the cgroup is gone (then the exit status is 0), or Ctrl-C' -r
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -l json -d 'Print JSON and nothing else on standard output: one document, or with --watch one on each line. Figures that the kernel does not report are null; reserved_bytes are addresses without any access (PROT_NONE), which use no memory and are left out of mapped_bytes'
+complete -c tenure -n "__fish_tenure_using_subcommand stat" -l openmetrics -d 'Print OpenMetrics text and nothing else on standard output: for Prometheus. Without PID and --cgroup it has this user\'s processes that use tenure; as root, those of all users. Figures that are unknown have no sample'
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run stat help" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run stat help" -f -a "doctor" -d 'Tell what this kernel, container and their limits allow tenure to do'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run stat help" -f -a "report" -d 'Make one page of what `tenure bench --json` has printed'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run stat help" -f -a "run" -d 'Run a program with tenure under it'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run stat help" -f -a "stat" -d 'Show how much memory processes or a cgroup really use'
-complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor report run stat help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tenure -n "__fish_tenure_using_subcommand top" -l cgroup -d 'Show the processes of a memory cgroup, as for tenure stat' -r -F
+complete -c tenure -n "__fish_tenure_using_subcommand top" -l interval -d 'The time between two readings' -r
+complete -c tenure -n "__fish_tenure_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor exporter report run stat top help" -f -a "bench" -d 'Measure tenure beside the older ways, on this machine\'s memory'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor exporter report run stat top help" -f -a "doctor" -d 'Tell what this kernel, container and their limits allow tenure to do'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor exporter report run stat top help" -f -a "exporter" -d 'Serve the figures of tenure stat to Prometheus'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor exporter report run stat top help" -f -a "report" -d 'Make one page of what `tenure bench --json` has printed'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor exporter report run stat top help" -f -a "run" -d 'Run a program with tenure under it'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor exporter report run stat top help" -f -a "stat" -d 'Show how much memory processes or a cgroup really use'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor exporter report run stat top help" -f -a "top" -d 'Show processes by what their memory is, full-screen'
+complete -c tenure -n "__fish_tenure_using_subcommand help; and not __fish_seen_subcommand_from bench doctor exporter report run stat top help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
