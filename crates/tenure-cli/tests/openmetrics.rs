@@ -78,6 +78,8 @@ fn prometheus_reads_the_document() -> Completion {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
+    // Without this folder promtool takes it for no database.
+    fs::create_dir(blocks.join("wal")).unwrap();
     let dump = Command::new("promtool")
         .args(["tsdb", "dump"])
         .arg(&blocks)
