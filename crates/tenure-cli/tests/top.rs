@@ -61,7 +61,8 @@ impl Top {
         }
     }
 
-    /// Reads until this has been shown. The runner's limit ends a test in which it never is.
+    /// Reads until this has been shown: a word, because blanks between words are no change
+    /// of an empty screen, and not written. The runner's limit ends a test in which it never is.
     fn wait_for(&mut self, text: &str) {
         let mut part = [0; 4096];
         while !self.shown.contains(text) {
@@ -108,7 +109,7 @@ fn q_and_ctrl_c_quit_and_restore_the_terminal() {
     for key in ["q", "\x03"] {
         let mut top = Top::start();
         top.wait_for(ENTER_SCREEN);
-        top.wait_for("lazily free");
+        top.wait_for("volatile");
         let raw = tcgetattr(&top.theirs).unwrap();
         assert_ne!(raw.local_modes, top.before.local_modes);
         top.press(key);
@@ -120,7 +121,7 @@ fn q_and_ctrl_c_quit_and_restore_the_terminal() {
 fn signal_restores_the_terminal() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut top = Top::start();
-        top.wait_for("lazily free");
+        top.wait_for("volatile");
         kill_process(Pid::from_child(&top.child), signal).unwrap();
         top.assert_ends();
     }
@@ -129,14 +130,21 @@ fn signal_restores_the_terminal() {
 #[test]
 fn resized_terminal_shows_more_columns() {
     let mut top = Top::start();
-    top.wait_for("tenure top: 1 processes");
-    assert!(!top.shown.contains("huge pages"));
+    top.wait_for("pending");
+    assert!(!top.shown.contains("swapped"));
     resize(&top.theirs, 200, 50);
-    // Nobody sends the signal to a process that is not the terminal's.
-    kill_process(Pid::from_child(&top.child), Signal::WINCH).unwrap();
-    top.wait_for("huge pages");
+    top.wait_for("swapped");
     top.press("q");
     top.assert_ends();
+}
+
+/// Without a signal, because the terminal does not control the process.
+#[test]
+fn terminal_that_is_gone_ends_it() {
+    let mut top = Top::start();
+    top.wait_for("volatile");
+    top.ours = File::open("/dev/null").unwrap();
+    assert_eq!(top.child.wait().unwrap().code(), Some(0));
 }
 
 #[test]

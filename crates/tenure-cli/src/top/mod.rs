@@ -1,5 +1,6 @@
 //! `tenure top`: processes by what their memory is, full-screen.
 
+mod keyboard;
 mod reading;
 mod state;
 mod view;
@@ -24,6 +25,7 @@ use signal_hook::{
 };
 
 use self::{
+    keyboard::Input,
     reading::{Reading, Subject},
     state::{State, Step},
 };
@@ -37,9 +39,15 @@ pub fn run(arguments: &TopArguments) -> Result<()> {
     if !io::stdout().is_terminal() {
         bail!("standard output is not a terminal: tenure stat prints tables, JSON and OpenMetrics");
     }
+    if !io::stdin().is_terminal() {
+        bail!("standard input is not a terminal: no key would arrive");
+    }
     let subject = Subject::of(arguments)?;
     let is_over = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP] {
+        // The second one ends a command that does not come to an end by itself.
+        flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_over))
+            .context("waiting for signals")?;
         flag::register(signal, Arc::clone(&is_over)).context("waiting for signals")?;
     }
     let (sender, readings) = mpsc::sync_channel(0);
@@ -52,8 +60,9 @@ pub fn run(arguments: &TopArguments) -> Result<()> {
     let terminal = ratatui::try_init().context("preparing the terminal")?;
     let ended = show(terminal, &readings, &is_over);
     let restored = ratatui::try_restore().context("restoring the terminal");
-    // The terminal may be gone.
-    if is_over.load(Ordering::Relaxed) {
+    // Nobody would see an error.
+    let is_gone = matches!(keyboard::wait(Duration::ZERO), Ok(Input::Gone));
+    if is_gone || is_over.load(Ordering::Relaxed) {
         return Ok(());
     }
     ended.and(restored)
@@ -73,6 +82,7 @@ fn show(
     is_over: &AtomicBool,
 ) -> Result<()> {
     let mut state = State::default();
+    let mut size = terminal.size()?;
     let mut is_current = false;
     while !is_over.load(Ordering::Relaxed) {
         match readings.try_recv() {
@@ -87,17 +97,27 @@ fn show(
             terminal.draw(|frame| view::draw(frame, &mut state))?;
             is_current = true;
         }
-        if !event::poll(KEY_TIMEOUT)? {
-            continue;
+        match keyboard::wait(KEY_TIMEOUT)? {
+            Input::Gone => break,
+            Input::None => {}
+            Input::Ready => {
+                // It has read more than one key at once.
+                while event::poll(Duration::ZERO)? {
+                    match event::read()? {
+                        Event::Key(key) if is_pressed(&key) => match state.press(key) {
+                            Step::Quit => return Ok(()),
+                            Step::Draw => is_current = false,
+                            Step::Nothing => {}
+                        },
+                        _ => {}
+                    }
+                }
+            }
         }
-        match event::read()? {
-            Event::Key(key) if is_pressed(&key) => match state.press(key) {
-                Step::Quit => break,
-                Step::Draw => is_current = false,
-                Step::Nothing => {}
-            },
-            Event::Resize(..) => is_current = false,
-            _ => {}
+        let size_now = terminal.size()?;
+        if size_now != size {
+            size = size_now;
+            is_current = false;
         }
     }
     Ok(())

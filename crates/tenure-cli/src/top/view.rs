@@ -48,7 +48,10 @@ fn summary(state: &State) -> Line<'static> {
         return Line::from("tenure top: reading");
     }
     let reading = &state.reading;
-    let mut text = format!("tenure top: {} processes", reading.processes.len());
+    let mut text = match reading.processes.len() {
+        1 => "tenure top: 1 process".to_owned(),
+        count => format!("tenure top: {count} processes"),
+    };
     if reading.unreadable > 0 {
         text += &format!(", {} may not be read", reading.unreadable);
     }
