@@ -57,12 +57,16 @@ pub fn run(arguments: &TopArguments) -> Result<()> {
     reader.context("starting a thread")?;
 
     // It has a panic restore the terminal, too.
-    let terminal = ratatui::try_init().context("preparing the terminal")?;
-    let ended = show(terminal, &readings, &is_over);
+    let mut terminal = ratatui::try_init().context("preparing the terminal")?;
+    let ended = show(&mut terminal, &readings, &is_over);
+    if matches!(keyboard::wait(Duration::ZERO), Ok(Input::Gone)) {
+        // Nobody would see an error, and dropping it would print one, which panics.
+        std::mem::forget(terminal);
+        return Ok(());
+    }
+    drop(terminal);
     let restored = ratatui::try_restore().context("restoring the terminal");
-    // Nobody would see an error.
-    let is_gone = matches!(keyboard::wait(Duration::ZERO), Ok(Input::Gone));
-    if is_gone || is_over.load(Ordering::Relaxed) {
+    if is_over.load(Ordering::Relaxed) {
         return Ok(());
     }
     ended.and(restored)
@@ -77,7 +81,7 @@ fn send_readings(subject: &Subject, interval: Duration, readings: &SyncSender<Re
 }
 
 fn show(
-    mut terminal: DefaultTerminal,
+    terminal: &mut DefaultTerminal,
     readings: &Receiver<Reading>,
     is_over: &AtomicBool,
 ) -> Result<()> {
