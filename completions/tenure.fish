@@ -50,7 +50,7 @@ complete -c tenure -n "__fish_tenure_using_subcommand bench" -s h -l help -d 'Pr
 complete -c tenure -n "__fish_tenure_using_subcommand doctor" -l json -d 'Print one JSON document and nothing else on standard output'
 complete -c tenure -n "__fish_tenure_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tenure -n "__fish_tenure_using_subcommand exporter" -l cgroup -d 'A memory cgroup to show, as for tenure stat; may be repeated' -r -F
-complete -c tenure -n "__fish_tenure_using_subcommand exporter" -l listen -d 'The address and port to listen on, such as [::1]:9847 or 0.0.0.0:9847; port 0 is any that is free' -r
+complete -c tenure -n "__fish_tenure_using_subcommand exporter" -l listen -d 'The address and port to listen on, an IPv6 address in brackets; port 0 is one that is free' -r
 complete -c tenure -n "__fish_tenure_using_subcommand exporter" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tenure -n "__fish_tenure_using_subcommand report" -s o -l output -d 'Write to PAGE and print that path, instead of writing to standard output' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand report" -l markdown -d 'Make Markdown instead of HTML: the sentences and the tables, without plots'

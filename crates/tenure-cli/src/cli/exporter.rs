@@ -32,8 +32,8 @@ pub struct ExporterArguments {
     #[arg(long, value_name = "PATH")]
     pub cgroup: Vec<PathBuf>,
 
-    /// The address and port to listen on, such as [::1]:9847 or 0.0.0.0:9847; port 0 is
-    /// any that is free
+    /// The address and port to listen on, an IPv6 address in brackets; port 0 is one that
+    /// is free
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9847")]
     pub listen: SocketAddr,
 }
