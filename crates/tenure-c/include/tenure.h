@@ -249,6 +249,26 @@ struct tenure_stats {
      * memory pressure.
      */
     uint64_t unofferable_bytes;
+    /**
+     * Lookups in caches that found their value (not in the C interface).
+     */
+    uint64_t cache_hits;
+    /**
+     * Lookups in caches that did not (not in the C interface).
+     */
+    uint64_t cache_misses;
+    /**
+     * Values that caches evicted to insert others (not in the C interface).
+     */
+    struct tenure_count cache_evicted;
+    /**
+     * Values of caches that were found purged (not in the C interface).
+     */
+    struct tenure_count cache_purged;
+    /**
+     * The values in caches, at the moment (not in the C interface).
+     */
+    uint64_t cache_bytes;
 };
 
 /**
