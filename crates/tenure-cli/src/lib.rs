@@ -5,6 +5,7 @@
 
 mod cli;
 mod doctor;
+mod files;
 mod run;
 mod stat;
 
@@ -42,6 +43,9 @@ pub fn run() -> ExitCode {
             tenure_bench::run_bench(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
         cli::Command::Doctor(arguments) => doctor::run(&arguments, &mut stdout),
+        cli::Command::Evict(arguments) => files::evict::run(&arguments, &mut stdout),
+        cli::Command::Fincore(arguments) => files::fincore::run(&arguments, &mut stdout),
+        cli::Command::Keep(arguments) => files::keep::run(&arguments, &mut stdout),
         cli::Command::Report(arguments) => {
             tenure_bench::run_report(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
@@ -49,6 +53,7 @@ pub fn run() -> ExitCode {
         cli::Command::Stat(arguments) => {
             stat::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
+        cli::Command::Warm(arguments) => files::warm::run(&arguments, &mut stdout),
     };
     match done.and_then(|status| Ok(stdout.flush().map(|()| status)?)) {
         Ok(status) => status,

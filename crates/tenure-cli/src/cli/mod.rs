@@ -1,6 +1,7 @@
 //! The command line: help, man pages and completions all come from here.
 
 mod doctor;
+mod files;
 mod run;
 mod stat;
 
@@ -8,6 +9,9 @@ use clap::{Parser, Subcommand};
 use tenure_bench::{BenchArguments, EXIT_STATUS, ReportArguments};
 
 pub use self::doctor::DoctorArguments;
+pub use self::files::{
+    EvictArguments, FincoreArguments, KeepArguments, TreeArguments, WarmArguments,
+};
 pub use self::run::RunArguments;
 pub use self::stat::StatArguments;
 
@@ -29,7 +33,11 @@ pub struct Cli {
 pub enum Command {
     Bench(BenchArguments),
     Doctor(DoctorArguments),
+    Evict(EvictArguments),
+    Fincore(FincoreArguments),
+    Keep(KeepArguments),
     Report(ReportArguments),
     Run(RunArguments),
     Stat(StatArguments),
+    Warm(WarmArguments),
 }
