@@ -301,14 +301,19 @@ fn warm_reads_only_what_is_missing() -> Completion {
 }
 
 fn warm_within_budget_reads_the_front() -> Completion {
-    let files = [uncached_file!(FILE_BYTES), uncached_file!(FILE_BYTES)];
-    const BUDGET: usize = 8 * MIB;
+    // Larger than what the kernel reads ahead.
+    const SECOND_BYTES: usize = 48 * MIB;
+    let files = [uncached_file!(FILE_BYTES), uncached_file!(SECOND_BYTES)];
+    const BUDGET: usize = FILE_BYTES + 24 * MIB;
     despite_reclaim(|| {
         files.iter().for_each(|file| drop_cache(file).unwrap());
         let options = WarmOptions::new().budget_bytes(BUDGET as u64);
         let (warmed, outcomes) = warm_all(&files, &options);
         assert_eq!(warmed.read_bytes as usize, BUDGET);
-        assert_eq!(warmed.left_bytes as usize, 2 * FILE_BYTES - BUDGET);
+        assert_eq!(
+            warmed.left_bytes as usize,
+            FILE_BYTES + SECOND_BYTES - BUDGET
+        );
         assert_eq!(warmed.stopped_by, Some(StoppedBy::Budget));
         assert_eq!(outcomes[0].left_bytes, 0);
         let first = runs(&pages_in_cache(&files[0]), true);

@@ -20,9 +20,6 @@ use crate::ground::sys::thread::Workers;
 /// The interval between calls of the progress callback.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The kernel reads ahead by no more than this, unless it is configured to.
-const READ_AHEAD_BYTES: u64 = 8 << 20;
-
 pub(super) struct Planner<'a, T, D> {
     readers: &'a Readers,
     options: &'a WarmOptions,
@@ -96,8 +93,9 @@ impl<'a, T, D: FnMut(T, FileOutcome)> Planner<'a, T, D> {
             at = range.end;
             let unit = Unit {
                 file: Arc::clone(file),
-                // Nothing lies behind the end of the file.
-                is_exact: end < len && range.end + READ_AHEAD_BYTES > end,
+                // Reading ahead crosses the end of a run by two windows, which may have any
+                // size; but nothing lies behind the end of the file.
+                is_exact: end < len,
                 range,
                 counts: Arc::clone(counts),
             };
