@@ -49,6 +49,8 @@ pub fn run() -> ExitCode {
         cli::Command::Report(arguments) => {
             tenure_bench::run_report(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
+        cli::Command::Restore(arguments) => files::snapshot::restore(&arguments, &mut stdout),
+        cli::Command::Snapshot(arguments) => files::snapshot::snapshot(&arguments, &mut stdout),
         cli::Command::Run(arguments) => Ok(run::run(&arguments)),
         cli::Command::Stat(arguments) => {
             stat::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)

@@ -121,7 +121,9 @@ mod tests {
                 "man/tenure-fincore.1",
                 "man/tenure-keep.1",
                 "man/tenure-report.1",
+                "man/tenure-restore.1",
                 "man/tenure-run.1",
+                "man/tenure-snapshot.1",
                 "man/tenure-stat.1",
                 "man/tenure-warm.1",
                 "man/tenure.1"

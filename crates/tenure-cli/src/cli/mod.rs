@@ -10,7 +10,8 @@ use tenure_bench::{BenchArguments, EXIT_STATUS, ReportArguments};
 
 pub use self::doctor::DoctorArguments;
 pub use self::files::{
-    EvictArguments, FincoreArguments, KeepArguments, TreeArguments, WarmArguments,
+    EvictArguments, FincoreArguments, KeepArguments, RestoreArguments, SnapshotArguments,
+    TreeArguments, WarmArguments,
 };
 pub use self::run::RunArguments;
 pub use self::stat::StatArguments;
@@ -37,7 +38,9 @@ pub enum Command {
     Fincore(FincoreArguments),
     Keep(KeepArguments),
     Report(ReportArguments),
+    Restore(RestoreArguments),
     Run(RunArguments),
+    Snapshot(SnapshotArguments),
     Stat(StatArguments),
     Warm(WarmArguments),
 }

@@ -1,4 +1,4 @@
-//! `tenure warm`, `fincore`, `evict`, `keep`: files in the page cache.
+//! `tenure warm`, `fincore`, `evict`, `keep`, `snapshot`, `restore`: files in the page cache.
 
 mod complaints;
 pub mod evict;
@@ -6,6 +6,7 @@ pub mod fincore;
 mod holders;
 pub mod keep;
 mod picture;
+pub mod snapshot;
 mod walk;
 pub mod warm;
 

@@ -3,6 +3,7 @@
 mod evict;
 mod fincore;
 mod keep;
+mod snapshot;
 mod warm;
 
 use std::fs::File;
@@ -30,7 +31,13 @@ macro_rules! cases {
 use cases;
 
 pub fn trials() -> Vec<Trial> {
-    let groups = [warm::ALL, fincore::ALL, evict::ALL, keep::ALL];
+    let groups = [
+        warm::ALL,
+        fincore::ALL,
+        evict::ALL,
+        keep::ALL,
+        snapshot::ALL,
+    ];
     let cases = groups.iter().flat_map(|group| group.iter());
     let trial = |&(name, case): &(&str, Case)| {
         Trial::ignorable_test(name, move || {

@@ -3,12 +3,14 @@
 mod evict;
 mod fincore;
 mod keep;
+mod snapshot;
 mod tree;
 mod warm;
 
 pub use self::evict::EvictArguments;
 pub use self::fincore::FincoreArguments;
 pub use self::keep::KeepArguments;
+pub use self::snapshot::{RestoreArguments, SnapshotArguments};
 pub use self::tree::TreeArguments;
 pub use self::warm::WarmArguments;
 
