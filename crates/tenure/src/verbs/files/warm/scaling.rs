@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     /// Returns how many readers there are on a disk that serves `rate(readers)`.
-    fn settled(rate: impl Fn(usize) -> u64) -> usize {
+    fn readers_on(rate: impl Fn(usize) -> u64) -> usize {
         let mut scaling = ReaderScaling::new(32, false);
         let mut read_bytes = 0;
         for window in 1..20 {
@@ -74,9 +74,9 @@ mod tests {
 
     #[test]
     fn readers_grow_only_while_the_rate_grows() {
-        assert_eq!(settled(|_| 1 << 20), 4);
-        assert_eq!(settled(|readers| (readers as u64) << 20), 32);
-        assert_eq!(settled(|readers| (readers.min(8) as u64) << 20), 16);
+        assert_eq!(readers_on(|_| 1 << 20), 4);
+        assert_eq!(readers_on(|readers| (readers as u64) << 20), 32);
+        assert_eq!(readers_on(|readers| (readers.min(8) as u64) << 20), 16);
     }
 
     #[test]
