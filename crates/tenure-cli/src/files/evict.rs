@@ -79,7 +79,7 @@ fn reason(evicted: &Evicted, holders: &Holders, id: FileId) -> String {
     }
 }
 
-/// What `--json` prints.
+/// The document of `--json`.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     files: u64,

@@ -74,8 +74,8 @@ pub fn left_out(bytes: u64, stopped_by: &StoppedBy) -> String {
     format!("{} were left out: {why}", size_text(bytes))
 }
 
-/// Counts what is missing, so that the remaining time can be told. What cannot be examined is
-/// told when it is read.
+/// Counts what is missing, so that the remaining time can be told. A file that cannot be
+/// examined is named when it is read.
 fn missing_bytes(tree: &TreeArguments, range: &std::ops::Range<u64>) -> Result<u64> {
     let silent = Complaints::silent();
     let missing = Walk::new(tree, &silent)?.map(|found| {
@@ -100,7 +100,7 @@ fn progress_bar() -> ProgressBar {
     }
 }
 
-/// What `--json` prints.
+/// The document of `--json`.
 #[derive(Debug, Serialize)]
 pub struct Report {
     files: u64,

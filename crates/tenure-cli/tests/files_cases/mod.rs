@@ -1,4 +1,4 @@
-//! What the cases share: a folder of files that are not in the page cache.
+//! Shared by the cases: a folder of files that are not in the page cache.
 
 mod evict;
 mod fincore;

@@ -8,8 +8,8 @@ use super::TreeArguments;
 
 /// Read what is missing of files into the page cache
 ///
-/// Programs that read or map the files afterwards need not wait for the disk. What is
-/// resident already is not read again, nor are the holes of sparse files. Several threads
+/// Programs that read or map the files afterwards need not wait for the disk. Resident
+/// pages are not read again, nor are the holes of sparse files. Several threads
 /// read, as many as raise the rate, in the order of the files.
 ///
 /// The command stops before what it reads would push out what it has read before, or what

@@ -19,7 +19,7 @@ pub struct Held {
     len: u64,
     file: File,
     locked: LockedFile,
-    /// What was resident at the last look.
+    /// The ranges that were resident at the last look.
     seen: Vec<Range<u64>>,
     /// The last complaint, which is not repeated.
     complaint: Option<String>,
@@ -132,8 +132,8 @@ impl HeldFiles {
         }
     }
 
-    /// Follows files that were replaced, have come or have gone. What cannot be looked at
-    /// stays as it is.
+    /// Follows files that were replaced, have come or have gone. A file that cannot be
+    /// looked at stays as it is.
     pub fn follow(&mut self, found: Vec<Found>, complaints: &Complaints) {
         for found in found {
             let (id, len) = (FileId::of(&found.metadata), found.metadata.len());

@@ -18,7 +18,7 @@ use super::{last_errno, page_size};
 /// The number of `cachestat` on every architecture that was in Linux by 6.5.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// What the kernel counts of a part of a file, in pages (`struct cachestat`).
+/// The kernel's counts for a part of a file, in pages (`struct cachestat`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct CacheStat {

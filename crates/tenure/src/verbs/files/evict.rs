@@ -8,7 +8,7 @@ use super::{FileResidency, clip, system};
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::page_cache;
 
-/// What [`evict`] did.
+/// The result of [`evict`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Evicted {

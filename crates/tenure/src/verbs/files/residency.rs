@@ -9,7 +9,7 @@ use crate::ground::sys::features::Features;
 use crate::ground::sys::page_cache::{self, CacheStat};
 use crate::ground::sys::{Errno, page_size};
 
-/// What of a file is in the page cache, in bytes of whole pages. Figures that only
+/// The part of a file that is in the page cache, in bytes of whole pages. Figures that only
 /// `cachestat` has (Linux 6.5) are `None` without it.
 ///
 /// Sums of residencies are residencies: `None` where one of them is.

@@ -5,7 +5,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::headroom_limit::HeadroomLimit;
 use crate::observation::headroom::{self, Admission, Headroom, LEDGER, Watermark};
 
-/// What has been admitted. Readings of the limits count the page cache as free, so the
+/// The admitted memory. Readings of the limits count the page cache as free, so the
 /// bytes stay outstanding until all is read.
 #[derive(Debug)]
 pub(super) struct Admitted {
@@ -25,7 +25,7 @@ impl Admitted {
         })
     }
 
-    /// Admits what is resident already; `false` if it fills what may be used.
+    /// Admits pages that are resident already; `false` if it fills what may be used.
     pub(super) fn keep(&mut self, resident_bytes: u64) -> bool {
         self.take(resident_bytes)
     }

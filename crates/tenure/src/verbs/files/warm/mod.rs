@@ -22,11 +22,11 @@ use crate::ground::sys::thread::with_workers;
 /// An open file of which something is wanted in the page cache.
 #[derive(Debug)]
 pub struct Wanted<T> {
-    /// What [`warm`] gives back with the outcome.
+    /// Given back by [`warm`] with the outcome.
     pub tag: T,
     /// The file, open for reading. Its advice about reading ahead changes.
     pub file: File,
-    /// What is wanted, in bytes of the file, in order.
+    /// The wanted ranges, in bytes of the file, in order.
     pub ranges: Vec<Range<u64>>,
 }
 
@@ -43,7 +43,7 @@ impl<T> Wanted<T> {
     }
 }
 
-/// What became of one file, in bytes of whole pages. A file whose length changes meanwhile is
+/// The outcome of one file, in bytes of whole pages. A file whose length changes meanwhile is
 /// read as far as it reached when its turn came, and as far as it reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

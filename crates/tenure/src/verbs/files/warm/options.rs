@@ -1,4 +1,4 @@
-//! What a caller of [`warm`](super::warm) may choose.
+//! The options of [`warm`](super::warm).
 
 use std::fmt;
 use std::time::Duration;

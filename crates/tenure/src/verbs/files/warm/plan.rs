@@ -1,4 +1,4 @@
-//! What is read next: one thread looks for what is missing and admits it, in the order of
+//! The order of reading: one thread looks for what is missing and admits it, in the order of
 //! the files, so that the budget is used from the front whoever reads.
 
 use std::collections::VecDeque;
@@ -170,7 +170,7 @@ impl<'a, T, D: FnMut(T, FileOutcome)> Planner<'a, T, D> {
     }
 }
 
-/// What of the wanted ranges is in the page cache.
+/// The missing and the resident parts of the wanted ranges.
 #[derive(Debug, Default)]
 struct Found {
     len: u64,

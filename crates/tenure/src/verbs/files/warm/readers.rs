@@ -27,7 +27,7 @@ pub(super) struct Unit {
     pub(super) counts: Arc<Counts>,
 }
 
-/// What has been read of one file.
+/// The progress of one file.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) pending_units: AtomicUsize,
