@@ -5,6 +5,10 @@
     clippy::undocumented_unsafe_blocks,
     reason = "tests use files that they have made themselves"
 )]
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "lists of ranges are what the functions return"
+)]
 
 mod common;
 

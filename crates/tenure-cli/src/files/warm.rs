@@ -78,15 +78,12 @@ pub fn left_out(bytes: u64, stopped_by: &StoppedBy) -> String {
 /// examined is named when it is read.
 fn missing_bytes(tree: &TreeArguments, range: &std::ops::Range<u64>) -> Result<u64> {
     let silent = Complaints::silent();
-    let missing = Walk::new(tree, &silent)?.map(|found| {
-        let ranges = files::missing(&found.file, range.clone());
-        let ranges = ranges.unwrap_or_else(|_| vec![0..found.metadata.len()]);
-        ranges
-            .iter()
-            .map(|range| range.end - range.start)
-            .sum::<u64>()
-    });
-    Ok(missing.sum())
+    let missing =
+        Walk::new(tree, &silent)?.map(|found| match files::missing(&found.file, range.clone()) {
+            Ok(ranges) => ranges.iter().map(|range| range.end - range.start).sum(),
+            Err(_) => found.metadata.len(),
+        });
+    Ok(missing.sum::<u64>())
 }
 
 /// A bar with rate and remaining time on standard error, if that is a terminal.

@@ -28,10 +28,11 @@ pub struct Held {
 impl Held {
     pub fn new(found: Found, all: &HeldFiles) -> tenure::Result<Self> {
         let len = found.metadata.len();
-        // SAFETY: nothing reads the mapping here. It is only faulted in, where a page that the
-        // file has lost is an error and no signal.
         let locked = match all.share(len) {
+            // SAFETY: nothing reads the mapping here. It is only faulted in, where a page that
+            // the file has lost is an error and no signal.
             None => unsafe { LockedFile::map(&found.file) },
+            // SAFETY: as above.
             Some(budget) => unsafe { LockedFile::with_budget(&found.file, budget) },
         }?;
         Ok(Self {
@@ -234,16 +235,24 @@ mod tests {
 
     #[test]
     fn new_ranges_are_those_not_seen_before() {
-        let check = |ranges: &[Range<u64>], seen: &[Range<u64>], new: &[Range<u64>]| {
-            assert_eq!(without(ranges, seen), new, "{ranges:?} {seen:?}");
+        let ranges = |pairs: &[(u64, u64)]| -> Vec<Range<u64>> {
+            pairs.iter().map(|&(start, end)| start..end).collect()
         };
-        check(&[], &[0..9], &[]);
-        check(&[0..9], &[], &[0..9]);
-        check(&[0..9], &[0..9], &[]);
-        check(&[0..9], &[3..5], &[0..3, 5..9]);
-        check(&[2..4, 6..9], &[0..3, 7..8], &[3..4, 6..7, 8..9]);
-        check(&[2..4, 6..9], &[0..20], &[]);
-        check(&[5..9], &[0..2, 9..12], &[5..9]);
-        check(&[0..2, 4..6, 8..10], &[1..9], &[0..1, 9..10]);
+        let check = |now: &[(u64, u64)], seen: &[(u64, u64)], new: &[(u64, u64)]| {
+            let found = without(&ranges(now), &ranges(seen));
+            assert_eq!(found, ranges(new), "{now:?} {seen:?}");
+        };
+        check(&[], &[(0, 9)], &[]);
+        check(&[(0, 9)], &[], &[(0, 9)]);
+        check(&[(0, 9)], &[(0, 9)], &[]);
+        check(&[(0, 9)], &[(3, 5)], &[(0, 3), (5, 9)]);
+        check(
+            &[(2, 4), (6, 9)],
+            &[(0, 3), (7, 8)],
+            &[(3, 4), (6, 7), (8, 9)],
+        );
+        check(&[(2, 4), (6, 9)], &[(0, 20)], &[]);
+        check(&[(5, 9)], &[(0, 2), (9, 12)], &[(5, 9)]);
+        check(&[(0, 2), (4, 6), (8, 10)], &[(1, 9)], &[(0, 1), (9, 10)]);
     }
 }
