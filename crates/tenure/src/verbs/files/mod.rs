@@ -8,10 +8,10 @@
 //!
 //! | function | what it does | system calls |
 //! | --- | --- | --- |
-//! | [`residency`] | counts resident, dirty and evicted pages | `cachestat`, or `mincore` |
+//! | [`residency()`] | counts resident, dirty and evicted pages | `cachestat`, or `mincore` |
 //! | [`missing`], [`resident`] | tell which ranges are (not) in the page cache | the same, and `lseek(SEEK_DATA)` |
-//! | [`warm`] | reads what is missing, in the order of the files, within a budget and the headroom | `pread` by several threads |
-//! | [`evict`] | writes back and drops | `sync_file_range`, `posix_fadvise` |
+//! | [`warm()`] | reads what is missing, in the order of the files, within a budget and the headroom | `pread` by several threads |
+//! | [`evict()`] | writes back and drops | `sync_file_range`, `posix_fadvise` |
 //!
 //! ```
 //! use std::fs::File;
@@ -33,7 +33,7 @@
 //!
 //! Linux tells what is in the page cache only to a process that owns the file, may write it
 //! or has CAP_FOWNER (`mincore` since 5.2, `cachestat` since 6.14). Where it does not tell,
-//! [`residency`], [`missing`] and [`resident`] return [`Error::Unsupported`], and [`warm`]
+//! [`residency()`], [`missing`] and [`resident`] return [`Error::Unsupported`], and [`warm()`]
 //! reads the whole file, which is in memory all the faster the more of it is resident.
 //! Files outside the page cache (on hugetlbfs, on DAX file systems, opened with `O_DIRECT`)
 //! are not resident.

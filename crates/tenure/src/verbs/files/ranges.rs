@@ -18,7 +18,7 @@ const WINDOW_BYTES: u64 = 64 << 20;
 ///
 /// # Errors
 ///
-/// As for [`residency`](super::residency).
+/// As for [`residency`](super::residency()).
 pub fn missing(file: &File, part: Range<u64>) -> Result<Vec<Range<u64>>> {
     ranges(file, part, false)
 }
@@ -28,7 +28,7 @@ pub fn missing(file: &File, part: Range<u64>) -> Result<Vec<Range<u64>>> {
 ///
 /// # Errors
 ///
-/// As for [`residency`](super::residency).
+/// As for [`residency`](super::residency()).
 pub fn resident(file: &File, part: Range<u64>) -> Result<Vec<Range<u64>>> {
     ranges(file, part, true)
 }
