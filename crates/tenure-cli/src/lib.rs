@@ -6,6 +6,7 @@
 mod cli;
 mod doctor;
 mod exporter;
+mod files;
 mod metrics;
 mod run;
 mod stat;
@@ -45,17 +46,23 @@ pub fn run() -> ExitCode {
             tenure_bench::run_bench(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
         cli::Command::Doctor(arguments) => doctor::run(&arguments, &mut stdout),
+        cli::Command::Evict(arguments) => files::evict::run(&arguments, &mut stdout),
         cli::Command::Exporter(arguments) => {
             exporter::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
+        cli::Command::Fincore(arguments) => files::fincore::run(&arguments, &mut stdout),
+        cli::Command::Keep(arguments) => files::keep::run(&arguments, &mut stdout),
         cli::Command::Report(arguments) => {
             tenure_bench::run_report(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
+        cli::Command::Restore(arguments) => files::snapshot::restore(&arguments, &mut stdout),
+        cli::Command::Snapshot(arguments) => files::snapshot::snapshot(&arguments, &mut stdout),
         cli::Command::Run(arguments) => Ok(run::run(&arguments)),
         cli::Command::Stat(arguments) => {
             stat::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
         cli::Command::Top(arguments) => top::run(&arguments).map(|()| ExitCode::SUCCESS),
+        cli::Command::Warm(arguments) => files::warm::run(&arguments, &mut stdout),
     };
     // The reader of the output may have closed it, which is not a failure, and does not
     // change the status: whether it closes before the last byte is a matter of luck.

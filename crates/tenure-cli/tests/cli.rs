@@ -29,6 +29,10 @@ fn help_names_the_exit_statuses() {
         &["bench", "--help"],
         &["bench", "-h"],
         &["stat", "-h"],
+        &["warm", "-h"],
+        &["fincore", "-h"],
+        &["evict", "-h"],
+        &["keep", "-h"],
     ] {
         let assert = cargo_bin_cmd!("tenure").args(arguments).assert().code(0);
         let help = String::from_utf8_lossy(&assert.get_output().stdout).into_owned();

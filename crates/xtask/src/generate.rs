@@ -117,9 +117,15 @@ mod tests {
                 "docs/TUNING.md",
                 "man/tenure-bench.1",
                 "man/tenure-doctor.1",
+                "man/tenure-evict.1",
+                "man/tenure-fincore.1",
+                "man/tenure-keep.1",
                 "man/tenure-report.1",
+                "man/tenure-restore.1",
                 "man/tenure-run.1",
+                "man/tenure-snapshot.1",
                 "man/tenure-stat.1",
+                "man/tenure-warm.1",
                 "man/tenure.1"
             ]
         );

@@ -2,6 +2,7 @@
 
 mod doctor;
 mod exporter;
+mod files;
 mod run;
 mod stat;
 mod top;
@@ -11,6 +12,10 @@ use tenure_bench::{BenchArguments, EXIT_STATUS, ReportArguments};
 
 pub use self::doctor::DoctorArguments;
 pub use self::exporter::ExporterArguments;
+pub use self::files::{
+    EvictArguments, FincoreArguments, KeepArguments, RestoreArguments, SnapshotArguments,
+    TreeArguments, WarmArguments,
+};
 pub use self::run::{Form, RunArguments};
 pub use self::stat::{StatArguments, interval};
 pub use self::top::TopArguments;
@@ -33,9 +38,15 @@ pub struct Cli {
 pub enum Command {
     Bench(BenchArguments),
     Doctor(DoctorArguments),
+    Evict(EvictArguments),
     Exporter(ExporterArguments),
+    Fincore(FincoreArguments),
+    Keep(KeepArguments),
     Report(ReportArguments),
+    Restore(RestoreArguments),
     Run(RunArguments),
+    Snapshot(SnapshotArguments),
     Stat(StatArguments),
     Top(TopArguments),
+    Warm(WarmArguments),
 }

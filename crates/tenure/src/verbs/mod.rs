@@ -7,6 +7,7 @@ pub(crate) mod fuzzing {
     pub(crate) use super::lock::fuzzing::registry;
     pub(crate) use super::volatile::fuzzing::{free_extents, marks, objects};
 }
+pub mod files;
 pub mod lazy_free;
 pub mod lock;
 mod mmap;

@@ -8,6 +8,7 @@
 // Each test file uses its own part of this module.
 #![allow(dead_code)]
 
+pub mod cached;
 pub mod cgroup;
 pub mod mappings;
 pub mod missing;

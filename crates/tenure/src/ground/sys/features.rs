@@ -13,7 +13,7 @@ use super::cgroup::{self, MemoryCgroup};
 use super::map::{self, Backing};
 use super::reservation::Reservation;
 use super::userfaultfd::Userfaultfd;
-use super::{fork, last_errno, lock, page_size, pagemap, vma};
+use super::{fork, last_errno, lock, page_cache, page_size, pagemap, vma};
 use crate::PageRange;
 
 /// The kernel features that tenure builds on.
@@ -26,7 +26,7 @@ use crate::PageRange;
 ///
 /// The environment variable `TENURE_WITHOUT` names features, separated by
 /// commas, that tenure then does without, as on a kernel that lacks them:
-/// `TENURE_WITHOUT=madv_populate,madv_dontneed_locked,madv_guard,procmap_query,pagemap_scan,mremap_dontunmap,userfaultfd,memfd_secret,smaps_lock_mode`.
+/// `TENURE_WITHOUT=madv_populate,madv_dontneed_locked,madv_guard,procmap_query,pagemap_scan,mremap_dontunmap,userfaultfd,memfd_secret,smaps_lock_mode,cachestat`.
 /// tenure reads it once. It shows how a program behaves on older kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -53,6 +53,8 @@ pub struct Features {
     pub procmap_query: Result<(), Errno>,
     /// The lock mode in `/proc/self/smaps` (Linux 6.11).
     pub smaps_lock_mode: Result<(), Errno>,
+    /// `cachestat` (Linux 6.5).
+    pub cachestat: Result<(), Errno>,
     /// Pressure stall information (PSI) for memory (Linux 4.20; may be switched
     /// off).
     pub psi: Result<(), Errno>,
@@ -114,6 +116,7 @@ impl Features {
             self.pagemap_scan.err(),
             self.procmap_query.err(),
             self.smaps_lock_mode.err(),
+            self.cachestat.err(),
             self.psi.err(),
         ];
         answers.into_iter().flatten().filter(is_transient).count()
@@ -163,6 +166,10 @@ impl Features {
             smaps_lock_mode: answer(known.map(|known| known.smaps_lock_mode), || {
                 allowed("smaps_lock_mode")?;
                 probe_lock_mode()
+            }),
+            cachestat: answer(known.map(|known| known.cachestat), || {
+                allowed("cachestat")?;
+                page_cache::probe_cachestat()
             }),
             psi: answer(known.map(|known| known.psi), || {
                 rustix::fs::access("/proc/pressure/memory", rustix::fs::Access::READ_OK)
@@ -278,6 +285,9 @@ mod tests {
         assert!(since(5, 14) || features.memfd_secret.is_err());
         if since(5, 18) {
             assert_eq!(features.madv_dontneed_locked, Ok(()));
+        }
+        if since(6, 5) {
+            assert_eq!(features.cachestat, Ok(()));
         }
         if since(6, 7) {
             assert_eq!(features.pagemap_scan, Ok(()));

@@ -23,6 +23,7 @@ mod maps;
 mod mountinfo;
 pub(crate) mod numa;
 pub(crate) mod once_box;
+pub(crate) mod page_cache;
 pub(crate) mod page_runs;
 pub(crate) mod pagemap;
 pub(crate) mod pending;
