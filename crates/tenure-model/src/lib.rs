@@ -28,6 +28,10 @@ mod ground {
             pub(crate) fn monotonic_nanos() -> u64 {
                 0
             }
+
+            pub(crate) fn monotonic_coarse_nanos() -> u64 {
+                0
+            }
         }
     }
 }
