@@ -66,22 +66,18 @@ pub(super) struct Making<'a, K: Hash + Eq> {
 impl<K: Hash + Eq> Making<'_, K> {
     /// Inserts the value, and returns it with its pin.
     pub(super) fn commit(mut self, key: K, hash: u64) -> Option<Pinned> {
-        let reservation = self.reservation.take()?;
-        let pin = OwnPin(reservation.segment.clone());
         if !self.shared.process.is_this() {
-            // The program has forked while it made the value: leaked.
-            std::mem::forget((pin, reservation));
+            // The program has forked while it made the value.
             return None;
         }
-        self.shard.commit(key, hash, &reservation);
-        let segment = Arc::as_ptr(&pin.0);
+        let reservation = self.reservation.as_ref()?;
+        // If comparing keys panics, the place is given back.
+        self.shard.commit(key, hash, reservation);
+        let segment = Arc::as_ptr(&reservation.segment);
         let (start, len) = (reservation.start(), reservation.len);
-        // The guard takes over the pin, and needs no reference.
-        let pin = std::mem::ManuallyDrop::new(pin);
-        drop(reservation);
-        // SAFETY: the pin is read once and not dropped. The pin keeps the segment alive.
-        drop(unsafe { std::ptr::read(&raw const pin.0) });
-        // SAFETY: the place is filled, and this has the pin.
+        // The guard takes over the pin, which keeps the segment alive without a reference.
+        drop(self.reservation.take());
+        // SAFETY: the place is filled, and the pin is this guard's.
         Some(unsafe { Pinned::of(segment, start, len) })
     }
 
@@ -242,10 +238,10 @@ impl<K: Hash + Eq> Shared<K> {
             return Some(admitted(admission, None));
         }
         let inside = Some(self.gate.enter(bytes).ok()?);
-        if !self.can_fit(bytes) {
+        if !self.can_fit(bytes, memory_bytes) {
             // Memory may have become free since the last reading.
             headroom::refresh().ok()?;
-            if !self.can_fit(bytes) {
+            if !self.can_fit(bytes, memory_bytes) {
                 return None;
             }
         }
@@ -285,12 +281,13 @@ impl<K: Hash + Eq> Shared<K> {
     }
 
     /// Returns whether evicting all values would make as much memory free. Values are not
-    /// evicted for one that is refused then.
-    fn can_fit(&self, bytes: usize) -> bool {
+    /// evicted for one that is refused then. The caller has reserved `reserved_bytes`.
+    fn can_fit(&self, bytes: usize, reserved_bytes: usize) -> bool {
         let surplus_bytes = LEDGER.surplus(Watermark::Low);
         let missing_bytes = isize::try_from(bytes).map(|bytes| bytes.saturating_sub(surplus_bytes));
         let missing_bytes = missing_bytes.unwrap_or(isize::MAX);
-        missing_bytes <= 0 || missing_bytes as usize <= self.used.load(Ordering::Relaxed)
+        let kept_bytes = self.used.load(Ordering::Relaxed) - reserved_bytes;
+        missing_bytes <= 0 || missing_bytes as usize <= kept_bytes
     }
 
     /// Evicts values until the reserve allows for `bytes`, or four times as much is evicted
