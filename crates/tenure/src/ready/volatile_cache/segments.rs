@@ -13,11 +13,12 @@ pub(super) fn shared_bytes() -> usize {
     (16 << 10).max(page_size())
 }
 
-/// Values up to this share segments; of a larger one at most a quarter of its last page is
-/// left, or its pages are many.
-pub(super) fn max_small_bytes() -> usize {
-    shared_bytes() / 5
-}
+/// Values up to this share segments, five of them at least. With pages of 4 KiB a larger one
+/// leaves a quarter of its page unused, or has several pages.
+pub(super) const MAX_SMALL_BYTES: usize = 3 << 10;
+
+/// A value whose key is longer has a segment of its own, whose size counts the key.
+pub(super) const MAX_SMALL_KEY_BYTES: usize = 200;
 
 /// The queues of S3-FIFO. A new value begins on probation: if it was not found until it
 /// comes to the head of that queue, it is evicted, so that a scan does not displace what is

@@ -10,7 +10,7 @@ use super::gate::{Gate, Inside};
 use super::options::CacheOptions;
 use super::pinned::Pinned;
 use super::segment::{Process, Reserved, Segment};
-use super::segments::{max_small_bytes, shared_bytes};
+use super::segments::{MAX_SMALL_BYTES, MAX_SMALL_KEY_BYTES, shared_bytes};
 use super::shard::{Reservation, Shard};
 use crate::ground::error::Result;
 use crate::ground::sys::{fork, page_size};
@@ -148,7 +148,7 @@ impl<K: Hash + Eq> Shared<K> {
         priority: Priority,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Option<Making<'a, K>>> {
-        let is_small = len <= max_small_bytes() && key_bytes <= max_small_bytes() / 16;
+        let is_small = len <= MAX_SMALL_BYTES && key_bytes <= MAX_SMALL_KEY_BYTES;
         let reserved = is_small.then(|| shard.reserve(hash, len, priority));
         let (admission, reservation) = match reserved.flatten() {
             Some(reservation) => (None, reservation),
