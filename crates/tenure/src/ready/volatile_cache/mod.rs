@@ -142,7 +142,7 @@ impl<K: Hash + Eq> VolatileCache<K> {
     {
         let shared = self.ours()?;
         let (hash, shard) = shared.shard(key);
-        shard.get(hash, key, true)
+        shard.get(hash, key, shared.process, true)
     }
 
     /// Inserts a copy of the bytes, with the default priority, and replaces the
@@ -253,7 +253,7 @@ impl<K: Hash + Eq> VolatileCache<K> {
         let place @ (hash, shard) = shared.shard(&key);
         let mut maker = None;
         loop {
-            if let Some(pinned) = shard.get(hash, &key, false) {
+            if let Some(pinned) = shard.get(hash, &key, shared.process, false) {
                 return Ok(pinned);
             }
             // Between that look-up and this another thread may have inserted the value.

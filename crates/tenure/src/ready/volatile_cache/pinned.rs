@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::slice;
 
-use super::segment::Segment;
+use super::segment::{Handle, Process, Segment};
 
 /// The bytes of a value of a [`VolatileCache`](super::VolatileCache), which are
 /// nonvolatile as long as this guard lives.
@@ -25,9 +25,10 @@ enum Held {
 
 /// A pin of a segment, with the place of the value in it.
 struct Pin {
-    segment: NonNull<Segment>,
     start: *const u8,
     len: usize,
+    segment: Handle,
+    process: Process,
 }
 
 // SAFETY: the bytes do not change while the segment has a pin, and pins are counted
@@ -44,13 +45,17 @@ impl Pinned {
     /// The caller has a pin, and `start` and `len` are the place of a filled value in the
     /// segment, which no code writes any more.
     #[inline]
-    pub(super) unsafe fn of(segment: *const Segment, start: *const u8, len: usize) -> Self {
-        // SAFETY: a segment is not null.
-        let segment = unsafe { NonNull::new_unchecked(segment.cast_mut()) };
+    pub(super) unsafe fn of(
+        segment: Handle,
+        process: Process,
+        start: *const u8,
+        len: usize,
+    ) -> Self {
         Self(Held::Cached(Pin {
-            segment,
             start,
             len,
+            segment,
+            process,
         }))
     }
 
@@ -63,7 +68,7 @@ impl Pinned {
     pub fn into_raw(self) -> Option<(*const u8, usize, NonNull<()>)> {
         match &self.0 {
             Held::Cached(pin) => {
-                let parts = (pin.start, pin.len, pin.segment.cast());
+                let parts = (pin.start, pin.len, pin.segment.segment.cast());
                 mem::forget(self);
                 Some(parts)
             }
@@ -78,10 +83,13 @@ impl Pinned {
     /// `pin` is the last part of what [`into_raw`](Self::into_raw) returned, once.
     #[doc(hidden)]
     pub unsafe fn unpin_raw(pin: NonNull<()>) {
+        // SAFETY: a segment is alive while it has a pin.
+        let segment = unsafe { pin.cast::<Segment>().as_ref() };
         drop(Pin {
-            segment: pin.cast(),
             start: pin.as_ptr().cast(),
             len: 0,
+            segment: segment.handle(),
+            process: segment.process(),
         });
     }
 }
@@ -117,10 +125,9 @@ impl fmt::Debug for Pinned {
 impl Drop for Pin {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: a segment is alive while it has a pin.
-        if unsafe { self.segment.as_ref() }.is_ours() {
+        if self.process.is_this() {
             // SAFETY: this has a pin.
-            unsafe { Segment::unpin(self.segment.as_ptr()) };
+            unsafe { self.segment.unpin() };
         }
         // Otherwise leaked: a forked child leaves its copy of the cache as it is.
     }

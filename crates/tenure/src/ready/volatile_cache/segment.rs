@@ -1,11 +1,12 @@
 //! A segment: memory that is volatile, pinned and given up as a whole.
 
 use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::ground::sys::fork;
-use crate::verbs::volatile::{Outcome, Priority, Unpinned, VolatileBuffer, offer_delay};
+use crate::verbs::volatile::{Outcome, Pins, Priority, Unpinned, VolatileBuffer, offer_delay};
 
 /// The memory of one large value, or of several small ones. It is volatile while it has no
 /// pins; these are counted in the word of the buffer, so that a pin of what the kernel has
@@ -13,7 +14,6 @@ use crate::verbs::volatile::{Outcome, Priority, Unpinned, VolatileBuffer, offer_
 #[derive(Debug)]
 pub(super) struct Segment {
     buffer: VolatileBuffer,
-    priority: Priority,
     process: Process,
     /// Held while the kernel is asked for the pages: of several threads one does it.
     revoking: Mutex<()>,
@@ -48,10 +48,9 @@ impl Segment {
         priority: Priority,
         reserved: Reserved,
     ) -> Arc<Self> {
-        buffer.set_pinned();
+        buffer.set_pinned(priority);
         Arc::new(Self {
             buffer,
-            priority,
             process: Process::this(),
             revoking: Mutex::new(()),
             reserved,
@@ -62,15 +61,27 @@ impl Segment {
         self.buffer.as_ptr()
     }
 
+    /// Returns the process that the segment belongs to. In a child after fork another thread
+    /// of the parent's may have been changing it.
+    pub(super) fn process(&self) -> Process {
+        self.process
+    }
+
+    pub(super) fn start(&self) -> NonNull<u8> {
+        NonNull::new(self.buffer.as_ptr()).expect("page 0 is never mapped")
+    }
+
     /// The bytes of whole pages, and of what the caller has counted besides.
     pub(super) fn memory_bytes(&self) -> usize {
         self.reserved.bytes
     }
 
-    /// Whether the segment belongs to this process. In a child after fork it does not: a
-    /// thread that does not exist there may be changing it.
-    pub(super) fn is_ours(&self) -> bool {
-        self.process.is_this()
+    /// Returns what look-ups and guards need of the segment.
+    pub(super) fn handle(&self) -> Handle {
+        Handle {
+            segment: NonNull::from(self),
+            pins: self.buffer.pins(),
+        }
     }
 
     /// Adds a pin without a system call; `false` if the kernel has been offered the segment.
@@ -96,20 +107,9 @@ impl Segment {
     /// # Safety
     ///
     /// The caller has a pin.
-    #[inline]
     pub(super) unsafe fn unpin(this: *const Self) {
-        if offer_delay().is_zero() {
-            // SAFETY: as below.
-            unsafe { unpin_and_offer(this) };
-            return;
-        }
         // SAFETY: handed on to the caller: a segment with a pin is alive.
-        let (buffer, priority) = unsafe { (&raw const (*this).buffer, (*this).priority) };
-        // SAFETY: as above.
-        if unsafe { VolatileBuffer::unpin(buffer, priority) } == Unpinned::Detached {
-            // SAFETY: `Attached` has left its reference to the last pin.
-            drop(unsafe { Arc::from_raw(this) });
-        }
+        unsafe { (*this).handle().unpin() };
     }
 
     /// Whether there are no pins at this moment.
@@ -130,24 +130,69 @@ impl Segment {
     }
 }
 
-/// Does what [`Segment::unpin`] does, and offers the segment before it returns.
-///
-/// # Safety
-///
-/// As for [`Segment::unpin`].
-#[cold]
-unsafe fn unpin_and_offer(this: *const Segment) {
-    // SAFETY: it has a pin, so it is alive. The new reference keeps it so.
-    let segment = unsafe {
-        Arc::increment_strong_count(this);
-        Arc::from_raw(this)
-    };
-    // SAFETY: handed on to the caller.
-    match unsafe { VolatileBuffer::unpin(&raw const segment.buffer, segment.priority) } {
-        Unpinned::StillPinned => {}
-        Unpinned::Volatile => segment.buffer.offer(),
-        // SAFETY: as in `Segment::unpin`.
-        Unpinned::Detached => drop(unsafe { Arc::from_raw(this) }),
+/// A segment without a reference to it, with its pins at hand: a hit on a value looks at no
+/// more of the segment than this and the word of its buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handle {
+    pub(super) segment: NonNull<Segment>,
+    pins: Pins,
+}
+
+// SAFETY: segments are shared between threads, and pins are atomic.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Adds a pin without a system call; `false` if the kernel has been offered the segment.
+    ///
+    /// # Safety
+    ///
+    /// The segment is alive.
+    #[inline]
+    pub(super) unsafe fn try_pin(self) -> bool {
+        // SAFETY: handed on to the caller.
+        unsafe { self.pins.try_pin() }
+    }
+
+    /// Does what [`Segment::unpin`] does.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Segment::unpin`].
+    #[inline]
+    pub(super) unsafe fn unpin(self) {
+        if offer_delay().is_zero() {
+            // SAFETY: as below.
+            unsafe { self.unpin_and_offer() };
+            return;
+        }
+        // SAFETY: handed on to the caller: a segment with a pin is alive.
+        if unsafe { self.pins.unpin() } == Unpinned::Detached {
+            // SAFETY: `Attached` has left its reference to the last pin.
+            drop(unsafe { Arc::from_raw(self.segment.as_ptr()) });
+        }
+    }
+
+    /// Does what [`unpin`](Self::unpin) does, and offers the segment before it returns.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Segment::unpin`].
+    #[cold]
+    unsafe fn unpin_and_offer(self) {
+        // SAFETY: it has a pin, so it is alive. The new reference keeps it so.
+        let segment = unsafe {
+            Arc::increment_strong_count(self.segment.as_ptr());
+            Arc::from_raw(self.segment.as_ptr())
+        };
+        // SAFETY: handed on to the caller.
+        match unsafe { self.pins.unpin() } {
+            Unpinned::StillPinned => {}
+            Unpinned::Volatile => segment.buffer.offer(),
+            // SAFETY: as in `unpin`.
+            Unpinned::Detached => drop(unsafe { Arc::from_raw(self.segment.as_ptr()) }),
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! The segments of a shard, in queues.
 
+use std::ptr::NonNull;
+
 use super::entries::SegmentId;
-use super::segment::{Attached, Segment};
+use super::segment::{Attached, Handle, Segment};
 use crate::ground::sys::page_size;
 use crate::verbs::volatile::Priority;
 
@@ -34,6 +36,9 @@ const PROBATION_DIVISOR: usize = 10;
 
 /// A segment of the shard.
 pub(super) struct Record {
+    /// Of the segment, at hand for look-ups.
+    pub(super) handle: Handle,
+    start: NonNull<u8>,
     pub(super) segment: Attached,
     /// The numbers of the entries that were put into it; some may be elsewhere by now.
     pub(super) members: Vec<u32>,
@@ -47,6 +52,17 @@ pub(super) struct Record {
     priority: Priority,
     before: Option<SegmentId>,
     after: Option<SegmentId>,
+}
+
+// SAFETY: of the pointer only the address is used, but for a value that is pinned.
+unsafe impl Send for Record {}
+
+impl Record {
+    /// Returns the address of the first byte.
+    #[inline]
+    pub(super) fn start(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -101,6 +117,8 @@ impl Segments {
         is_shared: bool,
     ) -> SegmentId {
         let record = Record {
+            handle: segment.handle(),
+            start: segment.start(),
             segment,
             members: Vec::new(),
             live: 0,

@@ -7,7 +7,7 @@ use super::entries::{Entries, Entry, MAX_FREQUENCY, SegmentId, entry_hash};
 use super::flight::Flights;
 use super::ghosts::Ghosts;
 use super::pinned::Pinned;
-use super::segment::{Attached, Contents, PinResult, Segment};
+use super::segment::{Attached, Contents, PinResult, Process, Segment};
 use super::segments::{GRAIN, Queue, Record, Segments, shared_bytes};
 use super::stats::CacheStats;
 use crate::ground::sys::fork;
@@ -76,15 +76,17 @@ impl Reservation {
 impl<K> State<K> {
     /// Returns the address and the length of a value, and its segment.
     #[inline]
-    fn place(&self, number: u32) -> Option<(*const u8, usize, SegmentId, &Arc<Segment>)> {
+    fn place(&self, number: u32) -> Option<(*const u8, usize, SegmentId, &Record)> {
         let entry = self.entries.get(number)?;
         let record = self.segments.get(entry.segment)?;
         let len = match record.is_shared {
             true => usize::from(entry.len),
             false => record.filled,
         };
-        let start = (record.segment.as_ptr()).wrapping_add(usize::from(entry.offset) * GRAIN);
-        Some((start, len, entry.segment, &record.segment))
+        let start = record
+            .start()
+            .wrapping_add(usize::from(entry.offset) * GRAIN);
+        Some((start, len, entry.segment, record))
     }
 
     /// Removes a value.
@@ -199,6 +201,7 @@ impl<K: Eq> Shard<K> {
         &self,
         hash: u64,
         key: &Q,
+        process: Process,
         counts_miss: bool,
     ) -> Option<Pinned>
     where
@@ -208,16 +211,17 @@ impl<K: Eq> Shard<K> {
         let mut garbage = Garbage::new();
         let mut state = self.lock();
         if let Some(number) = Self::find(&mut state, hash, key, &mut garbage)
-            && let Some((start, len, _, segment)) = state.place(number)
+            && let Some((start, len, _, record)) = state.place(number)
         {
-            if segment.try_pin() {
-                let segment = Arc::as_ptr(segment);
+            let segment = record.handle;
+            // SAFETY: the record, and with it the segment, stays while the mutex is held.
+            if unsafe { segment.try_pin() } {
                 state.count_hit(number);
                 // SAFETY: the segment is pinned, and this is the place of a value in it.
-                return Some(unsafe { Pinned::of(segment, start, len) });
+                return Some(unsafe { Pinned::of(segment, process, start, len) });
             }
             drop(state);
-            let found = self.get_offered(hash, key, &mut garbage);
+            let found = self.get_offered(hash, key, process, &mut garbage);
             state = self.lock();
             if found.is_some() {
                 return found;
@@ -233,6 +237,7 @@ impl<K: Eq> Shard<K> {
         &self,
         hash: u32,
         key: &Q,
+        process: Process,
         garbage: &mut Garbage<K>,
     ) -> Option<Pinned>
     where
@@ -241,8 +246,8 @@ impl<K: Eq> Shard<K> {
         for _ in 0..MAX_TRIES {
             let mut state = self.lock();
             let number = Self::find(&mut state, hash, key, garbage)?;
-            let (_, _, id, segment) = state.place(number)?;
-            let segment = segment.clone();
+            let (_, _, id, record) = state.place(number)?;
+            let segment = (*record.segment).clone();
             drop(state);
             // Without the shard's mutex, because pinning calls the kernel.
             let result = segment.pin();
@@ -252,12 +257,12 @@ impl<K: Eq> Shard<K> {
                     let number = Self::find(&mut state, hash, key, garbage);
                     let place = number.and_then(|number| state.place(number));
                     if let Some((start, len, _, now)) = place
-                        && Arc::ptr_eq(now, &segment)
+                        && Arc::ptr_eq(&now.segment, &segment)
                     {
                         state.count_hit(number?);
                         drop(state);
                         // SAFETY: as in `get`; the pin keeps the segment alive.
-                        return Some(unsafe { Pinned::of(Arc::as_ptr(&segment), start, len) });
+                        return Some(unsafe { Pinned::of(segment.handle(), process, start, len) });
                     }
                     drop(state);
                     // SAFETY: this thread has just pinned it.
@@ -287,7 +292,7 @@ impl<K: Eq> Shard<K> {
         let mut state = self.lock();
         let number = Self::find(&mut state, entry_hash(hash), key, &mut garbage);
         let place = number.and_then(|number| state.place(number));
-        let segment = place.map(|(_, _, _, segment)| segment.clone());
+        let segment = place.map(|(_, _, _, record)| (*record.segment).clone());
         drop(state);
         segment.is_some_and(|segment| segment.contents() == Contents::Intact)
     }

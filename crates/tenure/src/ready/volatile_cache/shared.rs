@@ -73,12 +73,12 @@ impl<K: Hash + Eq> Making<'_, K> {
         let reservation = self.reservation.as_ref()?;
         // If comparing keys panics, the place is given back.
         self.shard.commit(key, hash, reservation);
-        let segment = Arc::as_ptr(&reservation.segment);
+        let segment = reservation.segment.handle();
         let (start, len) = (reservation.start(), reservation.len);
         // The guard takes over the pin, which keeps the segment alive without a reference.
         drop(self.reservation.take());
         // SAFETY: the place is filled, and the pin is this guard's.
-        Some(unsafe { Pinned::of(segment, start, len) })
+        Some(unsafe { Pinned::of(segment, self.shared.process, start, len) })
     }
 
     fn bytes(&mut self) -> &mut [u8] {

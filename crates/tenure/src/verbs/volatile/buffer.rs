@@ -1,5 +1,6 @@
 //! A buffer that is volatile as a whole, or not at all.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::arenas::Place;
@@ -75,6 +76,58 @@ impl Drop for Listed {
         }
         // The offer thread may have it in a list of due objects.
         self.0.word.publish(State::Nonvolatile);
+    }
+}
+
+/// The pins of a buffer, at hand without a look at the buffer itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pins {
+    word: NonNull<Word>,
+    len: usize,
+}
+
+// SAFETY: the word is atomic.
+unsafe impl Send for Pins {}
+// SAFETY: as above.
+unsafe impl Sync for Pins {}
+
+impl Pins {
+    /// Pins the buffer without a system call: it is nonvolatile as long as it has a pin.
+    /// Returns `false` if the kernel has been offered it: then
+    /// [`pin`](VolatileBuffer::pin) it.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is alive.
+    #[inline]
+    pub(crate) unsafe fn try_pin(self) -> bool {
+        // SAFETY: the word lives as long as the buffer.
+        match unsafe { self.word.as_ref() }.try_pin() {
+            Some(State::Nonvolatile) => true,
+            Some(_) => {
+                COUNTS.add_pinned(self.len);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Subtracts a pin of the caller's. After [`Unpinned::Volatile`] another thread may have
+    /// freed the buffer.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is alive as long as it has a pin, and the caller has one.
+    #[inline]
+    pub(crate) unsafe fn unpin(self) -> Unpinned {
+        // SAFETY: the buffer is pinned, so alive, until the word has changed; it is not
+        // used after that.
+        let unpinned = unsafe { self.word.as_ref() }.unpin(Timestamp::coarse());
+        if unpinned == Unpinned::Volatile {
+            COUNTS.add_unpinned(self.len);
+            notify_marked();
+        }
+        unpinned
     }
 }
 
@@ -260,22 +313,22 @@ impl VolatileBuffer {
 
     /// Makes a filled, nonvolatile buffer pinned once: from now on pins, not its owner, mark
     /// and unmark it.
-    pub(crate) fn set_pinned(&mut self) {
-        self.word().set_pinned();
+    pub(crate) fn set_pinned(&mut self, priority: Priority) {
+        self.word().set_pinned(priority);
     }
 
-    /// Pins the buffer without a system call: it is nonvolatile as long as it has a pin.
-    /// Returns `false` if the kernel has been offered it: then [`pin`](Self::pin) it.
-    #[inline]
-    pub(crate) fn try_pin(&self) -> bool {
-        match self.word().try_pin() {
-            Some(State::Nonvolatile) => true,
-            Some(_) => {
-                COUNTS.add_pinned(self.range().len());
-                true
-            }
-            None => false,
+    /// Returns the pins of the buffer, which are valid as long as it lives.
+    pub(crate) fn pins(&self) -> Pins {
+        Pins {
+            word: NonNull::from(self.word()),
+            len: self.range().len(),
         }
+    }
+
+    /// As [`Pins::try_pin`].
+    pub(crate) fn try_pin(&self) -> bool {
+        // SAFETY: the buffer is alive.
+        unsafe { self.pins().try_pin() }
     }
 
     /// Pins the buffer, and returns which pages are purged, as
@@ -299,26 +352,6 @@ impl VolatileBuffer {
         };
         COUNTS.add_pinned(self.range().len());
         Ok(Some(outcome))
-    }
-
-    /// Subtracts a pin of the caller's. After [`Unpinned::Volatile`] another thread may have
-    /// freed the buffer.
-    ///
-    /// # Safety
-    ///
-    /// The buffer is alive as long as it has a pin, and the caller has one.
-    #[inline]
-    pub(crate) unsafe fn unpin(this: *const Self, priority: Priority) -> Unpinned {
-        // SAFETY: it is pinned, so alive, until the word has changed; these references are
-        // not used after that. The word itself is atomic.
-        let (word, len) = unsafe { ((*this).word() as *const Word, (*this).range().len()) };
-        // SAFETY: as above.
-        let unpinned = unsafe { &*word }.unpin(priority, Timestamp::coarse());
-        if unpinned == Unpinned::Volatile {
-            COUNTS.add_unpinned(len);
-            notify_marked();
-        }
-        unpinned
     }
 
     /// Has the last pin free the buffer. Returns `false` if there is none.

@@ -47,6 +47,7 @@ pub(crate) mod fuzzing {
 }
 
 pub use arenas::VolatileArena;
+pub(crate) use buffer::Pins;
 pub use buffer::VolatileBuffer;
 #[doc(hidden)]
 pub use offer_thread::DEFAULT_DELAY;

@@ -86,12 +86,20 @@ const MAX_DOUBLINGS: u8 = 3;
 
 const STATE_MASK: u64 = 3;
 const BUSY: u64 = 1 << 2;
-const MARK_MASK: u64 = 3 << PRIORITY_SHIFT | !0 << TIMESTAMP_SHIFT;
+const PRIORITY_MASK: u64 = 3 << PRIORITY_SHIFT;
+const MARK_MASK: u64 = PRIORITY_MASK | !0 << TIMESTAMP_SHIFT;
+
+fn priority_bits(priority: Priority) -> u64 {
+    u64::from(priority.as_u8()) << PRIORITY_SHIFT
+}
+
+fn timestamp_bits(timestamp: Timestamp) -> u64 {
+    timestamp.as_nanos() >> NANOS_PER_UNIT_SHIFT << TIMESTAMP_SHIFT
+}
 
 impl Reading {
     fn mark_bits(priority: Priority, timestamp: Timestamp) -> u64 {
-        let timestamp = timestamp.as_nanos() >> NANOS_PER_UNIT_SHIFT;
-        u64::from(priority.as_u8()) << PRIORITY_SHIFT | timestamp << TIMESTAMP_SHIFT
+        priority_bits(priority) | timestamp_bits(timestamp)
     }
 
     pub(crate) fn state(self) -> State {
@@ -231,9 +239,14 @@ impl Word {
         }
     }
 
-    /// Gives a nonvolatile object one pin, which the caller has. No other thread uses it.
-    pub(crate) fn set_pinned(&self) {
-        self.update(|now| Some(now.pinned(1)));
+    /// Gives a nonvolatile object its priority and one pin, which the caller has. No other
+    /// thread uses it.
+    pub(crate) fn set_pinned(&self, priority: Priority) {
+        self.update(|now| {
+            Some(Reading(
+                now.pinned(1).0 & !PRIORITY_MASK | priority_bits(priority),
+            ))
+        });
     }
 
     /// Adds a pin, unless the kernel has been offered the object, or it is claimed, or its
@@ -247,15 +260,16 @@ impl Word {
         before.map(Reading::state)
     }
 
-    /// Subtracts a pin of the caller's. The last one marks the object volatile, as
-    /// [`mark`](Self::mark) does, unless it is detached.
-    pub(crate) fn unpin(&self, priority: Priority, timestamp: Timestamp) -> Unpinned {
-        let mark = Reading::mark_bits(priority, timestamp);
+    /// Subtracts a pin of the caller's. The last one marks the object volatile with the
+    /// priority that it has, unless it is detached.
+    #[inline]
+    pub(crate) fn unpin(&self, timestamp: Timestamp) -> Unpinned {
+        let timestamp = timestamp_bits(timestamp);
         let before = self.update(|now| {
             Some(match (now.pins(), now.is_detached()) {
                 (2.., _) => Reading(now.0 - PIN),
                 (_, true) => now.pinned(0),
-                (_, false) => Reading(now.pinned(0).0 & !MARK_MASK | mark).with(State::Marked),
+                (_, false) => Reading(now.pinned(0).0 | timestamp).with(State::Marked),
             })
         });
         match before.map(|before| (before.pins(), before.is_detached())) {
@@ -431,11 +445,11 @@ mod tests {
     #[test]
     fn last_pin_marks_object_or_frees_a_detached_one() {
         let word = Word::nonvolatile();
-        word.set_pinned();
+        word.set_pinned(Priority::High);
         let timestamp = Timestamp::from_nanos(32);
         assert_eq!(word.try_pin(), Some(State::Nonvolatile));
-        assert_eq!(word.unpin(Priority::High, timestamp), Unpinned::StillPinned);
-        assert_eq!(word.unpin(Priority::High, timestamp), Unpinned::Volatile);
+        assert_eq!(word.unpin(timestamp), Unpinned::StillPinned);
+        assert_eq!(word.unpin(timestamp), Unpinned::Volatile);
         let reading = word.read();
         assert_eq!(
             (reading.state(), reading.priority(), reading.timestamp()),
@@ -445,8 +459,8 @@ mod tests {
         assert_eq!(word.try_pin(), Some(State::Marked));
         assert!(word.detach());
         assert_eq!(word.try_pin(), Some(State::Nonvolatile));
-        assert_eq!(word.unpin(Priority::Low, timestamp), Unpinned::StillPinned);
-        assert_eq!(word.unpin(Priority::Low, timestamp), Unpinned::Detached);
+        assert_eq!(word.unpin(timestamp), Unpinned::StillPinned);
+        assert_eq!(word.unpin(timestamp), Unpinned::Detached);
         assert!(!word.detach(), "it is freed");
     }
 
@@ -459,7 +473,7 @@ mod tests {
         assert!(word.try_pin().is_none() && !word.detach());
         assert!(word.try_claim_populated());
         word.publish_revoked(Timestamp::from_nanos(32), DELAY, true);
-        let unpinned = word.unpin(Priority::Normal, Timestamp::from_nanos(48));
+        let unpinned = word.unpin(Timestamp::from_nanos(48));
         assert_eq!(unpinned, Unpinned::Volatile);
         // A purged one gets no further pin.
         assert!(word.try_claim());
@@ -467,7 +481,7 @@ mod tests {
         assert!(word.try_claim_populated());
         word.publish_revoked(Timestamp::from_nanos(64), DELAY, false);
         assert!(word.try_pin().is_none() && word.detach());
-        let unpinned = word.unpin(Priority::Normal, Timestamp::from_nanos(80));
+        let unpinned = word.unpin(Timestamp::from_nanos(80));
         assert_eq!(unpinned, Unpinned::Detached);
     }
 
