@@ -15,11 +15,13 @@ mod word;
 mod heap_start;
 mod offer;
 mod parking;
+mod pins;
 mod sync;
 
 pub use heap_start::*;
 pub use offer::*;
 pub use parking::*;
+pub use pins::*;
 
 /// Stands for the modules of `tenure` that the included files import.
 mod ground {

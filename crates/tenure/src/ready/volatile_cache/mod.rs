@@ -67,40 +67,58 @@ use crate::verbs::volatile::Priority;
 ///   or of a memory cgroup around the process. So it does not fill a cgroup to the point
 ///   where the kernel kills, even where the kernel can reclaim nothing (no userfaultfd).
 ///   The cache evicts values of the lowest priority first, and none of a higher priority
-///   than the new value's. Within a priority it evicts the least recently used of eight
-///   random values.
+///   than the new value's. It does the same for its own limit, if it
+///   [has one](CacheOptions::max_bytes).
+///
+/// Within a priority the cache evicts by S3-FIFO: a new value is on probation, and is
+/// evicted if it was not found until a tenth of the memory has been filled with others. So
+/// a scan of many values displaces none that are in use. Values that were found stay for
+/// another round, and up to four; a key that comes back soon after its eviction is not on
+/// probation again.
 ///
 /// If a single page of a value is purged, the whole value is: a lookup never returns it
-/// in part. The cache notices purged values when they are looked up. Each insertion also
-/// checks a few values, so that keys of purged values do not pile up.
+/// in part. The cache notices purged values when they are looked up. An insertion that takes
+/// new memory also checks a few values, so that keys of purged values do not pile up.
 ///
 /// A new value is refused if there is nothing to evict for it and less than a 32nd of the
 /// memory (and less than 1 GiB) would be left.
 ///
+/// # Small and large values
+///
+/// Values of up to 3 KiB share *segments* of 16 KiB, each filled from its start to its end.
+/// A segment is pinned, purged and freed as a whole: a pinned value keeps its neighbours
+/// resident, and a purged page takes them with it. An evicted segment's values that were
+/// found lately are copied into another one. What is removed or replaced leaves a hole until
+/// its neighbours are gone. A larger value is a segment by itself, in whole pages.
+///
 /// # What it costs
 ///
-/// Each value takes whole pages, and about 220 bytes besides its key. On average half a
-/// page is unused: an eighth of what a value of 16 KiB takes, and three quarters of what
-/// a value of 1 KiB takes. Keep small values elsewhere, or many in one.
+/// A small value takes its bytes, rounded up to 8, and about 40 bytes with a key of 8: 200,000
+/// values of 256 bytes take 1.12 times the bytes of keys and values
+/// (`cargo test -p tenure --test volatile_cache_values -- take_a_quarter --nocapture` prints
+/// it). A large value takes whole pages, and about 260 bytes besides its key. On average half
+/// a page is unused: an eighth of what a value of 16 KiB takes.
 ///
 /// Values lie in [arenas](crate::VolatileArena): the first has 64 MiB, and each further
 /// one doubles the total and has at most 4 GiB. So the kernel has few mappings, and the
 /// cache takes at most twice the address space that its values have taken at one time
 /// (it counts against `RLIMIT_AS` and, under strict overcommit, as memory), and leaves
 /// at least an eighth of that to others. [`clear`](VolatileCache::clear) releases it.
-/// Values of more than 64 MiB have a mapping each.
+/// Values of more than 64 MiB have a mapping each, of huge pages where the kernel has them.
 ///
 /// A hit on a value that was used in the last 100 ms (the
-/// [offer delay](crate::volatile::set_offer_delay)) makes no system call and takes less
-/// than a microsecond. A later hit repopulates the pages, one system call that takes half
+/// [offer delay](crate::volatile::set_offer_delay)) makes no system call: it locks a shard
+/// for the look-up, and changes the word of a segment when the value is pinned and unpinned. A
+/// later hit repopulates the pages, one system call that takes half
 /// a microsecond for a page. `cargo run --release --example volatile_cache_costs` measures both, and
 /// insertions.
 ///
 /// # Threads and forks
 ///
 /// Any number of threads may use the cache at once. The hashes of the keys spread values
-/// over shards, and no lock is held while a value is made or pinned. (`Hash`, `Eq` and
-/// `Drop` of a key run with a lock held: they must not use the cache.)
+/// over shards, and no lock is held while a value is made, or while the kernel is asked for
+/// its pages, or frees some. (`Eq` of a key runs with a lock held: it must not use the cache.
+/// If it panics, the call has no effect, and the cache stays usable.)
 ///
 /// A thread of the parent may be using the cache at the moment of a `fork`. So the
 /// child's copy is inert: it is empty and keeps nothing. A child creates its own cache.
