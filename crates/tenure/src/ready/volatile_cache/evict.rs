@@ -14,7 +14,7 @@ pub(super) struct OwnPin(pub(super) Arc<Segment>);
 
 impl Drop for OwnPin {
     fn drop(&mut self) {
-        // SAFETY: whoever makes the value has a pin, and hands it over.
+        // SAFETY: the thread that makes this value has a pin, which it leaves to it.
         unsafe { Segment::unpin(Arc::as_ptr(&self.0)) };
     }
 }
@@ -225,8 +225,8 @@ impl<K> State<K> {
     }
 
     /// Copies the values of a pinned segment that were found lately into segments of the
-    /// main queue, which are returned in `targets` with a pin each. Values for which there
-    /// is no room stay.
+    /// main queue, which are returned in `targets` with a pin each. Values that do not
+    /// fit stay.
     fn copy_found(
         &mut self,
         id: SegmentId,

@@ -19,7 +19,7 @@ struct Bucket {
 }
 
 impl Ghosts {
-    /// Adds a key, and makes room for about as many as the cache has values.
+    /// Adds a key. The capacity follows the number of values.
     pub(super) fn add(&mut self, hash: u32, values: usize) {
         let wanted = (values / WAYS).next_power_of_two();
         if wanted > self.buckets.len() {

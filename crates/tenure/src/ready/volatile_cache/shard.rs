@@ -297,8 +297,8 @@ impl<K: Eq> Shard<K> {
         segment.is_some_and(|segment| segment.contents() == Contents::Intact)
     }
 
-    /// Reserves a place for a small value in the open segment of its queue; `None` if there
-    /// is no room, and a new segment has to be added.
+    /// Reserves a place for a small value in the open segment of its queue; `None` if it is
+    /// full, and a new segment has to be added.
     pub(super) fn reserve(&self, hash: u64, len: usize, priority: Priority) -> Option<Reservation> {
         let bytes = len.next_multiple_of(GRAIN).max(GRAIN);
         for _ in 0..MAX_TRIES {
