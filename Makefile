@@ -5,12 +5,15 @@ DESTDIR ?=
 CARGO ?= cargo
 # Where cargo builds.
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+# In CI a test that fails once, and passes each of five repetitions, does not fail the run.
+TEST = $(CARGO) xtask test $(if $(CI),--repeat-failed)
 # Links and installs the C library, of what cargo has built.
 C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) \
 	ARCHIVE=$(TARGET)/release/libtenure_c.a
 
 .PHONY: demo bench check format lint doc fresh test test-thorough test-rest test-older test-unprivileged \
-	test-kernels fuzz miri tsan deny generate install uninstall clean
+	test-kernels fuzz miri tsan deny generate install uninstall \
+	wheel clean
 
 # Six experiments on this machine's memory, within a minute; the last line is the path
 # of an HTML report that shows them.
@@ -42,7 +45,7 @@ fresh:
 
 # Everything that protects a contract, in one pass of a few minutes.
 test:
-	$(CARGO) xtask test
+	$(TEST)
 
 # What is slow and rarely the first to fail.
 test-thorough: test-rest test-older test-unprivileged
@@ -50,17 +53,17 @@ test-thorough: test-rest test-older test-unprivileged
 # Every errno of every call, missing features, sanitizers, valgrind, real programs, soaks,
 # corpora, models.
 test-rest:
-	$(CARGO) xtask test --thorough
+	$(TEST) --thorough
 
 # The library's tests without the features that older kernels lack.
 test-older:
-	$(CARGO) xtask test --package tenure --skip fault:: \
+	$(TEST) --package tenure --skip fault:: \
 		--without procmap_query,pagemap_scan,mremap_dontunmap,madv_dontneed_locked,smaps_lock_mode
-	$(CARGO) xtask test --package tenure --without madv_populate tenure::populate tenure::lazy_free
+	$(TEST) --package tenure --without madv_populate tenure::populate tenure::lazy_free
 
 # `make test` once more without privileges, if the caller is root.
 test-unprivileged:
-	if [ "$$(id -u)" = 0 ]; then $(CARGO) xtask test --unprivileged --skip fault::; fi
+	if [ "$$(id -u)" = 0 ]; then $(TEST) --unprivileged --skip fault::; fi
 
 # The library's tests on Debian's kernels, emulated: an hour or two; docs/KERNELS.md tells
 # what came of it.
@@ -104,6 +107,15 @@ deny:
 # and its pages, from the source of the C interface.
 generate:
 	$(CARGO) xtask generate
+
+# The Python package under target/wheels, with the command and the preloaded library in it.
+# Needs maturin.
+BUNDLED := crates/tenure-python/python/tenure/_bin
+wheel:
+	$(CARGO) build --release --package tenure-cli --package tenure-preload
+	install -D -m 755 -t $(BUNDLED) $(TARGET)/release/tenure $(TARGET)/release/libtenure_preload.so
+	maturin build --release --manifest-path crates/tenure-python/Cargo.toml --out $(TARGET)/wheels; \
+		status=$$?; rm -r $(BUNDLED); exit $$status
 
 install:
 	$(CARGO) build --quiet --release --package tenure-cli --package tenure-c --package tenure-preload

@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use common::*;
 use libtest_mimic::Completion;
@@ -97,21 +98,27 @@ fn residency_counts_each_page_by_its_state() {
     assert_eq!(memory.residency().unwrap(), expected);
 }
 
-fn residency_flushes_lazyfree_batch() {
+fn residency_flushes_lazyfree_batch() -> Completion {
     stay_on_this_cpu();
     let memory = anonymous(8);
     let range = memory.range();
     // Any process may have the kernel flush all batches (compaction does): then
     // the round shows nothing.
-    let batched = (0..1000).any(|_| {
+    let begun = Instant::now();
+    let is_batched = std::iter::repeat_with(|| {
         fill(range);
         // madvise is called directly, because tenure flushes the kernel's batch.
         let advice = rustix::mm::Advice::LinuxFree;
         unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), advice) }.unwrap();
         smaps_bytes(range, "LazyFree") == 0
-    });
-    assert!(batched, "the kernel flushed the batch in each round");
+    })
+    .take_while(|_| begun.elapsed() < Duration::from_secs(20))
+    .any(|is_batched| is_batched);
+    if !is_batched {
+        return skip("other processes flush the kernel's batches all the time");
+    }
     assert_eq!(lazily_free(range), bytes(8));
+    Completion::Completed
 }
 
 fn residency_of_part_is_exact() {

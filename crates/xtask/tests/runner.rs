@@ -182,6 +182,31 @@ fn test_that_says_ok_and_ends_otherwise_fails() {
 }
 
 #[test]
+fn failed_test_that_passes_each_repetition_is_unstable() {
+    let fake = Fake::new();
+    let (is_well, text) = fake.run(&["fails_in_run_1"], &["--repeat-failed"]);
+    let unstable = "::fails_in_run_1::a failed, and passed 5 times by itself";
+    assert!(
+        is_well && text.contains("unstable: ") && text.contains(unstable),
+        "{text}"
+    );
+    assert!(text.contains("\nFAILED "), "{text}");
+    assert!(text.contains("1 passed, 0 failed"), "{text}");
+}
+
+#[test]
+fn failed_test_that_fails_a_repetition_is_failed() {
+    let fake = Fake::new();
+    for name in ["fails_in_run_1_2", "fails_in_run_1_6", "says_ok_and_fails"] {
+        let (is_well, text) = fake.run(&[name], &["--repeat-failed"]);
+        assert!(!is_well && !text.contains("unstable"), "{text}");
+        assert!(text.contains("0 passed, 1 failed"), "{text}");
+    }
+    let (is_well, text) = fake.run(&["fails_in_run_1_x"], &[]);
+    assert!(!is_well && !text.contains("unstable"), "{text}");
+}
+
+#[test]
 fn group_that_dies_in_the_middle_passes_nothing() {
     let (is_well, text) = Fake::new().run(&["group_that_dies"], &[]);
     assert!(!is_well && text.contains("0 passed, 3 failed"), "{text}");

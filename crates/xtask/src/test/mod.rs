@@ -61,6 +61,10 @@ pub struct Arguments {
     /// Run so many tests side by side [default: one for each CPU, and one]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
+    /// Run failed tests again, each by itself; those that pass five times are reported as
+    /// unstable, and do not fail the pass
+    #[arg(long)]
+    repeat_failed: bool,
     /// Name each test when it ends
     #[arg(long, short)]
     verbose: bool,
@@ -112,7 +116,10 @@ pub fn run(root: &Path, arguments: &Arguments) -> Result<bool> {
         tsan::prove_itself(tsan, root, &mut report)?;
         tsan::leave_out(&mut jobs, &mut report);
     }
-    schedule::run(jobs, arguments.jobs, &setting, &durations, &mut report)?;
+    let failed = schedule::run(jobs, arguments.jobs, &setting, &durations, &mut report)?;
+    if arguments.repeat_failed {
+        schedule::repeat(&failed, &setting, &mut report)?;
+    }
     let runs_docs = arguments.names.is_empty()
         && !arguments.thorough
         && arguments.without.is_none()

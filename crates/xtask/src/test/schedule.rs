@@ -14,8 +14,11 @@ use anyhow::Result;
 use super::{
     process::{self, Done, Setting},
     program::{Job, Program},
-    report::Report,
+    report::{REPEATS, Report},
 };
+
+/// More failures than these have one cause, and repeating them would take long.
+const MAX_REPEATED: usize = 10;
 
 /// How long each job took in an earlier run, in milliseconds: a hint, kept beside what
 /// cargo builds.
@@ -52,20 +55,49 @@ impl Durations {
     }
 }
 
-/// Runs all jobs.
+/// Runs all jobs. Returns those with failed tests, and the tests' names.
 pub fn run(
     jobs: Vec<Job>,
     side_by_side: Option<usize>,
     setting: &Setting<'_>,
     durations: &Durations,
     report: &mut Report,
-) -> Result<()> {
+) -> Result<Vec<(Job, Vec<String>)>> {
     let cpus = thread::available_parallelism().map_or(1, Into::into);
     let (exclusive, mut shared): (Vec<_>, Vec<_>) =
         jobs.into_iter().partition(|job| job.is_exclusive);
     shared.sort_by_key(|job| std::cmp::Reverse(durations.of(job)));
-    run_side_by_side(shared, side_by_side.unwrap_or(cpus + 1), setting, report)?;
-    run_side_by_side(exclusive, 1, setting, report)
+    let mut failed = run_side_by_side(shared, side_by_side.unwrap_or(cpus + 1), setting, report)?;
+    failed.extend(run_side_by_side(exclusive, 1, setting, report)?);
+    Ok(failed)
+}
+
+/// Runs the jobs with failed tests again, one after the other. A test that passes each time
+/// is reported as unstable, and does not fail the pass.
+pub fn repeat(
+    failed: &[(Job, Vec<String>)],
+    setting: &Setting<'_>,
+    report: &mut Report,
+) -> Result<()> {
+    if report.failed() > MAX_REPEATED {
+        return Ok(());
+    }
+    for (job, names) in failed {
+        let mut stable = names.clone();
+        for _ in 0..REPEATS {
+            let done = process::run(job, setting)?;
+            let passed = |name: &String| {
+                let outcome = done.outcomes.iter().find(|(it, _)| it == name);
+                outcome.is_some_and(|(_, outcome)| !outcome.is_failed())
+            };
+            stable.retain(passed);
+            if stable.is_empty() {
+                break;
+            }
+        }
+        stable.iter().for_each(|name| report.mark_unstable(name));
+    }
+    Ok(())
 }
 
 fn run_side_by_side(
@@ -73,7 +105,8 @@ fn run_side_by_side(
     count: usize,
     setting: &Setting<'_>,
     report: &mut Report,
-) -> Result<()> {
+) -> Result<Vec<(Job, Vec<String>)>> {
+    let mut all_failed = Vec::new();
     let queue = Mutex::new(VecDeque::from(jobs));
     let next = || queue.lock().ok()?.pop_front();
     let (done, all) = mpsc::channel::<(Job, Result<Done>)>();
@@ -94,16 +127,21 @@ fn run_side_by_side(
             let result = result?;
             let share = result.took / u32::try_from(result.outcomes.len()).unwrap_or(1).max(1);
             let mut output = result.output.as_str();
+            let mut failed = Vec::new();
             for (name, outcome) in result.outcomes {
                 let is_failed = outcome.is_failed();
-                report.add(name, outcome, share, output);
+                report.add(name.clone(), outcome, share, output);
                 if is_failed {
                     output = "(its output is above)\n";
+                    failed.push(name);
                 }
             }
             report.timed(job.key(), result.took);
+            if !failed.is_empty() {
+                all_failed.push((job, failed));
+            }
         }
-        Ok(())
+        Ok(all_failed)
     })
 }
 

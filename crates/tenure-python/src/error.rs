@@ -1,0 +1,47 @@
+//! Errors as the exceptions that Python programs expect.
+
+use pyo3::{
+    create_exception,
+    exceptions::{PyException, PyMemoryError, PyOSError, PyValueError},
+    prelude::*,
+};
+use tenure::{Error, PageRange};
+
+create_exception!(
+    tenure,
+    Purged,
+    PyException,
+    "Contents of a VolatileBuffer were purged.\n\n\
+     `ranges` lists what was lost, as pairs of an offset and a length in bytes. These\n\
+     bytes are zeros now; all others are as they were."
+);
+
+/// Returns the exception that fits the error: MemoryError where memory is short, ValueError
+/// for arguments, OSError with the errno otherwise.
+pub fn exception(error: Error) -> PyErr {
+    let message = error.to_string();
+    match (&error, error.errno()) {
+        (Error::LockLimit { .. } | Error::ProcessLockLimit { .. } | Error::Hole { .. }, errno) => {
+            PyOSError::new_err((errno, message))
+        }
+        (_, libc::ENOMEM) => PyMemoryError::new_err(message),
+        (_, libc::EINVAL) => PyValueError::new_err(message),
+        (_, errno) => PyOSError::new_err((errno, message)),
+    }
+}
+
+/// Returns the exception for purged pages of a buffer that begins at `start`.
+pub fn purged(py: Python<'_>, runs: &[PageRange], start: usize) -> PyErr {
+    let ranges: Vec<_> = runs
+        .iter()
+        .map(|run| (run.start() - start, run.len()))
+        .collect();
+    let bytes: usize = runs.iter().map(|run| run.len()).sum();
+    let error = Purged::new_err(format!(
+        "{bytes} bytes of the buffer were purged; they are zeros now"
+    ));
+    match error.value(py).setattr("ranges", ranges) {
+        Ok(()) => error,
+        Err(failed) => failed,
+    }
+}

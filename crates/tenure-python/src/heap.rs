@@ -1,0 +1,191 @@
+//! `tenure.heap.install`: the heap under a running interpreter.
+//!
+//! `PyMem_SetAllocator` replaces the functions of a domain; the heap serves large blocks
+//! and leaves the others to the functions that were there. `owns` tells the heap's blocks
+//! by their address, so what was allocated before is freed by whoever allocated it.
+
+use std::{
+    ffi::{c_int, c_void},
+    mem::MaybeUninit,
+    ptr,
+    sync::OnceLock,
+    time::Duration,
+};
+
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
+use tenure_heap::HeapOptions;
+
+use crate::error::exception;
+
+/// `PyMemAllocatorEx`: the same in every version since 3.5, though not a part of the stable
+/// ABI.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Allocator {
+    context: *mut c_void,
+    malloc: extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    calloc: extern "C" fn(*mut c_void, usize, usize) -> *mut c_void,
+    realloc: extern "C" fn(*mut c_void, *mut c_void, usize) -> *mut c_void,
+    free: extern "C" fn(*mut c_void, *mut c_void),
+}
+
+// SAFETY: the context belongs to functions that any thread may call.
+unsafe impl Send for Allocator {}
+// SAFETY: as above.
+unsafe impl Sync for Allocator {}
+
+/// `PYMEM_DOMAIN_RAW`: the domain of large blocks. pymalloc, which serves the other domains,
+/// leaves blocks of more than 512 bytes to it.
+const RAW: c_int = 0;
+
+unsafe extern "C" {
+    fn PyMem_GetAllocator(domain: c_int, allocator: *mut Allocator);
+    fn PyMem_SetAllocator(domain: c_int, allocator: *const Allocator);
+}
+
+/// The functions that were there before.
+static INNER: OnceLock<Allocator> = OnceLock::new();
+
+/// The alignment that C's `malloc` promises.
+const ALIGN: usize = 16;
+
+fn inner() -> Allocator {
+    // The functions below are installed after it was set.
+    *INNER.get().expect("set before the heap is installed")
+}
+
+extern "C" fn malloc(_: *mut c_void, size: usize) -> *mut c_void {
+    let block = match size >= tenure_heap::threshold_bytes() {
+        true => tenure_heap::allocate(size, ALIGN),
+        false => ptr::null_mut(),
+    };
+    if !block.is_null() {
+        return block.cast();
+    }
+    let inner = inner();
+    (inner.malloc)(inner.context, size)
+}
+
+extern "C" fn calloc(_: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    let bytes = count.checked_mul(size);
+    let block = match bytes {
+        Some(bytes) if bytes >= tenure_heap::threshold_bytes() => {
+            tenure_heap::allocate_zeroed(bytes, ALIGN)
+        }
+        _ => ptr::null_mut(),
+    };
+    if !block.is_null() {
+        return block.cast();
+    }
+    let inner = inner();
+    (inner.calloc)(inner.context, count, size)
+}
+
+extern "C" fn realloc(context: *mut c_void, block: *mut c_void, size: usize) -> *mut c_void {
+    let inner = inner();
+    if !tenure_heap::owns(block.cast()) {
+        return (inner.realloc)(inner.context, block, size);
+    }
+    // SAFETY: the block is the heap's, and the caller's own.
+    let grown = unsafe { tenure_heap::reallocate(block.cast(), size.max(1)) };
+    if !grown.is_null() {
+        return grown.cast();
+    }
+    // The heap does not serve that size.
+    let copy = malloc(context, size);
+    if !copy.is_null() {
+        // SAFETY: the block is the heap's, and has so many bytes.
+        let old = unsafe { tenure_heap::usable_size(block.cast()) };
+        // SAFETY: both blocks have at least the smaller size, and are different.
+        unsafe { ptr::copy_nonoverlapping(block.cast::<u8>(), copy.cast(), old.min(size)) };
+        free(context, block);
+    }
+    copy
+}
+
+extern "C" fn free(_: *mut c_void, block: *mut c_void) {
+    if tenure_heap::owns(block.cast()) {
+        // SAFETY: the block is the heap's, and the caller gives it up.
+        unsafe { tenure_heap::deallocate(block.cast()) };
+    } else {
+        let inner = inner();
+        (inner.free)(inner.context, block);
+    }
+}
+
+fn seconds(name: &str, value: Option<f64>, default: Duration) -> PyResult<Duration> {
+    let Some(value) = value else {
+        return Ok(default);
+    };
+    Duration::try_from_secs_f64(value)
+        .map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
+}
+
+/// Starts the heap and installs it. Returns whether it was installed by this call.
+#[pyfunction]
+#[pyo3(signature = (dirty_decay = None, muzzy_decay = None))]
+pub fn heap_install(
+    py: Python<'_>,
+    dirty_decay: Option<f64>,
+    muzzy_decay: Option<f64>,
+) -> PyResult<bool> {
+    let defaults = HeapOptions::default();
+    let options = HeapOptions {
+        dirty_decay: seconds("dirty_decay", dirty_decay, defaults.dirty_decay)?,
+        muzzy_decay: seconds("muzzy_decay", muzzy_decay, defaults.muzzy_decay)?,
+        ..defaults
+    };
+    if INNER.get().is_some() {
+        return Ok(false);
+    }
+    py.detach(|| tenure_heap::start(options))
+        .map_err(exception)?;
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: the function writes the whole struct.
+    let before = unsafe {
+        PyMem_GetAllocator(RAW, before.as_mut_ptr());
+        before.assume_init()
+    };
+    if INNER.set(before).is_err() {
+        return Ok(false);
+    }
+    let allocator = Allocator {
+        context: ptr::null_mut(),
+        malloc,
+        calloc,
+        realloc,
+        free,
+    };
+    // SAFETY: the functions have the meaning of those that they replace, may be called by any
+    // thread with or without the GIL, and free what those have allocated.
+    unsafe { PyMem_SetAllocator(RAW, &allocator) };
+    Ok(true)
+}
+
+/// Whether the loaded numpy allocates by the domain that the heap is installed in.
+#[pyfunction]
+pub fn heap_serves_numpy(py: Python<'_>) -> PyResult<bool> {
+    let numpy = py.import("numpy")?;
+    let version: String = numpy.getattr("__version__")?.extract()?;
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0_u32));
+    let number = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    Ok(INNER.get().is_some() && number >= (2, 5))
+}
+
+/// What the heap holds: a dict of bytes.
+#[pyfunction]
+pub fn heap_stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let stats = tenure_heap::stats();
+    let dict = PyDict::new(py);
+    for (name, figure) in [
+        ("in_use_bytes", stats.live_bytes),
+        ("slack_bytes", stats.slack_bytes),
+        ("dirty_bytes", stats.dirty_bytes),
+        ("muzzy_bytes", stats.muzzy_bytes),
+        ("returned_bytes", stats.returned_bytes),
+        ("blocks", stats.live_blocks),
+    ] {
+        dict.set_item(name, figure)?;
+    }
+    Ok(dict)
+}

@@ -1,0 +1,48 @@
+//! The Python package of tenure: the module `tenure._native`, on which the Python files of
+//! the package build. It converts; what it does is described where it comes from, in
+//! `tenure`, and for Python users in the docstrings and docs/PYTHON.md.
+//!
+//! # The GIL and locks
+//!
+//! A lock of this crate is taken only where the GIL is released, and no thread waits for
+//! the GIL while it holds one. So a thread that holds the GIL may wait for a lock, and
+//! there is no cycle.
+
+mod buffer;
+mod cache;
+mod error;
+mod fork;
+mod heap;
+mod locked_file;
+mod mapping;
+mod observe;
+mod populate;
+mod volatile;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = true)]
+mod _native {
+    use super::*;
+
+    #[pymodule_export]
+    use super::{
+        cache::{Cache, Value},
+        error::Purged,
+        fork::{after_fork, before_fork},
+        heap::{heap_install, heap_serves_numpy, heap_stats},
+        locked_file::LockedFile,
+        mapping::Mapping,
+        observe::{
+            PressureWatch, Residency, enable_teardown, flush_c_streams, headroom, pressure_level,
+            purge_all, residency, set_offer_delay, stats,
+        },
+        populate::populate,
+        volatile::{Pin, VolatileBuffer},
+    };
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

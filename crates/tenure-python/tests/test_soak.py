@@ -1,0 +1,137 @@
+"""Everything at once, from threads and forked children, with purges as under pressure.
+
+TENURE_SOAK_S says for how many seconds; the seed of each run is printed."""
+
+import faulthandler
+import os
+import random
+import threading
+import time
+
+import tenure
+
+SECONDS = float(os.environ.get("TENURE_SOAK_S", "20"))
+KEYS = 60
+
+cache = tenure.Cache()
+buffers = [tenure.VolatileBuffer(4096 * (1 + n % 5)) for n in range(12)]
+locks = [threading.Lock() for _ in buffers]
+objects = tenure.PressureDict()
+
+
+def value_of(key):
+    return {"key": key, "bytes": bytes([key]) * (key * 997 % 40_000), "list": [key] * 20}
+
+
+@tenure.cache
+def computed(key):
+    return value_of(key)
+
+
+def use_cache(rng):
+    key = rng.randrange(KEYS)
+    found = cache.get(key)
+    assert found is None or found == value_of(key), key
+    if rng.random() < 0.5:
+        cache[key] = value_of(key)
+    elif rng.random() < 0.1:
+        cache.pop(key, None)
+    assert computed(key) == value_of(key)
+
+
+def use_buffer(rng):
+    number = rng.randrange(len(buffers))
+    with locks[number]:
+        buffer = buffers[number]
+        try:
+            with buffer.pinned() as view:
+                expected = {0, number}
+                assert set(view[::512]) <= expected, (number, set(view[::512]))
+                view[:] = bytes([number]) * len(buffer)
+        except tenure.Purged as lost:
+            assert all(length > 0 for _, length in lost.ranges)
+        if rng.random() < 0.05:
+            buffer.purge()
+
+
+def use_mapping(rng):
+    with tenure.Mapping(rng.randrange(1, 3 << 20), populate=rng.random() < 0.5) as mapping:
+        view = memoryview(mapping)
+        assert not any(view[::4096])
+        view[-1] = 1
+        view.release()
+
+
+def use_heap(rng):
+    size = rng.randrange(1 << 18, 4 << 20)
+    block = bytearray(size)
+    assert not any(block[::4096])
+    block.extend(b"x" * rng.randrange(1 << 20))
+    assert block[-1:] in (b"x", b"\0")
+
+
+def use_objects(rng):
+    key = rng.randrange(KEYS)
+    found = objects.get(key)
+    assert found is None or found == [key]
+    objects[key] = [key]
+
+
+def look(rng):
+    assert tenure.headroom() >= 0
+    tenure.residency()
+    tenure.stats()
+    if rng.random() < 0.2:
+        tenure.purge_all()
+
+
+USES = [use_cache, use_cache, use_buffer, use_buffer, use_mapping, use_heap, use_objects, look]
+
+
+def work(seed, is_over, failures):
+    rng = random.Random(seed)
+    try:
+        while not is_over():
+            rng.choice(USES)(rng)
+    except BaseException as error:
+        failures.append(error)
+        raise
+
+
+def child(seed):
+    """Uses everything in a child, whose buffers' locks may be held by nobody."""
+    faulthandler.dump_traceback_later(120)
+    for number in range(len(locks)):
+        locks[number] = threading.Lock()
+    rounds = iter(range(40))
+    work(seed, lambda: next(rounds, None) is None, [])
+    os._exit(0)
+
+
+def test_soak():
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    tenure.heap.install(dirty_decay=0.1, muzzy_decay=0.1)
+    tenure.set_offer_delay(0.005)
+    end, failures = time.monotonic() + SECONDS, []
+    is_over = lambda: time.monotonic() > end or bool(failures)  # noqa: E731
+    threads = [
+        threading.Thread(target=work, args=(seed + n, is_over, failures)) for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    forks = 0
+    while not is_over():
+        forks += 1
+        pid = os.fork()
+        if pid == 0:
+            try:
+                child(seed + 1000 + forks)
+            finally:
+                os._exit(1)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert status == 0, (seed, forks, status)
+        time.sleep(0.02)
+    for thread in threads:
+        thread.join()
+    assert failures == [] and forks > 0
