@@ -11,6 +11,8 @@
 #include <tenure.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <string_view>
 #include <sys/mman.h>
 #include <system_error>
 #include <unistd.h>
@@ -125,6 +127,184 @@ private:
 
     void *addr_ = nullptr;
     std::size_t len_ = 0;
+};
+
+// A buffer of bytes, like a std::vector<std::uint8_t> of a fixed size, that may be purged
+// while it is not pinned. It begins pinned, with zeros. Its bytes can be used only while it
+// is pinned: data() is nullptr otherwise.
+class purgeable_bytes {
+public:
+    using value_type = std::uint8_t;
+    using iterator = std::uint8_t *;
+    using const_iterator = const std::uint8_t *;
+
+    purgeable_bytes() noexcept = default;
+
+    explicit purgeable_bytes(std::size_t len) : memory_(len == 0 ? mapping() : mapping(len))
+    {
+    }
+
+    purgeable_bytes(purgeable_bytes &&other) noexcept
+        : memory_(std::move(other.memory_)), pinned_(std::exchange(other.pinned_, true))
+    {
+    }
+
+    purgeable_bytes &operator=(purgeable_bytes &&other) noexcept
+    {
+        std::swap(memory_, other.memory_);
+        std::swap(pinned_, other.pinned_);
+        return *this;
+    }
+
+    std::size_t size() const noexcept { return memory_.size(); }
+    bool empty() const noexcept { return size() == 0; }
+    bool is_pinned() const noexcept { return pinned_; }
+
+    std::uint8_t *data() noexcept { return bytes(); }
+    const std::uint8_t *data() const noexcept { return bytes(); }
+    iterator begin() noexcept { return bytes(); }
+    iterator end() noexcept { return pinned_ ? bytes() + size() : nullptr; }
+    const_iterator begin() const noexcept { return bytes(); }
+    const_iterator end() const noexcept { return pinned_ ? bytes() + size() : nullptr; }
+    std::uint8_t &operator[](std::size_t at) noexcept { return bytes()[at]; }
+    const std::uint8_t &operator[](std::size_t at) const noexcept { return bytes()[at]; }
+
+    // Keeps the bytes from now on; returns whether each is as it was. If not, the purged
+    // pages read as zeros, and the caller makes the contents again.
+    [[nodiscard]] bool pin()
+    {
+        if (pinned_)
+            return true;
+        const bool intact = memory_.mark_nonvolatile();
+        pinned_ = true;
+        return intact;
+    }
+
+    // Lets the bytes be purged; priority 0 is purged first, 3 last.
+    void unpin(unsigned priority = 2)
+    {
+        if (!pinned_ || empty())
+            return;
+        memory_.mark_volatile(priority);
+        pinned_ = false;
+    }
+
+    // Purges the bytes now, as the kernel would under memory pressure, unless they are
+    // pinned.
+    void purge()
+    {
+        if (!pinned_)
+            memory_.purge();
+    }
+
+private:
+    std::uint8_t *bytes() const noexcept
+    {
+        return pinned_ ? reinterpret_cast<std::uint8_t *>(memory_.data()) : nullptr;
+    }
+
+    mapping memory_;
+    bool pinned_ = true;
+};
+
+// A value of a cache, which stays in memory, unchanged, as long as this lives, or nothing:
+// `if (auto value = cache.get(key))`. It may outlive the cache.
+class cache_value {
+public:
+    cache_value() noexcept = default;
+
+    cache_value(cache_value &&other) noexcept
+        : value_(std::exchange(other.value_, tenure_cache_value()))
+    {
+    }
+
+    cache_value &operator=(cache_value &&other) noexcept
+    {
+        std::swap(value_, other.value_);
+        return *this;
+    }
+
+    cache_value(const cache_value &) = delete;
+    cache_value &operator=(const cache_value &) = delete;
+
+    ~cache_value() { tenure_cache_unpin(&value_); }
+
+    explicit operator bool() const noexcept { return value_.pin != nullptr; }
+
+    const std::uint8_t *data() const noexcept
+    {
+        return static_cast<const std::uint8_t *>(value_.data);
+    }
+    std::size_t size() const noexcept { return value_.len; }
+    const std::uint8_t *begin() const noexcept { return data(); }
+    const std::uint8_t *end() const noexcept { return data() + size(); }
+    const std::uint8_t &operator[](std::size_t at) const noexcept { return data()[at]; }
+
+private:
+    friend class cache;
+
+    tenure_cache_value value_ = {};
+};
+
+// A cache of bytes by key, kept for as long as there is memory. Any number of threads may use
+// it at once.
+class cache {
+public:
+    // A limit of 0 bytes is as much as there is memory for.
+    explicit cache(std::size_t max_bytes = 0)
+    {
+        tenure_cache_options options = {};
+        options.size = sizeof(options);
+        options.max_bytes = max_bytes;
+        checked(tenure_cache_new(&cache_, &options), "tenure_cache_new");
+    }
+
+    cache(cache &&other) noexcept : cache_(std::exchange(other.cache_, nullptr)) {}
+
+    cache &operator=(cache &&other) noexcept
+    {
+        std::swap(cache_, other.cache_);
+        return *this;
+    }
+
+    cache(const cache &) = delete;
+    cache &operator=(const cache &) = delete;
+
+    ~cache() { tenure_cache_close(cache_); }
+
+    // Pins the value of the key; an empty one if there is none.
+    [[nodiscard]] cache_value get(std::string_view key) const
+    {
+        cache_value found;
+        checked(tenure_cache_get(cache_, key.data(), key.size(), &found.value_),
+                "tenure_cache_get");
+        return found;
+    }
+
+    // Inserts a copy of the bytes; priority 0 is given up first, 3 last.
+    void insert(std::string_view key, const void *value, std::size_t len,
+                unsigned priority = 2)
+    {
+        checked(tenure_cache_insert(cache_, key.data(), key.size(), value, len, priority),
+                "tenure_cache_insert");
+    }
+
+    // Returns whether there was a value.
+    bool remove(std::string_view key)
+    {
+        return checked(tenure_cache_remove(cache_, key.data(), key.size()),
+                       "tenure_cache_remove") == 1;
+    }
+
+    struct tenure_cache_stats stats() const
+    {
+        struct tenure_cache_stats now = {};
+        checked(::tenure_cache_stats(cache_, &now, sizeof(now)), "tenure_cache_stats");
+        return now;
+    }
+
+private:
+    tenure_cache *cache_ = nullptr;
 };
 
 } // namespace tenure

@@ -33,6 +33,7 @@
 )]
 
 mod answer;
+mod cache;
 mod lazy_free;
 mod lock;
 mod mmap;
@@ -42,6 +43,7 @@ mod release;
 mod stats;
 mod volatile;
 
+pub use cache::*;
 pub use lazy_free::*;
 pub use lock::*;
 pub use mmap::*;

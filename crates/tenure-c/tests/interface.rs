@@ -10,7 +10,10 @@ use std::process::{Command, ExitCode};
 
 use common::*;
 use libtest_mimic::Completion;
-use tenure_c::{tenure_count, tenure_populate_options, tenure_range, tenure_stats};
+use tenure_c::{
+    tenure_cache_options, tenure_cache_stats, tenure_cache_value, tenure_count,
+    tenure_populate_options, tenure_range, tenure_stats,
+};
 
 fn main() -> ExitCode {
     run(|installed| {
@@ -83,6 +86,8 @@ fn layouts(installed: &Installed) -> Verdict {
         layout!(c, tenure_range, addr: 0, len: 8; 16);
         layout!(c, tenure_populate_options,
             size: 0, threads: 8, chunk_bytes: 16, progress: 24, data: 32; 40);
+        layout!(c, tenure_cache_options, size: 0, max_bytes: 8; 16);
+        layout!(c, tenure_cache_value, data: 0, len: 8, pin: 16; 24);
     }
     layout!(c, tenure_count, calls: 0, bytes: 8; 16);
     // New fields come last, and the size grows.
@@ -95,6 +100,9 @@ fn layouts(installed: &Installed) -> Verdict {
         eager_free: 232, freed_under_pressure: 248, purged_under_pressure_bytes: 264,
         offered_bytes: 272, offer_failed_bytes: 280, unofferable_bytes: 288, cache_hits: 296,
         cache_misses: 304, cache_evicted: 312, cache_purged: 328, cache_bytes: 344; 352);
+    layout!(c, tenure_cache_stats,
+        hits: 0, misses: 8, insertions: 16, evictions: 24, purged: 32, values: 40, bytes: 48,
+        refused: 56; 64);
     c.check(installed, "layouts")
 }
 
@@ -123,6 +131,7 @@ fn constants(installed: &Installed) -> Verdict {
         TENURE_MAP_NODUMP = 8,
         TENURE_MAP_WIPEONFORK = 16,
         TENURE_VOLATILE_OFFER_NOW = 1,
+        TENURE_CACHE_MAX_KEY = 65536,
     ];
     let header = fs::read_to_string(crate_folder().join("include/tenure.h"))?;
     let defined = header
@@ -149,7 +158,7 @@ fn functions(installed: &Installed) -> Verdict {
             )
         })
         .collect();
-    assert_eq!(declared.len(), 18, "{declared:?}");
+    assert_eq!(declared.len(), 25, "{declared:?}");
 
     let map = fs::read_to_string(crate_folder().join("tenure.map"))?;
     let mapped = map.lines().filter_map(|line| line.trim().strip_suffix(';'));
@@ -188,7 +197,7 @@ fn symbols(installed: &Installed) -> Vec<(String, String)> {
 
 fn versions(installed: &Installed) -> Verdict {
     let symbols = symbols(installed);
-    assert_eq!(symbols.len(), 18);
+    assert_eq!(symbols.len(), 25);
     assert!(
         symbols.iter().all(|(_, version)| version == "TENURE_0.1"),
         "{symbols:?}"

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use common::cgroup::Group;
 use common::*;
 use libtest_mimic::{Completion, Trial};
 
@@ -56,8 +57,49 @@ fn main() -> ExitCode {
                 }
             }
         }
+        let source = crate_folder().join("examples/prompt_cache.c");
+        trials.push(trial("cgroup", &source, move |source| {
+            in_a_cgroup_for_three(installed, source)
+        }));
         trials
     })
+}
+
+/// Runs the example with states of 40 MiB in a cgroup that holds three of them, beside the
+/// one that is computed.
+fn in_a_cgroup_for_three(installed: &Installed, source: &Path) -> Verdict {
+    const MIB: usize = 1 << 20;
+    let group = match Group::with_limit(4 * 40 * MIB + 40 * MIB) {
+        Ok(group) => group,
+        Err(reason) => return Ok(Completion::ignored_with(reason)),
+    };
+    let program = installed.compile(source, &format!("{}-cgroup", stem(source)), &[]);
+    let library = installed.prefix().join("lib");
+    let mut shell = Command::new("sh");
+    let script = "echo $$ > \"$1/cgroup.procs\" && shift && exec \"$@\"";
+    shell.args(["-c", script, "sh"]).arg(group.folder());
+    shell.arg(&program).args(["40", "6", "4"]);
+    shell.env("LD_LIBRARY_PATH", library);
+    let output = ok(&mut shell);
+    let text = String::from_utf8(output.stdout)?;
+    let figure = |name: &str| -> u32 {
+        let after = text.split_once(name).expect(&text).1;
+        let digits = after.trim_start().split(|c: char| !c.is_ascii_digit());
+        digits
+            .into_iter()
+            .next()
+            .and_then(|it| it.parse().ok())
+            .expect(&text)
+    };
+    // Six states do not fit. The two that are asked for between all others stay.
+    let (computed, found) = (figure("computed"), figure("found"));
+    assert_eq!(computed + found, 48, "{text}");
+    assert!(
+        figure("evicted") + figure("purged") + figure("refused") > 0,
+        "{text}"
+    );
+    assert!(found >= 20 && figure("kept") >= 2, "{text}");
+    Ok(Completion::Completed)
 }
 
 fn trial(way: &str, source: &Path, run: impl Fn(&Path) -> Verdict + Send + 'static) -> Trial {

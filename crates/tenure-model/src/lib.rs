@@ -15,17 +15,23 @@ mod word;
 mod heap_start;
 mod offer;
 mod parking;
+mod pins;
 mod sync;
 
 pub use heap_start::*;
 pub use offer::*;
 pub use parking::*;
+pub use pins::*;
 
 /// Stands for the modules of `tenure` that the included files import.
 mod ground {
     pub(crate) mod sys {
         pub(crate) mod process {
             pub(crate) fn monotonic_nanos() -> u64 {
+                0
+            }
+
+            pub(crate) fn monotonic_coarse_nanos() -> u64 {
                 0
             }
         }

@@ -23,6 +23,16 @@ mod thorough {
     }
 
     #[test]
+    fn given_up_segment_is_freed_once_after_its_last_pin() {
+        tenure_model::given_up_segment_is_freed_once_after_its_last_pin();
+    }
+
+    #[test]
+    fn purged_segment_gets_no_further_pin() {
+        tenure_model::purged_segment_gets_no_further_pin();
+    }
+
+    #[test]
     fn every_mark_is_offered() {
         tenure_model::every_mark_is_offered();
     }

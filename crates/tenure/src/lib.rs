@@ -130,7 +130,7 @@ pub use observation::residency::Residency;
 pub use observation::stats::{Count, Stats, stats};
 pub use observation::{headroom, pressure};
 pub use prepare::prepare;
-pub use ready::{CacheStats, LockedFile, Pinned, SecretBuffer, VolatileCache};
+pub use ready::{CacheOptions, CacheStats, LockedFile, Pinned, SecretBuffer, VolatileCache};
 pub use verbs::{MmapRequest, files, lazy_free, lock, populate, release, teardown, volatile};
 
 pub use lock::LockMode;

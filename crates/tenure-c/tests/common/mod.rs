@@ -6,6 +6,9 @@
 #[path = "../../../../tests/support/mod.rs"]
 mod support;
 
+#[path = "../../../tenure/tests/common/cgroup.rs"]
+pub mod cgroup;
+
 pub use support::*;
 
 use std::ffi::OsStr;
@@ -28,6 +31,11 @@ pub fn trials(installed: &'static Installed, tests: &[Test]) -> Vec<Trial> {
 }
 
 pub const CXX17: &str = "-std=gnu++17";
+
+pub fn is_root() -> bool {
+    // SAFETY: it only returns a number.
+    unsafe { libc::geteuid() == 0 }
+}
 
 /// Returns the folder of tenure-c.
 pub fn crate_folder() -> &'static Path {

@@ -6,4 +6,4 @@ mod volatile_cache;
 
 pub use locked_file::LockedFile;
 pub use secret::SecretBuffer;
-pub use volatile_cache::{CacheStats, Pinned, VolatileCache};
+pub use volatile_cache::{CacheOptions, CacheStats, Pinned, VolatileCache};

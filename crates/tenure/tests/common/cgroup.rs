@@ -125,6 +125,11 @@ impl Group {
         Ok(self)
     }
 
+    /// Returns the folder of the cgroup.
+    pub fn folder(&self) -> &Path {
+        &self.path
+    }
+
     /// Sets the environment of a command so that [`enter_group`] finds its cgroup.
     pub fn tell(&self, command: &mut Command) {
         command.env(GROUP, &self.path);

@@ -17,7 +17,8 @@ const OPENING: &str = "\
  * is not mapped. tenure(7) is the overview, and each function has a page in section 3.
  *
  * A function returns -ENOMEM, with nothing done, where malloc() has less than 16 KiB left;
- * tenure_munmap(), tenure_drain() and tenure_stats() do not need that. If malloc() fails
+ * tenure_munmap(), tenure_drain(), the functions for stats, and those that close a cache or
+ * unpin a value do not need that. If malloc() fails
  * later in a call, or in a thread of the library, the process is aborted: see tenure(7).
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0

@@ -1,6 +1,7 @@
 //! The arenas in which the values lie.
 
 use crate::ground::error::{Error, Result};
+use crate::ground::mapping::{HugePages, Mapping};
 use crate::ground::sys::{map, page_size};
 use crate::verbs::volatile::{VolatileArena, VolatileBuffer};
 
@@ -29,8 +30,10 @@ impl Arenas {
     /// Allocates a buffer of `len` bytes, which is not zero.
     pub(super) fn allocate(&mut self, len: usize) -> Result<VolatileBuffer> {
         if len > FIRST_ARENA_BYTES {
-            // Values of this size are few, so each may have a mapping of its own.
-            return VolatileBuffer::new(len);
+            // Values of this size are few, so each may have a mapping of its own. Huge pages
+            // populate faster.
+            let mapping = Mapping::anonymous(len).huge_pages(HugePages::Always);
+            return VolatileBuffer::from_mapping(mapping.map()?).map_err(Error::from);
         }
         for _ in 0..self.arenas.len() {
             match self.arenas[self.current].buffer(len) {

@@ -1,30 +1,34 @@
 //! `VolatileCache`: a cache that follows memory pressure.
 
 mod arenas;
+mod entries;
+mod evict;
+mod flight;
 mod gate;
+mod ghosts;
+mod options;
 mod pinned;
+mod segment;
+mod segments;
 mod shard;
-mod slot;
+mod shared;
 mod stats;
 
+pub use options::CacheOptions;
 pub use pinned::Pinned;
 pub use stats::CacheStats;
 
 use std::borrow::Borrow;
 use std::fmt;
-use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use self::arenas::Arenas;
-use self::gate::{Gate, Inside};
+use self::flight::{End, Missing};
 use self::shard::Shard;
-use self::slot::{Process, Slot};
+use self::shared::Shared;
 use crate::ground::error::Result;
-use crate::ground::sys::{fork, page_size};
-use crate::observation::headroom::{self, Admission, LEDGER, Watermark};
-use crate::observation::stats::CACHE_BYTES;
-use crate::verbs::volatile::{Priority, VolatileBuffer};
+use crate::verbs::volatile::Priority;
 
 /// A cache of byte values that follows memory pressure: it keeps as many values as
 /// memory allows, and needs no configured size. When memory becomes short, for this
@@ -63,69 +67,64 @@ use crate::verbs::volatile::{Priority, VolatileBuffer};
 ///   or of a memory cgroup around the process. So it does not fill a cgroup to the point
 ///   where the kernel kills, even where the kernel can reclaim nothing (no userfaultfd).
 ///   The cache evicts values of the lowest priority first, and none of a higher priority
-///   than the new value's. Within a priority it evicts the least recently used of eight
-///   random values.
+///   than the new value's. It does the same for its own limit, if it
+///   [has one](CacheOptions::max_bytes).
+///
+/// Within a priority the cache evicts by S3-FIFO: a new value is on probation, and is
+/// evicted if it was not found until a tenth of the memory has been filled with others. So
+/// a scan of many values displaces none that are in use. Values that were found stay for
+/// another round, and up to four; a key that comes back soon after its eviction is not on
+/// probation again.
 ///
 /// If a single page of a value is purged, the whole value is: a lookup never returns it
-/// in part. The cache notices purged values when they are looked up. Each insertion also
-/// checks a few values, so that keys of purged values do not pile up.
+/// in part. The cache notices purged values when they are looked up. An insertion that takes
+/// new memory also checks a few values, so that keys of purged values do not pile up.
 ///
 /// A new value is refused if there is nothing to evict for it and less than a 32nd of the
 /// memory (and less than 1 GiB) would be left.
 ///
+/// # Small and large values
+///
+/// Values of up to 3 KiB share *segments* of 16 KiB, each filled from its start to its end.
+/// A segment is pinned, purged and freed as a whole: a pinned value keeps its neighbours
+/// resident, and a purged page takes them with it. An evicted segment's values that were
+/// found lately are copied into another one. What is removed or replaced leaves a hole until
+/// its neighbours are gone. A larger value is a segment by itself, in whole pages.
+///
 /// # What it costs
 ///
-/// Each value takes whole pages, and about 220 bytes besides its key. On average half a
-/// page is unused: an eighth of what a value of 16 KiB takes, and three quarters of what
-/// a value of 1 KiB takes. Keep small values elsewhere, or many in one.
+/// A small value takes its bytes, rounded up to 8, and about 40 bytes with a key of 8: 200,000
+/// values of 256 bytes take 1.12 times the bytes of keys and values
+/// (`cargo test -p tenure --test volatile_cache_values -- take_a_quarter --nocapture` prints
+/// it). A large value takes whole pages, and about 260 bytes besides its key. On average half
+/// a page is unused: an eighth of what a value of 16 KiB takes.
 ///
 /// Values lie in [arenas](crate::VolatileArena): the first has 64 MiB, and each further
 /// one doubles the total and has at most 4 GiB. So the kernel has few mappings, and the
 /// cache takes at most twice the address space that its values have taken at one time
 /// (it counts against `RLIMIT_AS` and, under strict overcommit, as memory), and leaves
 /// at least an eighth of that to others. [`clear`](VolatileCache::clear) releases it.
-/// Values of more than 64 MiB have a mapping each.
+/// Values of more than 64 MiB have a mapping each, of huge pages where the kernel has them.
 ///
 /// A hit on a value that was used in the last 100 ms (the
-/// [offer delay](crate::volatile::set_offer_delay)) makes no system call and takes less
-/// than a microsecond. A later hit repopulates the pages, one system call that takes half
+/// [offer delay](crate::volatile::set_offer_delay)) makes no system call: it locks a shard
+/// for the look-up, and changes the word of a segment when the value is pinned and unpinned. A
+/// later hit repopulates the pages, one system call that takes half
 /// a microsecond for a page. `cargo run --release --example volatile_cache_costs` measures both, and
 /// insertions.
 ///
 /// # Threads and forks
 ///
 /// Any number of threads may use the cache at once. The hashes of the keys spread values
-/// over shards, and no lock is held while a value is made or pinned. (`Hash`, `Eq` and
-/// `Drop` of a key run with a lock held: they must not use the cache.)
+/// over shards, and no lock is held while a value is made, or while the kernel is asked for
+/// its pages, or frees some. (`Eq` of a key runs with a lock held: it must not use the cache.
+/// If it panics, the call has no effect, and the cache stays usable.)
 ///
 /// A thread of the parent may be using the cache at the moment of a `fork`. So the
 /// child's copy is inert: it is empty and keeps nothing. A child creates its own cache.
 /// It can still read values that were pinned at the fork.
 pub struct VolatileCache<K> {
     shared: Arc<Shared<K>>,
-}
-
-/// The bytes that a value takes besides its pages and its key.
-const VALUE_OVERHEAD_BYTES: usize = 256;
-
-struct Shared<K> {
-    process: Process,
-    shards: Box<[Shard<K>]>,
-    hasher: RandomState,
-    arenas: Mutex<Arenas>,
-    gate: Gate,
-    /// The shard to evict from next, modulo their number.
-    next_eviction: AtomicUsize,
-    refused: AtomicU64,
-}
-
-impl<K> Drop for Shared<K> {
-    /// The values are dropped before the arenas.
-    fn drop(&mut self) {
-        let bytes: u64 = self.shards.iter().map(Shard::bytes).sum();
-        CACHE_BYTES.sub(usize::try_from(bytes).unwrap_or(usize::MAX));
-        lock(&self.arenas).close();
-    }
 }
 
 impl<K> Drop for VolatileCache<K> {
@@ -140,42 +139,36 @@ impl<K> Drop for VolatileCache<K> {
 impl<K: Hash + Eq> VolatileCache<K> {
     /// Creates an empty cache. It maps no memory before the first insertion.
     pub fn new() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let shards = (4 * threads).next_power_of_two().min(1 << 10);
-        let hasher = RandomState::new();
-        let seeds = (0..shards).map(|index| hasher.hash_one(index));
-        let shards = seeds.map(|seed| Shard::new(hasher.clone(), seed)).collect();
+        Self::with_options(CacheOptions::new())
+    }
+
+    /// Creates an empty cache with a limit, or with values that expire.
+    pub fn with_options(options: CacheOptions) -> Self {
         Self {
-            shared: Arc::new(Shared {
-                process: Process::this(),
-                shards,
-                hasher,
-                arenas: Mutex::new(Arenas::default()),
-                gate: Gate::new(),
-                next_eviction: AtomicUsize::new(0),
-                refused: AtomicU64::new(0),
-            }),
+            shared: Arc::new(Shared::new(options)),
         }
     }
 
-    /// Pins the value of the key and returns it; `None` if there is none, if any page of
-    /// it was purged, or if the kernel cannot make it nonvolatile at this moment (no
-    /// memory for its page tables): then it stays, and a later call may find it.
+    /// Pins the value of the key and returns it; `None` if there is none, if it has expired,
+    /// if any page of it was purged, or if the kernel cannot make it nonvolatile at this
+    /// moment (no memory for its page tables): then it stays, and a later call may find it.
+    #[inline]
     pub fn get<Q>(&self, key: &Q) -> Option<Pinned>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let shared = self.ours()?;
-        shared.shard(key).get(key)
+        let (hash, shard) = shared.shard(key);
+        shard.get(hash, key, shared.process, true)
     }
 
     /// Inserts a copy of the bytes, with the default priority, and replaces the
     /// previous value of the key.
     ///
-    /// It also succeeds if memory to keep the bytes is unavailable: a value may be
-    /// given up at any time, and this one is given up at once.
-    /// [`CacheStats::refused`] counts such values.
+    /// It also succeeds if memory to keep the bytes is unavailable, or if they exceed the
+    /// cache's [limit](CacheOptions::max_bytes): a value may be given up at any time, and
+    /// this one is given up at once. [`CacheStats::refused`] counts such values.
     ///
     /// # Errors
     ///
@@ -190,7 +183,8 @@ impl<K: Hash + Eq> VolatileCache<K> {
 
     /// Inserts a value of `len` bytes that `fill` writes in place, with a priority:
     /// lower priorities are purged and evicted first. `fill` receives zeroed bytes, all of
-    /// them resident; it is not called if memory to keep them is unavailable.
+    /// them resident and, of a value that has pages of its own, on a page boundary; it is
+    /// not called if memory to keep them is unavailable.
     ///
     /// # Errors
     ///
@@ -210,19 +204,33 @@ impl<K: Hash + Eq> VolatileCache<K> {
         priority: Priority,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<()> {
+        self.insert_counted(key, 0, len, priority, fill)
+    }
+
+    /// Does what [`insert_with`](Self::insert_with) does, and has memory admitted for the
+    /// key as well: for keys that the caller has copied.
+    #[doc(hidden)]
+    pub fn insert_counted(
+        &self,
+        key: K,
+        key_bytes: usize,
+        len: usize,
+        priority: Priority,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<()> {
         let Some(shared) = self.ours() else {
             return Ok(());
         };
-        match shared.make(len, priority, fill) {
-            Ok(Some(buffer)) => {
-                let slot = Slot::volatile(buffer, len, priority);
-                shared.insert(key, Arc::new(slot));
+        let place @ (hash, shard) = shared.shard(&key);
+        match shared.make(place, (len, key_bytes), priority, fill) {
+            Ok(Some(making)) => {
+                drop(making.commit(key, hash));
                 Ok(())
             }
             result => {
                 // The previous value is out of date.
-                if let Some(shared) = self.ours() {
-                    shared.shard(&key).remove(&key);
+                if self.ours().is_some() {
+                    shard.remove(hash, &key);
                 }
                 result.map(drop)
             }
@@ -232,10 +240,13 @@ impl<K: Hash + Eq> VolatileCache<K> {
     /// Pins the value of the key and returns it. On a miss `rebuild` makes the value,
     /// which is inserted with the default priority.
     ///
+    /// Each missing value is made once, however many threads ask for it: one makes it, and
+    /// the others wait. If `rebuild` panics, one of those that wait makes the value. No lock
+    /// is held while `rebuild` runs: it may use the cache, but two makers must not ask for
+    /// each other's values.
+    ///
     /// If memory to keep the value is unavailable, the bytes of `rebuild` are returned
-    /// without being cached. No lock is held while `rebuild` runs: it may use the
-    /// cache, and if several threads miss one key at the same time, each of them makes
-    /// the value, and the last insertion stays.
+    /// without being cached, and each of the threads makes its own.
     pub fn get_or_insert_with(&self, key: K, rebuild: impl FnOnce() -> Vec<u8>) -> Pinned {
         let made = self.get_or_try_insert_with(key, || Ok(rebuild()));
         made.unwrap_or_else(|never: std::convert::Infallible| match never {})
@@ -243,7 +254,8 @@ impl<K: Hash + Eq> VolatileCache<K> {
 
     /// Pins the value of the key and returns it, like
     /// [`get_or_insert_with`](VolatileCache::get_or_insert_with), where making the value
-    /// may fail. If `rebuild` fails, nothing is inserted.
+    /// may fail. If `rebuild` fails, nothing is inserted, and one of the threads that wait
+    /// tries next.
     ///
     /// # Errors
     ///
@@ -253,23 +265,41 @@ impl<K: Hash + Eq> VolatileCache<K> {
         key: K,
         rebuild: impl FnOnce() -> Result<Vec<u8>, E>,
     ) -> Result<Pinned, E> {
-        if let Some(pinned) = self.get(&key) {
-            return Ok(pinned);
-        }
-        let bytes = rebuild()?;
-        let priority = Priority::default();
-        let fill = |value: &mut [u8]| value.copy_from_slice(&bytes);
-        let made = self
-            .ours()
-            .and_then(|shared| Some((shared, shared.make(bytes.len(), priority, fill).ok()??)));
-        Ok(match made {
-            Some((shared, buffer)) => {
-                let (slot, pinned) = Slot::pinned(buffer, bytes.len(), priority);
-                shared.insert(key, slot);
-                pinned
+        let Some(shared) = self.ours() else {
+            return rebuild().map(Pinned::uncached);
+        };
+        let place @ (hash, shard) = shared.shard(&key);
+        let mut maker = None;
+        loop {
+            if let Some(pinned) = shard.get(hash, &key, shared.process, false) {
+                return Ok(pinned);
             }
-            None => Pinned::uncached(bytes),
-        })
+            // Between that look-up and this another thread may have inserted the value.
+            if maker.is_some() {
+                break;
+            }
+            match shard.flights.enter(hash) {
+                Missing::Make(making) => maker = Some(making),
+                Missing::MakeAgain | Missing::Made(End::Refused) => break,
+                Missing::Made(_) => {}
+            }
+        }
+        shard.count_miss();
+        let bytes = rebuild()?;
+        let fill = |value: &mut [u8]| value.copy_from_slice(&bytes);
+        let making = match self.ours() {
+            Some(shared) => shared.make(place, (bytes.len(), 0), Priority::default(), fill),
+            None => Ok(None),
+        };
+        let pinned = making.ok().flatten();
+        let pinned = pinned.and_then(|making| making.commit(key, hash));
+        if let Some(maker) = &mut maker {
+            maker.set_end(match pinned {
+                Some(_) => End::Inserted,
+                None => End::Refused,
+            });
+        }
+        Ok(pinned.unwrap_or_else(|| Pinned::uncached(bytes)))
     }
 
     /// Whether [`get`](VolatileCache::get) would find a value at this moment. This does
@@ -279,35 +309,64 @@ impl<K: Hash + Eq> VolatileCache<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.ours()
-            .is_some_and(|shared| shared.shard(key).contains(key))
+        self.ours().is_some_and(|shared| {
+            let (hash, shard) = shared.shard(key);
+            shard.contains(hash, key)
+        })
     }
 
-    /// Removes the value of the key, and frees its memory, now or with its last pin.
-    /// Returns whether there was a value.
+    /// Removes the value of the key, and frees its memory, now or with its last pin; that of
+    /// a value of up to 3 KiB once the other values of its pages are gone. Returns whether
+    /// there was a value.
     pub fn remove<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.ours()
-            .is_some_and(|shared| shared.shard(key).remove(key))
+        self.ours().is_some_and(|shared| {
+            let (hash, shard) = shared.shard(key);
+            shard.remove(hash, key)
+        })
+    }
+
+    /// Removes the values for whose keys `keep` returns `false`. Returns how many. `keep`
+    /// runs with a lock held: it must not use the cache.
+    pub fn retain(&self, mut keep: impl FnMut(&K) -> bool) -> usize {
+        let shards = self.ours().map(|shared| shared.shards.iter());
+        let removed = shards.into_iter().flatten();
+        removed.map(|shard| shard.retain(&mut keep)).sum()
+    }
+
+    /// Calls `call` with the key of each value, in no order; some of the values may be
+    /// purged. Values that are inserted or removed meanwhile may be left out. `call` runs
+    /// with a lock held: it must not use the cache.
+    ///
+    /// ```
+    /// let cache = tenure::VolatileCache::new();
+    /// cache.insert("cat.jpg", &[7; 300])?;
+    /// cache.insert("dog.jpg", &[8; 300])?;
+    /// let mut names = Vec::new();
+    /// cache.for_each_key(|&name| names.push(name));
+    /// assert_eq!(names.len(), 2);
+    /// assert_eq!(cache.retain(|name| name.starts_with("cat")), 1);
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    pub fn for_each_key(&self, mut call: impl FnMut(&K)) {
+        let shards = self.ours().map(|shared| shared.shards.iter());
+        for shard in shards.into_iter().flatten() {
+            shard.for_each_key(&mut call);
+        }
     }
 
     /// Removes all values, and releases the address space as well.
     pub fn clear(&self) {
-        let Some(shared) = self.ours() else {
-            return;
-        };
-        let arenas = std::mem::take(&mut *lock(&shared.arenas));
-        arenas.close();
-        shared.shards.iter().for_each(Shard::clear);
-        // Unlocked before, because that takes time.
-        drop(arenas);
+        if let Some(shared) = self.ours() {
+            shared.clear();
+        }
     }
 
-    /// Returns the number of values, including those whose purging the cache has not
-    /// noticed yet.
+    /// Returns the number of values, including those whose purging or expiry the cache has
+    /// not noticed yet.
     pub fn len(&self) -> usize {
         let shards = self.ours().map(|shared| shared.shards.iter());
         shards.into_iter().flatten().map(Shard::len).sum()
@@ -323,162 +382,18 @@ impl<K: Hash + Eq> VolatileCache<K> {
         let mut sum = CacheStats::default();
         if let Some(shared) = self.ours() {
             sum.refused = shared.refused.load(Ordering::Relaxed);
-            shared
-                .shards
-                .iter()
-                .for_each(|shard| shard.add_to(&mut sum));
+            for shard in &shared.shards {
+                shard.add_to(&mut sum);
+            }
         }
         sum
     }
 
     /// Returns the cache unless it is the inert copy of a forked child.
+    #[inline]
     fn ours(&self) -> Option<&Shared<K>> {
         self.shared.process.is_this().then_some(&*self.shared)
     }
-}
-
-impl<K: Hash + Eq> Shared<K> {
-    fn shard<Q: Hash + ?Sized>(&self, key: &Q) -> &Shard<K> {
-        // Bits from the middle: the map of a shard uses the lowest and the highest bits
-        // of the same hash.
-        let hash = self.hasher.hash_one(key) >> 32;
-        &self.shards[hash as usize & (self.shards.len() - 1)]
-    }
-
-    /// Allocates and fills the buffer of a value; `None` if memory is unavailable.
-    fn make(
-        &self,
-        len: usize,
-        priority: Priority,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<Option<VolatileBuffer>> {
-        let refuse = || {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-        };
-        let memory_bytes = len.max(1).checked_next_multiple_of(page_size());
-        let admission = memory_bytes.and_then(|bytes| self.admit(bytes, priority));
-        let Some((admission, inside)) = admission else {
-            refuse();
-            return Ok(None);
-        };
-        // An empty value has a page, too.
-        let allocated = lock(&self.arenas).allocate(len.max(1));
-        let mut buffer = allocated.inspect_err(|_| refuse())?;
-        // What becomes resident here is not in flight while the program makes the value.
-        let populated = buffer.populate(|bytes| admission.mark_resident(bytes));
-        if populated.is_err() {
-            admission.mark_resident(usize::MAX);
-            refuse();
-            return Ok(None);
-        }
-        drop(inside);
-        let filled = FillGuard(&admission);
-        fill(&mut buffer.as_mut_slice()?[..len]);
-        drop(filled);
-        Ok(Some(buffer))
-    }
-
-    /// Admits the memory of a value, after evicting as many values as needed; `None` if
-    /// memory is unavailable.
-    fn admit(
-        &self,
-        memory_bytes: usize,
-        priority: Priority,
-    ) -> Option<(Admission, Option<Inside<'_>>)> {
-        let bytes = memory_bytes.checked_add(VALUE_OVERHEAD_BYTES)?;
-        if !LEDGER.is_due()
-            && let Some(admission) = headroom::take(bytes, Watermark::High)
-        {
-            return Some((admission, None));
-        }
-        let inside = Some(self.gate.enter(bytes).ok()?);
-        if !self.can_fit(bytes) {
-            // Memory may have become free since the last reading.
-            headroom::refresh().ok()?;
-            if !self.can_fit(bytes) {
-                return None;
-            }
-        }
-        let mut is_read = false;
-        loop {
-            let evicted_bytes = self.evict_for(bytes, priority);
-            // The reserve is restored step by step, so that one caller does not pay for all
-            // of it; the minimal reserve is restored at once.
-            if let Some(admission) = headroom::take(bytes, Watermark::Low) {
-                return Some((admission, inside));
-            }
-            if evicted_bytes == 0 {
-                if is_read {
-                    return None;
-                }
-                // Memory may have become free since the last reading.
-                headroom::refresh().ok()?;
-                is_read = true;
-            }
-        }
-    }
-
-    /// Returns whether evicting all values would make as much memory free. Values are not
-    /// evicted for one that is refused then.
-    fn can_fit(&self, bytes: usize) -> bool {
-        let surplus_bytes = LEDGER.surplus(Watermark::Low);
-        let missing_bytes = isize::try_from(bytes).map(|bytes| bytes.saturating_sub(surplus_bytes));
-        let missing_bytes = missing_bytes.unwrap_or(isize::MAX);
-        if missing_bytes <= 0 {
-            return true;
-        }
-        let kept_bytes: u64 = self.shards.iter().map(Shard::bytes).sum();
-        missing_bytes as u64 <= kept_bytes
-    }
-
-    /// Evicts values until the reserve allows for `bytes`, or four times as much is evicted
-    /// and the minimal reserve allows for them, or nothing of this or a lower priority is
-    /// left to evict. Returns the number of bytes freed.
-    fn evict_for(&self, bytes: usize, max_priority: Priority) -> usize {
-        let has_surplus = |watermark| LEDGER.surplus(watermark) >= bytes as isize;
-        let is_enough = |freed_bytes: usize| {
-            has_surplus(Watermark::High)
-                || freed_bytes >= bytes.saturating_mul(4) && has_surplus(Watermark::Low)
-        };
-        let mut freed_bytes = 0;
-        let priorities = Priority::ALL.into_iter();
-        for priority in priorities.filter(|&priority| priority <= max_priority) {
-            let mut failures = 0;
-            while !is_enough(freed_bytes) && failures < self.shards.len() {
-                // Round robin, because all shards have about the same size.
-                let next = self.next_eviction.fetch_add(1, Ordering::Relaxed);
-                match self.shards[next % self.shards.len()].evict_one(priority) {
-                    Some(bytes) => (freed_bytes, failures) = (freed_bytes + bytes, 0),
-                    None => failures += 1,
-                }
-            }
-        }
-        freed_bytes
-    }
-
-    fn insert(&self, key: K, slot: Arc<Slot>) {
-        if !self.process.is_this() {
-            // The program has forked while it made the value.
-            return;
-        }
-        let shard = self.shard(&key);
-        shard.insert(key, slot);
-        shard.sweep();
-    }
-}
-
-/// Settles the rest of an admission when the value is made, or its maker panics.
-struct FillGuard<'a>(&'a Admission);
-
-impl Drop for FillGuard<'_> {
-    fn drop(&mut self) {
-        self.0.mark_resident(usize::MAX);
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic cannot leave these inconsistent: they hold figures and a list.
-    fork::lock_outer(mutex)
 }
 
 impl<K: Hash + Eq> Default for VolatileCache<K> {

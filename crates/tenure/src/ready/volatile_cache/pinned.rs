@@ -3,10 +3,10 @@
 use std::fmt;
 use std::mem;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::ptr::NonNull;
+use std::slice;
 
-use super::slot::Slot;
-use crate::verbs::volatile::VolatileBuffer;
+use super::segment::{Handle, Process, Segment};
 
 /// The bytes of a value of a [`VolatileCache`](super::VolatileCache), which are
 /// nonvolatile as long as this guard lives.
@@ -23,36 +23,86 @@ enum Held {
     Uncached(Vec<u8>),
 }
 
+/// A pin of a segment, with the place of the value in it.
 struct Pin {
-    slot: Arc<Slot>,
-    /// `None` only while the pin is dropped.
-    buffer: Option<Arc<VolatileBuffer>>,
+    start: *const u8,
+    len: usize,
+    segment: Handle,
+    process: Process,
 }
 
+// SAFETY: the bytes do not change while the segment has a pin, and pins are counted
+// atomically.
+unsafe impl Send for Pin {}
+// SAFETY: as above.
+unsafe impl Sync for Pin {}
+
 impl Pinned {
-    /// Wraps a pin that the slot has counted already.
-    pub(super) fn of(slot: Arc<Slot>, buffer: Arc<VolatileBuffer>) -> Self {
+    /// Takes over a pin of the segment.
+    ///
+    /// # Safety
+    ///
+    /// The caller has a pin, and `start` and `len` are the place of a filled value in the
+    /// segment, which no code writes any more.
+    #[inline]
+    pub(super) unsafe fn of(
+        segment: Handle,
+        process: Process,
+        start: *const u8,
+        len: usize,
+    ) -> Self {
         Self(Held::Cached(Pin {
-            slot,
-            buffer: Some(buffer),
+            start,
+            len,
+            segment,
+            process,
         }))
     }
 
     pub(super) fn uncached(bytes: Vec<u8>) -> Self {
         Self(Held::Uncached(bytes))
     }
+
+    /// Takes the guard apart for the C interface, unless the cache refused the value.
+    #[doc(hidden)]
+    pub fn into_raw(self) -> Option<(*const u8, usize, NonNull<()>)> {
+        match &self.0 {
+            Held::Cached(pin) => {
+                let parts = (pin.start, pin.len, pin.segment.segment.cast());
+                mem::forget(self);
+                Some(parts)
+            }
+            Held::Uncached(_) => None,
+        }
+    }
+
+    /// Drops a guard that was taken apart.
+    ///
+    /// # Safety
+    ///
+    /// `pin` is the last part of what [`into_raw`](Self::into_raw) returned, once.
+    #[doc(hidden)]
+    pub unsafe fn unpin_raw(pin: NonNull<()>) {
+        // SAFETY: a segment is alive while it has a pin.
+        let segment = unsafe { pin.cast::<Segment>().as_ref() };
+        drop(Pin {
+            start: pin.as_ptr().cast(),
+            len: 0,
+            segment: segment.handle(),
+            process: segment.process(),
+        });
+    }
 }
 
 impl Deref for Pinned {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Held::Cached(pin) => {
-                let buffer = pin.buffer.as_ref();
-                let bytes = buffer.and_then(|buffer| buffer.as_slice().ok());
-                &bytes.expect("a pinned value is not volatile")[..pin.slot.len]
-            }
+            // SAFETY: `of` was given the place of a value in a segment that this has a pin
+            // of, so it is there, and nothing writes it.
+            Held::Cached(pin) => unsafe { slice::from_raw_parts(pin.start, pin.len) },
             Held::Uncached(bytes) => bytes,
         }
     }
@@ -73,14 +123,12 @@ impl fmt::Debug for Pinned {
 }
 
 impl Drop for Pin {
+    #[inline]
     fn drop(&mut self) {
-        if self.slot.is_ours() {
-            drop(self.buffer.take());
-            self.slot.unpin();
-        } else {
-            // Leaked: a forked child leaves its copy of the cache as it is.
-            mem::forget(self.buffer.take());
-            mem::forget(self.slot.clone());
+        if self.process.is_this() {
+            // SAFETY: this has a pin.
+            unsafe { self.segment.unpin() };
         }
+        // Otherwise leaked: a forked child leaves its copy of the cache as it is.
     }
 }

@@ -1,307 +1,608 @@
 //! One shard of the cache, with a mutex of its own.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
-use std::hash::{Hash, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::slot::{Contents, PinResult, Slot};
+use super::entries::{Entries, Entry, MAX_FREQUENCY, SegmentId, entry_hash};
+use super::flight::Flights;
+use super::ghosts::Ghosts;
+use super::pinned::Pinned;
+use super::segment::{Attached, Contents, PinResult, Process, Segment};
+use super::segments::{GRAIN, Queue, Record, Segments, shared_bytes};
 use super::stats::CacheStats;
 use crate::ground::sys::fork;
-use crate::observation::headroom::LEDGER;
-use crate::observation::stats::{
-    CACHE_BYTES, CACHE_EVICTED, CACHE_HITS, CACHE_MISSES, CACHE_PURGED,
-};
+use crate::ground::sys::process::monotonic_coarse_nanos;
+use crate::observation::stats::{CACHE_EVICTED, CACHE_HITS, CACHE_MISSES, CACHE_PURGED};
 use crate::verbs::volatile::Priority;
 
-/// How many random values are compared to find one that was not used for long: the
-/// least recently used of this many is almost always among the oldest tenth or two.
-const SAMPLE_SIZE: usize = 8;
+/// How often a look-up begins anew, because others have changed the value meanwhile.
+const MAX_TRIES: usize = 16;
 
 /// Aligned so that no two shards share a cache line.
 #[repr(align(128))]
 pub(super) struct Shard<K> {
-    entries: Mutex<Entries<K>>,
-    counters: Counters,
+    state: Mutex<State<K>>,
+    pub(super) flights: Flights,
 }
 
-struct Entries<K> {
-    /// All attached values, and detached ones whose key was not at hand when they were
-    /// detached.
-    by_key: HashMap<K, Arc<Slot>, RandomState>,
-    /// The same values by priority, unordered; also some detached ones.
-    by_priority: [Vec<Arc<Slot>>; Priority::ALL.len()],
-    /// The number of lookups and insertions so far: the clock of `Slot::used_at`.
-    clock: u64,
+pub(super) struct State<K> {
+    pub(super) entries: Entries<K>,
+    pub(super) segments: Segments,
+    pub(super) ghosts: Ghosts,
+    /// The counters of the shard, but for its size.
+    pub(super) stats: CacheStats,
     random: u64,
+    /// In nanoseconds.
+    time_to_live: Option<u64>,
 }
 
-#[derive(Default)]
-struct Counters {
-    hits: AtomicU64,
-    misses: AtomicU64,
-    insertions: AtomicU64,
-    removed: AtomicU64,
-    purged: AtomicU64,
-    purged_bytes: AtomicU64,
-    evicted: AtomicU64,
-    evicted_bytes: AtomicU64,
-    values: AtomicU64,
-    bytes: AtomicU64,
+/// What a shard has given up: dropped without its mutex.
+pub(super) struct Garbage<K> {
+    pub(super) records: Vec<Record>,
+    pub(super) keys: Vec<K>,
 }
 
-fn add(counter: &AtomicU64, more: u64) {
-    counter.fetch_add(more, Ordering::Relaxed);
-}
-
-impl<K: Hash + Eq> Shard<K> {
-    pub(super) fn new(hasher: RandomState, seed: u64) -> Self {
+impl<K> Garbage<K> {
+    pub(super) fn new() -> Self {
         Self {
-            entries: Mutex::new(Entries {
-                by_key: HashMap::with_hasher(hasher),
-                by_priority: Default::default(),
-                clock: 0,
-                random: seed | 1,
-            }),
-            counters: Counters::default(),
+            records: Vec::new(),
+            keys: Vec::new(),
         }
-    }
-
-    /// Pins the value of the key, and counts a hit or a miss.
-    pub(super) fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<super::Pinned>
-    where
-        K: Borrow<Q>,
-    {
-        let found = self.lock().touch(key);
-        if let Some(slot) = found {
-            // Without the shard's mutex, because pinning may call the kernel.
-            match slot.pin() {
-                PinResult::Pinned(pinned) => {
-                    add(&self.counters.hits, 1);
-                    CACHE_HITS.count();
-                    return Some(pinned);
-                }
-                PinResult::Purged => {
-                    self.count_purged(&slot);
-                    self.lock().forget(key, &slot);
-                }
-                PinResult::Detached => self.lock().forget(key, &slot),
-                PinResult::Failed => {}
-            }
-        }
-        add(&self.counters.misses, 1);
-        CACHE_MISSES.count();
-        None
-    }
-
-    pub(super) fn contains<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-    {
-        let found = self.lock().by_key.get(key).cloned();
-        found.is_some_and(|slot| slot.is_intact())
-    }
-
-    /// Inserts a value, replacing the key's previous one.
-    pub(super) fn insert(&self, key: K, slot: Arc<Slot>) {
-        add(&self.counters.insertions, 1);
-        add(&self.counters.values, 1);
-        add(&self.counters.bytes, slot.memory_bytes as u64);
-        CACHE_BYTES.add(slot.memory_bytes);
-        let replaced = self.lock().insert(key, slot);
-        self.remove_slots(replaced);
-    }
-
-    pub(super) fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-    {
-        let removed = self.lock().by_key.remove(key);
-        self.remove_slots(removed) > 0
-    }
-
-    pub(super) fn clear(&self) {
-        let mut entries = self.lock();
-        let cleared: Vec<_> = entries.by_key.drain().collect();
-        entries.by_priority = Default::default();
-        drop(entries);
-        self.remove_slots(cleared.into_iter().map(|(_, slot)| slot));
-    }
-
-    fn remove_slots(&self, slots: impl IntoIterator<Item = Arc<Slot>>) -> usize {
-        let mut removed = 0;
-        for slot in slots {
-            if slot.detach() {
-                add(&self.counters.removed, 1);
-                self.subtract(&slot);
-                removed += 1;
-            }
-        }
-        removed
-    }
-
-    /// Evicts a value of this priority that was not used for long. Returns the number of
-    /// bytes freed, `None` if there is no idle value.
-    pub(super) fn evict_one(&self, priority: Priority) -> Option<usize> {
-        let slot = self.lock().sample_oldest(priority)?;
-        let evicted = LEDGER.release(slot.memory_bytes, || {
-            let contents = slot.evict_if_idle();
-            // What was purged before is in the last reading, or in the next.
-            let is_freed = contents == Some(Contents::Intact);
-            (contents, if is_freed { slot.memory_bytes } else { 0 })
-        });
-        if evicted? == Contents::Purged {
-            self.count_purged(&slot);
-            return Some(0);
-        }
-        add(&self.counters.evicted, 1);
-        add(&self.counters.evicted_bytes, slot.memory_bytes as u64);
-        CACHE_EVICTED.done(slot.memory_bytes);
-        self.subtract(&slot);
-        Some(slot.memory_bytes)
-    }
-
-    /// Checks a random value and detaches it if it is purged; repeats that after each
-    /// find. Because each insertion sweeps, at most about half of all entries belong to
-    /// detached values.
-    pub(super) fn sweep(&self) {
-        for _ in 0..SAMPLE_SIZE {
-            let slot = self.lock().random_slot();
-            match slot.filter(|slot| slot.detach_if_purged()) {
-                Some(slot) => self.count_purged(&slot),
-                None => break,
-            }
-        }
-        self.lock().forget_detached(self.len());
-    }
-
-    fn count_purged(&self, slot: &Slot) {
-        add(&self.counters.purged, 1);
-        add(&self.counters.purged_bytes, slot.memory_bytes as u64);
-        CACHE_PURGED.done(slot.memory_bytes);
-        self.subtract(slot);
-    }
-
-    fn subtract(&self, slot: &Slot) {
-        let bytes = slot.memory_bytes as u64;
-        self.counters.values.fetch_sub(1, Ordering::Relaxed);
-        self.counters.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        CACHE_BYTES.sub(slot.memory_bytes);
-    }
-
-    /// Returns the number of attached values.
-    pub(super) fn len(&self) -> usize {
-        usize::try_from(self.counters.values.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
-    }
-
-    pub(super) fn add_to(&self, sum: &mut CacheStats) {
-        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.counters;
-        sum.hits += value(&counters.hits);
-        sum.misses += value(&counters.misses);
-        sum.insertions += value(&counters.insertions);
-        sum.removed += value(&counters.removed);
-        sum.purged += value(&counters.purged);
-        sum.purged_bytes += value(&counters.purged_bytes);
-        sum.evicted += value(&counters.evicted);
-        sum.evicted_bytes += value(&counters.evicted_bytes);
-        sum.values += value(&counters.values);
-        sum.bytes += value(&counters.bytes);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Entries<K>> {
-        // Only Hash or Eq of a key can panic under the mutex, which leaves the map
-        // consistent.
-        fork::lock_outer(&self.entries)
     }
 }
 
-impl<K> Shard<K> {
-    /// Returns the size of the attached values, in bytes of whole pages.
-    pub(super) fn bytes(&self) -> u64 {
-        self.counters.bytes.load(Ordering::Relaxed)
+/// Why a value leaves the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    Removed,
+    Purged,
+    Evicted,
+}
+
+/// The place of a value that is being made. It has a pin of the segment.
+pub(super) struct Reservation {
+    pub(super) id: SegmentId,
+    pub(super) segment: Arc<Segment>,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+}
+
+impl Reservation {
+    pub(super) fn start(&self) -> *mut u8 {
+        // The place lies in the segment.
+        self.segment.as_ptr().wrapping_add(self.offset)
     }
 }
 
-impl<K: Hash + Eq> Entries<K> {
-    /// Returns the value of the key and marks it as just used.
-    fn touch<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<Arc<Slot>>
-    where
-        K: Borrow<Q>,
-    {
-        let slot = self.by_key.get(key)?;
-        self.clock += 1;
-        slot.used_at.store(self.clock, Ordering::Relaxed);
-        Some(slot.clone())
+impl<K> State<K> {
+    /// Returns the address and the length of a value, and its segment.
+    #[inline]
+    fn place(&self, number: u32) -> Option<(*const u8, usize, SegmentId, &Record)> {
+        let entry = self.entries.get(number)?;
+        let record = self.segments.get(entry.segment)?;
+        let len = match record.is_shared {
+            true => usize::from(entry.len),
+            false => record.filled,
+        };
+        let start = record
+            .start()
+            .wrapping_add(usize::from(entry.offset) * GRAIN);
+        Some((start, len, entry.segment, record))
     }
 
-    fn insert(&mut self, key: K, slot: Arc<Slot>) -> Option<Arc<Slot>> {
-        self.clock += 1;
-        slot.used_at.store(self.clock, Ordering::Relaxed);
-        self.by_priority[usize::from(slot.priority.as_u8())].push(slot.clone());
-        self.by_key.insert(key, slot)
-    }
-
-    /// Removes the key if it still has this value.
-    fn forget<Q: Hash + Eq + ?Sized>(&mut self, key: &Q, slot: &Arc<Slot>)
-    where
-        K: Borrow<Q>,
-    {
-        let found = self.by_key.get(key);
-        if found.is_some_and(|found| Arc::ptr_eq(found, slot)) {
-            self.by_key.remove(key);
-        }
-    }
-
-    /// Returns the least recently used of a sample of idle values.
-    fn sample_oldest(&mut self, priority: Priority) -> Option<Arc<Slot>> {
-        let sample = std::iter::from_fn(|| self.random_of(priority)).take(SAMPLE_SIZE);
-        let idle = sample.filter(|slot| slot.is_idle());
-        idle.min_by_key(|slot| slot.used_at.load(Ordering::Relaxed))
-    }
-
-    /// Returns a random value of any priority.
-    fn random_slot(&mut self) -> Option<Arc<Slot>> {
-        let sizes = self.by_priority.each_ref().map(Vec::len);
-        let mut at = self.random_below(sizes.iter().sum())?;
-        for (priority, size) in Priority::ALL.into_iter().zip(sizes) {
-            match at.checked_sub(size) {
-                Some(rest) => at = rest,
-                None => return self.random_of(priority),
+    /// Removes a value.
+    pub(super) fn give_up(&mut self, number: u32, cause: Cause, garbage: &mut Garbage<K>) {
+        let Some(entry) = self.entries.remove(number) else {
+            return;
+        };
+        match cause {
+            Cause::Removed => self.stats.removed += 1,
+            Cause::Purged => {
+                self.stats.purged += 1;
+                CACHE_PURGED.add(1, 0);
+            }
+            Cause::Evicted => {
+                self.stats.evicted += 1;
+                CACHE_EVICTED.add(1, 0);
             }
         }
-        None
+        garbage.keys.push(entry.key);
+        self.leave(entry.segment, garbage);
     }
 
-    /// Returns a random value of this priority. Detached values that it meets are removed
-    /// from the list.
-    fn random_of(&mut self, priority: Priority) -> Option<Arc<Slot>> {
-        let index = usize::from(priority.as_u8());
-        loop {
-            let at = self.random_below(self.by_priority[index].len())?;
-            let slots = &mut self.by_priority[index];
-            if !slots[at].is_detached() {
-                return Some(slots[at].clone());
+    /// Subtracts a value from its segment, which is given up with its last one.
+    pub(super) fn leave(&mut self, id: SegmentId, garbage: &mut Garbage<K>) {
+        if let Some(record) = self.segments.get_mut(id) {
+            record.live -= 1;
+            if record.live == 0 {
+                garbage.records.extend(self.segments.remove(id));
             }
-            slots.swap_remove(at);
         }
     }
 
-    /// Removes the keys of detached values when these outnumber the attached ones.
-    fn forget_detached(&mut self, attached: usize) {
-        const SLACK: usize = 32;
-        if self.by_key.len() > 2 * attached + SLACK {
-            self.by_key.retain(|_, slot| !slot.is_detached());
+    /// Gives up all values of a segment, if it is still the same one.
+    pub(super) fn give_up_all(
+        &mut self,
+        id: SegmentId,
+        segment: *const Segment,
+        cause: Cause,
+        garbage: &mut Garbage<K>,
+    ) {
+        let Some(record) = self.segments.of(id, segment) else {
+            return;
+        };
+        let bytes = record.segment.memory_bytes() as u64;
+        match cause {
+            Cause::Removed => {}
+            Cause::Purged => {
+                self.stats.purged_bytes += bytes;
+                CACHE_PURGED.add(0, bytes);
+            }
+            Cause::Evicted => {
+                self.stats.evicted_bytes += bytes;
+                CACHE_EVICTED.add(0, bytes);
+            }
+        }
+        let record = self.segments.of(id, segment).expect("just found");
+        for number in std::mem::take(&mut record.members) {
+            let entry = self.entries.get(number);
+            if entry.is_some_and(|entry| entry.segment == id) {
+                self.give_up(number, cause, garbage);
+            }
         }
     }
 
-    /// Returns a random number below `end` (xorshift, which is good enough for
-    /// sampling); `None` if `end` is 0.
-    fn random_below(&mut self, end: usize) -> Option<usize> {
+    /// Returns the time, if values expire.
+    fn now(&self) -> Option<u64> {
+        self.time_to_live.map(|_| monotonic_coarse_nanos())
+    }
+
+    fn expiry(&self) -> Option<u64> {
+        let lifetime = self.time_to_live?;
+        Some(monotonic_coarse_nanos().saturating_add(lifetime))
+    }
+
+    /// Returns a random number below `end`, which is not 0 (xorshift, which is good enough
+    /// for sampling).
+    pub(super) fn random_below(&mut self, end: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        (end > 0).then(|| (self.random % end as u64) as usize)
+        (self.random % end as u64) as usize
+    }
+}
+
+impl<K: Eq> Shard<K> {
+    pub(super) fn new(seed: u64, time_to_live: Option<u64>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                entries: Entries::new(),
+                segments: Segments::new(),
+                ghosts: Ghosts::default(),
+                stats: CacheStats::default(),
+                random: seed | 1,
+                time_to_live,
+            }),
+            flights: Flights::new(),
+        }
+    }
+
+    /// Finds a value that has not expired.
+    #[inline]
+    fn find<Q: Eq + ?Sized>(
+        state: &mut State<K>,
+        hash: u32,
+        key: &Q,
+        garbage: &mut Garbage<K>,
+    ) -> Option<u32>
+    where
+        K: Borrow<Q>,
+    {
+        let number = state.entries.find(hash, key)?;
+        if let Some(now) = state.now()
+            && state.entries.is_expired(number, now)
+        {
+            state.give_up(number, Cause::Removed, garbage);
+            return None;
+        }
+        Some(number)
+    }
+
+    /// Pins the value of the key, and counts a hit, or a miss if that is to be counted.
+    #[inline]
+    pub(super) fn get<Q: Eq + ?Sized>(
+        &self,
+        hash: u64,
+        key: &Q,
+        process: Process,
+        counts_miss: bool,
+    ) -> Option<Pinned>
+    where
+        K: Borrow<Q>,
+    {
+        let hash = entry_hash(hash);
+        let mut garbage = Garbage::new();
+        let mut state = self.lock();
+        if let Some(number) = Self::find(&mut state, hash, key, &mut garbage)
+            && let Some((start, len, _, record)) = state.place(number)
+        {
+            let segment = record.handle;
+            // SAFETY: the record, and with it the segment, stays while the mutex is held.
+            if unsafe { segment.try_pin() } {
+                state.count_hit(number);
+                // SAFETY: the segment is pinned, and this is the place of a value in it.
+                return Some(unsafe { Pinned::of(segment, process, start, len) });
+            }
+            drop(state);
+            let found = self.get_offered(hash, key, process, &mut garbage);
+            state = self.lock();
+            if found.is_some() {
+                return found;
+            }
+        }
+        if counts_miss {
+            state.stats.misses += 1;
+            CACHE_MISSES.count();
+        }
+        None
+    }
+
+    /// Pins a value that the kernel has been offered.
+    #[cold]
+    fn get_offered<Q: Eq + ?Sized>(
+        &self,
+        hash: u32,
+        key: &Q,
+        process: Process,
+        garbage: &mut Garbage<K>,
+    ) -> Option<Pinned>
+    where
+        K: Borrow<Q>,
+    {
+        for _ in 0..MAX_TRIES {
+            let mut state = self.lock();
+            let number = Self::find(&mut state, hash, key, garbage)?;
+            let (_, _, id, record) = state.place(number)?;
+            let segment = (*record.segment).clone();
+            drop(state);
+            // Without the shard's mutex, because pinning calls the kernel.
+            let result = segment.pin();
+            let mut state = self.lock();
+            match result {
+                PinResult::Pinned => {
+                    let number = Self::find(&mut state, hash, key, garbage);
+                    let place = number.and_then(|number| state.place(number));
+                    if let Some((start, len, _, now)) = place
+                        && Arc::ptr_eq(&now.segment, &segment)
+                    {
+                        state.count_hit(number?);
+                        drop(state);
+                        // SAFETY: as in `get`; the pin keeps the segment alive.
+                        return Some(unsafe { Pinned::of(segment.handle(), process, start, len) });
+                    }
+                    drop(state);
+                    // SAFETY: this thread has just pinned it.
+                    unsafe { Segment::unpin(Arc::as_ptr(&segment)) };
+                }
+                PinResult::Purged | PinResult::Stale => {
+                    state.give_up_all(id, Arc::as_ptr(&segment), Cause::Purged, garbage);
+                    drop(state);
+                    garbage.records.clear();
+                    if result == PinResult::Purged {
+                        // SAFETY: as above.
+                        unsafe { Segment::unpin(Arc::as_ptr(&segment)) };
+                    }
+                    return None;
+                }
+                PinResult::Failed => return None,
+            }
+        }
+        None
+    }
+
+    pub(super) fn contains<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let mut garbage = Garbage::new();
+        let mut state = self.lock();
+        let number = Self::find(&mut state, entry_hash(hash), key, &mut garbage);
+        let place = number.and_then(|number| state.place(number));
+        let segment = place.map(|(_, _, _, record)| (*record.segment).clone());
+        drop(state);
+        segment.is_some_and(|segment| segment.contents() == Contents::Intact)
+    }
+
+    /// Reserves a place for a small value in the open segment of its queue; `None` if it is
+    /// full, and a new segment has to be added.
+    pub(super) fn reserve(&self, hash: u64, len: usize, priority: Priority) -> Option<Reservation> {
+        let bytes = len.next_multiple_of(GRAIN).max(GRAIN);
+        for _ in 0..MAX_TRIES {
+            let mut garbage = Garbage::new();
+            let mut state = self.lock();
+            let queue = state.queue_of(hash);
+            let id = state.segments.open(priority, queue)?;
+            let record = state.segments.get_mut(id)?;
+            if record.filled + bytes > shared_bytes() {
+                state.segments.close(id);
+                return None;
+            }
+            let segment = (*record.segment).clone();
+            if segment.try_pin() {
+                let offset = record.filled;
+                record.filled += bytes;
+                record.live += 1;
+                return Some(Reservation {
+                    id,
+                    segment,
+                    offset,
+                    len,
+                });
+            }
+            drop(state);
+            let result = segment.pin();
+            let mut state = self.lock();
+            match result {
+                PinResult::Pinned => {
+                    drop(state);
+                    // The next try finds it pinned, or just unpinned.
+                    let reservation = self.reserve_pinned(id, &segment, bytes, len);
+                    // SAFETY: this thread has just pinned it; a reservation has its own pin.
+                    unsafe { Segment::unpin(Arc::as_ptr(&segment)) };
+                    if reservation.is_some() {
+                        return reservation;
+                    }
+                }
+                PinResult::Purged | PinResult::Stale => {
+                    let cause = Cause::Purged;
+                    state.give_up_all(id, Arc::as_ptr(&segment), cause, &mut garbage);
+                    // Nothing was in it: a writer had just left.
+                    state.segments.close(id);
+                    drop(state);
+                    drop(garbage);
+                    if result == PinResult::Purged {
+                        // SAFETY: as above.
+                        unsafe { Segment::unpin(Arc::as_ptr(&segment)) };
+                    }
+                }
+                PinResult::Failed => return None,
+            }
+        }
+        None
+    }
+
+    /// Reserves a place in a segment that the caller has pinned.
+    fn reserve_pinned(
+        &self,
+        id: SegmentId,
+        segment: &Arc<Segment>,
+        bytes: usize,
+        len: usize,
+    ) -> Option<Reservation> {
+        let mut state = self.lock();
+        let record = state.segments.of(id, Arc::as_ptr(segment))?;
+        if record.filled + bytes > shared_bytes() || !segment.try_pin() {
+            return None;
+        }
+        let offset = record.filled;
+        record.filled += bytes;
+        record.live += 1;
+        Some(Reservation {
+            id,
+            segment: segment.clone(),
+            offset,
+            len,
+        })
+    }
+
+    /// Adds a segment with a value in it that is being made. Takes over the caller's pin.
+    pub(super) fn add_segment(
+        &self,
+        hash: u64,
+        segment: Arc<Segment>,
+        len: usize,
+        priority: Priority,
+        is_shared: bool,
+    ) -> Reservation {
+        let attached = Attached::new(segment.clone());
+        let mut state = self.lock();
+        let queue = state.queue_of(hash);
+        let id = state.segments.add(attached, queue, priority, is_shared);
+        let record = state.segments.get_mut(id).expect("just added");
+        record.live = 1;
+        record.filled = match is_shared {
+            true => len.next_multiple_of(GRAIN).max(GRAIN),
+            false => len,
+        };
+        Reservation {
+            id,
+            segment,
+            offset: 0,
+            len,
+        }
+    }
+
+    /// Inserts a value that is made, replacing the key's previous one. The caller still has
+    /// the pin.
+    pub(super) fn commit(&self, key: K, hash: u64, reservation: &Reservation) {
+        let (hash, mut garbage) = (entry_hash(hash), Garbage::new());
+        let mut state = self.lock();
+        let found = state.entries.find(hash, &key);
+        if let Some(number) = found {
+            state.give_up(number, Cause::Removed, &mut garbage);
+        }
+        state.stats.insertions += 1;
+        state.ghosts.remove(hash);
+        let expiry = state.expiry();
+        let segment = Arc::as_ptr(&reservation.segment);
+        let Some(record) = state.segments.of(reservation.id, segment) else {
+            // The cache was cleared meanwhile.
+            state.stats.removed += 1;
+            drop(state);
+            drop((garbage, key));
+            return;
+        };
+        let is_shared = record.is_shared;
+        let entry = Entry {
+            key,
+            hash,
+            segment: reservation.id,
+            offset: (reservation.offset / GRAIN) as u16,
+            len: if is_shared { reservation.len as u16 } else { 0 },
+            frequency: 0,
+        };
+        let number = state.entries.add(entry, expiry);
+        if let Some(record) = state.segments.of(reservation.id, segment) {
+            record.members.push(number);
+        }
+        drop(state);
+    }
+
+    /// Gives a reserved place back, without a value. The caller still has the pin.
+    pub(super) fn abort(&self, reservation: &Reservation) {
+        let mut garbage = Garbage::new();
+        let mut state = self.lock();
+        let segment = Arc::as_ptr(&reservation.segment);
+        if state.segments.of(reservation.id, segment).is_some() {
+            state.leave(reservation.id, &mut garbage);
+        }
+        drop(state);
+    }
+
+    pub(super) fn remove<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let mut garbage = Garbage::new();
+        let mut state = self.lock();
+        let number = Self::find(&mut state, entry_hash(hash), key, &mut garbage);
+        if let Some(number) = number {
+            state.give_up(number, Cause::Removed, &mut garbage);
+        }
+        drop(state);
+        number.is_some()
+    }
+
+    /// Removes the values whose keys `keep` refuses. Returns how many.
+    pub(super) fn retain(&self, mut keep: impl FnMut(&K) -> bool) -> usize {
+        let mut garbage = Garbage::new();
+        let mut state = self.lock();
+        let now = state.now();
+        for number in state.entries.numbers() {
+            let Some(entry) = state.entries.get(number) else {
+                continue;
+            };
+            let is_expired = now.is_some_and(|now| state.entries.is_expired(number, now));
+            if is_expired || !keep(&entry.key) {
+                state.give_up(number, Cause::Removed, &mut garbage);
+            }
+        }
+        drop(state);
+        garbage.keys.len()
+    }
+
+    /// Calls `call` with each key.
+    pub(super) fn for_each_key(&self, mut call: impl FnMut(&K)) {
+        let state = self.lock();
+        let now = state.now();
+        for number in state.entries.numbers() {
+            let is_expired = now.is_some_and(|now| state.entries.is_expired(number, now));
+            if let Some(entry) = state.entries.get(number).filter(|_| !is_expired) {
+                call(&entry.key);
+            }
+        }
+    }
+
+    /// Gives up a random segment if it is purged, and repeats that after each find, so that
+    /// entries of purged values do not pile up; and a few expired values.
+    pub(super) fn sweep(&self) {
+        for _ in 0..8 {
+            let mut garbage = Garbage::new();
+            let mut state = self.lock();
+            state.remove_expired(&mut garbage);
+            let capacity = state.segments.capacity().max(1);
+            let number = state.random_below(capacity);
+            let Some((id, record)) = state.segments.from(number) else {
+                return;
+            };
+            let segment = (*record.segment).clone();
+            drop(state);
+            if !segment.is_idle() || segment.contents() != Contents::Purged {
+                return;
+            }
+            let mut state = self.lock();
+            // It may be in use again only if it was replaced: a purged one stays purged.
+            state.give_up_all(id, Arc::as_ptr(&segment), Cause::Purged, &mut garbage);
+            drop(state);
+        }
+    }
+
+    /// Removes all values.
+    pub(super) fn clear(&self) {
+        let mut garbage = Garbage::new();
+        let mut state = self.lock();
+        for number in state.entries.numbers() {
+            state.give_up(number, Cause::Removed, &mut garbage);
+        }
+        // What is being made finds its segment gone.
+        garbage.records.extend(state.segments.take_all());
+        state.entries = Entries::new();
+        drop(state);
+    }
+
+    pub(super) fn count_miss(&self) {
+        self.lock().stats.misses += 1;
+        CACHE_MISSES.count();
+    }
+
+    /// Returns the number of values.
+    pub(super) fn len(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    pub(super) fn add_to(&self, sum: &mut CacheStats) {
+        let state = self.lock();
+        sum.add(&state.stats);
+        sum.values += state.entries.len() as u64;
+        sum.bytes += state.segments.bytes() as u64;
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<K>> {
+        // Only Eq of a key can panic under the mutex, or a caller's closure, while nothing
+        // is half changed.
+        fork::lock_outer(&self.state)
+    }
+}
+
+impl<K> State<K> {
+    #[inline]
+    fn count_hit(&mut self, number: u32) {
+        self.stats.hits += 1;
+        CACHE_HITS.count();
+        if let Some(entry) = self.entries.get_mut(number) {
+            entry.frequency = MAX_FREQUENCY.min(entry.frequency + 1);
+        }
+    }
+
+    /// Returns the queue of a new value: one that was evicted lately skips probation.
+    fn queue_of(&self, hash: u64) -> Queue {
+        match self.ghosts.has(entry_hash(hash)) {
+            true => Queue::Main,
+            false => Queue::Probation,
+        }
+    }
+
+    /// Removes expired values out of a few random ones.
+    fn remove_expired(&mut self, garbage: &mut Garbage<K>) {
+        let (Some(now), end) = (self.now(), self.entries.numbers().end as usize) else {
+            return;
+        };
+        for _ in 0..8_usize.min(end) {
+            let number = self.random_below(end) as u32;
+            let is_used = self.entries.get(number).is_some();
+            if is_used && self.entries.is_expired(number, now) {
+                self.give_up(number, Cause::Removed, garbage);
+            }
+        }
     }
 }

@@ -18,19 +18,36 @@ pub struct CacheStats {
     pub insertions: u64,
     /// Values refused, because memory or address space was unavailable.
     pub refused: u64,
-    /// Values that the program has removed or replaced.
+    /// Values that the program has removed or replaced, or that have expired.
     pub removed: u64,
     /// Values of which the kernel or the offer thread has purged pages, as far as the
     /// cache has noticed.
     pub purged: u64,
-    /// The size of the purged values, in bytes of whole pages.
+    /// The size of the memory that was purged, in bytes of whole pages.
     pub purged_bytes: u64,
     /// Values that the cache itself has evicted to insert others.
     pub evicted: u64,
-    /// The size of the evicted values, in bytes of whole pages.
+    /// The size of the memory that was freed by evictions, in bytes of whole pages.
     pub evicted_bytes: u64,
     /// Values in the cache.
     pub values: u64,
-    /// The size of the values in the cache, in bytes of whole pages.
+    /// The size of the memory that the values in the cache take, in bytes of whole pages.
     pub bytes: u64,
+}
+
+impl CacheStats {
+    /// Adds another's counters.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.insertions += other.insertions;
+        self.refused += other.refused;
+        self.removed += other.removed;
+        self.purged += other.purged;
+        self.purged_bytes += other.purged_bytes;
+        self.evicted += other.evicted;
+        self.evicted_bytes += other.evicted_bytes;
+        self.values += other.values;
+        self.bytes += other.bytes;
+    }
 }

@@ -1,5 +1,6 @@
 //! A buffer that is volatile as a whole, or not at all.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::arenas::Place;
@@ -8,11 +9,11 @@ use super::error::at;
 use super::offer_thread::{notify_marked, offer_delay, offer_object, resume_in_child};
 use super::options::VolatileOptions;
 use super::outcome::Outcome;
-use super::priority::Timestamp;
+use super::priority::{Priority, Timestamp};
 use super::registry::{
     Candidate, ENGINE, Object, contents_valid, lock_validated, misses_pages, purge, revoke_object,
 };
-use super::word::{State, Unmarked, Word};
+use super::word::{State, Unmarked, Unpinned, Word};
 use crate::ground::error::{Error, Refused, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
@@ -75,6 +76,58 @@ impl Drop for Listed {
         }
         // The offer thread may have it in a list of due objects.
         self.0.word.publish(State::Nonvolatile);
+    }
+}
+
+/// The pins of a buffer, at hand without a look at the buffer itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pins {
+    word: NonNull<Word>,
+    len: usize,
+}
+
+// SAFETY: the word is atomic.
+unsafe impl Send for Pins {}
+// SAFETY: as above.
+unsafe impl Sync for Pins {}
+
+impl Pins {
+    /// Pins the buffer without a system call: it is nonvolatile as long as it has a pin.
+    /// Returns `false` if the kernel has been offered it: then
+    /// [`pin`](VolatileBuffer::pin) it.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is alive.
+    #[inline]
+    pub(crate) unsafe fn try_pin(self) -> bool {
+        // SAFETY: the word lives as long as the buffer.
+        match unsafe { self.word.as_ref() }.try_pin() {
+            Some(State::Nonvolatile) => true,
+            Some(_) => {
+                COUNTS.add_pinned(self.len);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Subtracts a pin of the caller's. After [`Unpinned::Volatile`] another thread may have
+    /// freed the buffer.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is alive as long as it has a pin, and the caller has one.
+    #[inline]
+    pub(crate) unsafe fn unpin(self) -> Unpinned {
+        // SAFETY: the buffer is pinned, so alive, until the word has changed; it is not
+        // used after that.
+        let unpinned = unsafe { self.word.as_ref() }.unpin(Timestamp::coarse());
+        if unpinned == Unpinned::Volatile {
+            COUNTS.add_unpinned(self.len);
+            notify_marked();
+        }
+        unpinned
     }
 }
 
@@ -229,10 +282,7 @@ impl VolatileBuffer {
         let was_nonvolatile = self.word().mark(options.priority, Timestamp::now());
         COUNTS.add_mark(self.range().len(), was_nonvolatile);
         if options.offer_now || offer_delay().is_zero() {
-            match &self.0 {
-                Memory::Own { listed, .. } => offer_object(&listed.0),
-                Memory::InArena { place, .. } => place.offer(),
-            }
+            self.offer();
         }
         notify_marked();
     }
@@ -259,6 +309,73 @@ impl VolatileBuffer {
         };
         COUNTS.add_unmark(self.range().len());
         Ok(outcome)
+    }
+
+    /// Makes a filled, nonvolatile buffer pinned once: from now on pins, not its owner, mark
+    /// and unmark it.
+    pub(crate) fn set_pinned(&mut self, priority: Priority) {
+        self.word().set_pinned(priority);
+    }
+
+    /// Returns the pins of the buffer, which are valid as long as it lives.
+    pub(crate) fn pins(&self) -> Pins {
+        Pins {
+            word: NonNull::from(self.word()),
+            len: self.range().len(),
+        }
+    }
+
+    /// As [`Pins::try_pin`].
+    pub(crate) fn try_pin(&self) -> bool {
+        // SAFETY: the buffer is alive.
+        unsafe { self.pins().try_pin() }
+    }
+
+    /// Pins the buffer, and returns which pages are purged, as
+    /// [`mark_nonvolatile`](Self::mark_nonvolatile) does; `None`, without a pin, if another
+    /// thread has found it purged. One thread at a time calls this.
+    ///
+    /// # Errors
+    ///
+    /// As for [`mark_nonvolatile`](Self::mark_nonvolatile).
+    pub(crate) fn pin(&self) -> Result<Option<Outcome>> {
+        resume_in_child();
+        if self.try_pin() {
+            return Ok(Some(Outcome::Intact));
+        }
+        if !self.is_volatile() {
+            return Ok(None);
+        }
+        let outcome = match &self.0 {
+            Memory::Own { listed, .. } => revoke_offer(&listed.0)?,
+            Memory::InArena { place, .. } => place.revoke_offer()?,
+        };
+        COUNTS.add_pinned(self.range().len());
+        Ok(Some(outcome))
+    }
+
+    /// Has the last pin free the buffer. Returns `false` if there is none.
+    pub(crate) fn detach(&self) -> bool {
+        self.word().detach()
+    }
+
+    /// Offers the buffer now if it is marked.
+    pub(crate) fn offer(&self) {
+        match &self.0 {
+            Memory::Own { listed, .. } => offer_object(&listed.0),
+            Memory::InArena { place, .. } => place.offer(),
+        }
+    }
+
+    /// Whether a purge is known, without a look at the pages.
+    pub(crate) fn is_known_purged(&self) -> bool {
+        let reading = self.word().read();
+        reading.state() == State::Offered && reading.is_purged()
+    }
+
+    /// Returns the address of the first byte.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.range().as_ptr()
     }
 
     /// Copies `into.len()` bytes from `offset` on, also while the buffer is

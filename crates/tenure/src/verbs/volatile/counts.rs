@@ -30,6 +30,8 @@ struct Shard {
     unmarked_bytes: AtomicU64,
     dropped_bytes: AtomicU64,
     revoked_bytes: AtomicU64,
+    /// Bytes of unpinned objects less those of pinned ones; wraps around.
+    unpinned_bytes: AtomicU64,
 }
 
 impl Shard {
@@ -42,6 +44,7 @@ impl Shard {
             unmarked_bytes: AtomicU64::new(0),
             dropped_bytes: AtomicU64::new(0),
             revoked_bytes: AtomicU64::new(0),
+            unpinned_bytes: AtomicU64::new(0),
         }
     }
 }
@@ -59,6 +62,8 @@ pub(super) struct Sums {
     dropped_bytes: u64,
     /// Bytes of offers that owners have revoked without the ENGINE lock.
     pub(super) revoked_bytes: u64,
+    /// Bytes that unpinning has made volatile, less those that pinning has made nonvolatile.
+    unpinned_bytes: i64,
 }
 
 impl Sums {
@@ -70,13 +75,14 @@ impl Sums {
         unmarked_bytes: 0,
         dropped_bytes: 0,
         revoked_bytes: 0,
+        unpinned_bytes: 0,
     };
 
     /// Returns how much is volatile.
     pub(super) fn volatile_bytes(&self) -> usize {
         let gone = self.renewed_bytes + self.unmarked_bytes + self.dropped_bytes;
         // A thread may unmark, in another shard, what was marked after that was read.
-        self.marked_bytes.saturating_sub(gone) as usize
+        (self.marked_bytes as i64 - gone as i64 + self.unpinned_bytes).max(0) as usize
     }
 }
 
@@ -108,6 +114,17 @@ impl Counts {
         add(&self.shard().revoked_bytes, bytes);
     }
 
+    /// Counts that the first pin has made an object nonvolatile.
+    pub(super) fn add_pinned(&self, bytes: usize) {
+        let unpinned = &self.shard().unpinned_bytes;
+        unpinned.fetch_sub(bytes as u64, Ordering::Release);
+    }
+
+    /// Counts that the last pin has made an object volatile.
+    pub(super) fn add_unpinned(&self, bytes: usize) {
+        add(&self.shard().unpinned_bytes, bytes);
+    }
+
     pub(super) fn sums(&self) -> Sums {
         let mut sums = Sums::ZERO;
         // The counts that end volatility are read first, so that the difference is not negative.
@@ -120,6 +137,9 @@ impl Counts {
         add_to(&mut sums.dropped_bytes, |shard| &shard.dropped_bytes);
         add_to(&mut sums.renewed_bytes, |shard| &shard.renewed_bytes);
         add_to(&mut sums.revoked_bytes, |shard| &shard.revoked_bytes);
+        let unpinned = self.shards.iter().map(|shard| &shard.unpinned_bytes);
+        let sum = |sum: u64, count: &AtomicU64| sum.wrapping_add(count.load(Ordering::Acquire));
+        sums.unpinned_bytes = unpinned.fold(0, sum) as i64;
         add_to(&mut sums.marks, |shard| &shard.marks);
         add_to(&mut sums.marked_bytes, |shard| &shard.marked_bytes);
         sums

@@ -47,6 +47,7 @@ pub(crate) mod fuzzing {
 }
 
 pub use arenas::VolatileArena;
+pub(crate) use buffer::Pins;
 pub use buffer::VolatileBuffer;
 #[doc(hidden)]
 pub use offer_thread::DEFAULT_DELAY;
@@ -56,5 +57,7 @@ pub use outcome::Outcome;
 pub use priority::Priority;
 pub use purge_all::purge_all;
 
+pub(crate) use offer_thread::offer_delay;
 pub(crate) use registry::register_fork_handlers;
 pub(super) use registry::{forget, forget_contents};
+pub(crate) use word::Unpinned;

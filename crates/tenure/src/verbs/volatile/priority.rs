@@ -43,6 +43,11 @@ impl Timestamp {
         Self(process::monotonic_nanos())
     }
 
+    /// Returns the time of the last tick of the clock, a few milliseconds ago: cheap.
+    pub(super) fn coarse() -> Self {
+        Self(process::monotonic_coarse_nanos())
+    }
+
     pub(super) const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }

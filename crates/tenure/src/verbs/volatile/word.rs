@@ -34,6 +34,17 @@ pub(crate) enum State {
     Refused,
 }
 
+/// Says what subtracting a pin has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unpinned {
+    /// Other pins are left.
+    StillPinned,
+    /// It was the last pin, and the object is volatile: another thread may have freed it.
+    Volatile,
+    /// It was the last pin of a detached object, which the caller frees.
+    Detached,
+}
+
 /// The state, priority, and timestamp of the last mark, in one atomic word.
 #[derive(Debug)]
 pub(crate) struct Word(AtomicU64);
@@ -50,6 +61,10 @@ pub(crate) struct Word(AtomicU64);
 /// | 8 | wanted: the owner waits for a claimed object |
 /// | 9 | purged: the engine has purged all that there was |
 /// | 10–63 | timestamp in units of 16 ns, enough for 9 years |
+///
+/// While the object is nonvolatile, bits 10–63 count its pins (an owner that has unmarked
+/// it is one), bit 7 says that its contents are purged and it gets no further pin, and bit
+/// 9 that the last pin frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading(u64);
 
@@ -58,7 +73,12 @@ const BACKOFF_SHIFT: u32 = 5;
 const POPULATED: u64 = 1 << 7;
 const WANTED: u64 = 1 << 8;
 const PURGED: u64 = 1 << 9;
+/// These two are of a nonvolatile object.
+const STALE: u64 = POPULATED;
+const DETACHED: u64 = PURGED;
 const TIMESTAMP_SHIFT: u32 = 10;
+/// One pin of a nonvolatile object.
+const PIN: u64 = 1 << TIMESTAMP_SHIFT;
 const NANOS_PER_UNIT_SHIFT: u32 = 4;
 
 /// How often the offer delay doubles at most.
@@ -66,12 +86,20 @@ const MAX_DOUBLINGS: u8 = 3;
 
 const STATE_MASK: u64 = 3;
 const BUSY: u64 = 1 << 2;
-const MARK_MASK: u64 = 3 << PRIORITY_SHIFT | !0 << TIMESTAMP_SHIFT;
+const PRIORITY_MASK: u64 = 3 << PRIORITY_SHIFT;
+const MARK_MASK: u64 = PRIORITY_MASK | !0 << TIMESTAMP_SHIFT;
+
+fn priority_bits(priority: Priority) -> u64 {
+    u64::from(priority.as_u8()) << PRIORITY_SHIFT
+}
+
+fn timestamp_bits(timestamp: Timestamp) -> u64 {
+    timestamp.as_nanos() >> NANOS_PER_UNIT_SHIFT << TIMESTAMP_SHIFT
+}
 
 impl Reading {
     fn mark_bits(priority: Priority, timestamp: Timestamp) -> u64 {
-        let timestamp = timestamp.as_nanos() >> NANOS_PER_UNIT_SHIFT;
-        u64::from(priority.as_u8()) << PRIORITY_SHIFT | timestamp << TIMESTAMP_SHIFT
+        priority_bits(priority) | timestamp_bits(timestamp)
     }
 
     pub(crate) fn state(self) -> State {
@@ -145,6 +173,21 @@ impl Reading {
         Self(self.0 & !(STATE_MASK | BUSY) | state)
     }
 
+    /// Returns the word of the object as nonvolatile with so many pins.
+    fn pinned(self, pins: u64) -> Self {
+        let rest = self.0 & (PIN - 1) & !(POPULATED | WANTED | DETACHED);
+        Self(rest | pins << TIMESTAMP_SHIFT).with(State::Nonvolatile)
+    }
+
+    /// Returns how many pins a nonvolatile object has.
+    fn pins(self) -> u64 {
+        self.0 >> TIMESTAMP_SHIFT
+    }
+
+    fn is_detached(self) -> bool {
+        self.0 & DETACHED != 0
+    }
+
     fn with_bit(self, bit: u64, is_set: bool) -> Self {
         Self(if is_set { self.0 | bit } else { self.0 & !bit })
     }
@@ -176,9 +219,9 @@ impl Word {
     pub(crate) fn mark(&self, priority: Priority, timestamp: Timestamp) -> bool {
         let mark = Reading::mark_bits(priority, timestamp);
         let before = self.update(|now| {
-            let state = match now.state() {
-                State::Nonvolatile => State::Marked,
-                other => other,
+            let (state, now) = match now.state() {
+                State::Nonvolatile => (State::Marked, now.pinned(0)),
+                other => (other, now),
             };
             Some(Reading(now.0 & !MARK_MASK | mark).with(state))
         });
@@ -187,14 +230,60 @@ impl Word {
 
     /// Unmarks the object if the kernel has not been offered it.
     pub(crate) fn unmark(&self) -> Unmarked {
-        let unless_offered =
-            |now: Reading| (now.state() == State::Marked).then(|| now.with(State::Nonvolatile));
+        let unless_offered = |now: Reading| (now.state() == State::Marked).then(|| now.pinned(1));
         match self.update(unless_offered) {
             Some(_) => Unmarked::Intact,
             // Only the owner ends that state.
             None if self.read().state() == State::Nonvolatile => Unmarked::WasNonvolatile,
             None => Unmarked::NeedsEngine,
         }
+    }
+
+    /// Gives a nonvolatile object its priority and one pin, which the caller has. No other
+    /// thread uses it.
+    pub(crate) fn set_pinned(&self, priority: Priority) {
+        self.update(|now| {
+            Some(Reading(
+                now.pinned(1).0 & !PRIORITY_MASK | priority_bits(priority),
+            ))
+        });
+    }
+
+    /// Adds a pin, unless the kernel has been offered the object, or it is claimed, or its
+    /// last revocation has found it purged. Returns the state before.
+    pub(crate) fn try_pin(&self) -> Option<State> {
+        let before = self.update(|now| match now.state() {
+            State::Marked => Some(now.pinned(1)),
+            State::Nonvolatile if now.0 & STALE == 0 => Some(Reading(now.0 + PIN)),
+            _ => None,
+        });
+        before.map(Reading::state)
+    }
+
+    /// Subtracts a pin of the caller's. The last one marks the object volatile with the
+    /// priority that it has, unless it is detached.
+    #[inline]
+    pub(crate) fn unpin(&self, timestamp: Timestamp) -> Unpinned {
+        let timestamp = timestamp_bits(timestamp);
+        let before = self.update(|now| {
+            Some(match (now.pins(), now.is_detached()) {
+                (2.., _) => Reading(now.0 - PIN),
+                (_, true) => now.pinned(0),
+                (_, false) => Reading(now.pinned(0).0 | timestamp).with(State::Marked),
+            })
+        });
+        match before.map(|before| (before.pins(), before.is_detached())) {
+            Some((2.., _)) => Unpinned::StillPinned,
+            Some((_, true)) => Unpinned::Detached,
+            _ => Unpinned::Volatile,
+        }
+    }
+
+    /// Has the last pin free the object. Returns `false` if there is none.
+    pub(crate) fn detach(&self) -> bool {
+        let pinned = |now: Reading| now.state() == State::Nonvolatile && now.pins() > 0;
+        self.update(|now| pinned(now).then(|| now.with_bit(DETACHED, true)))
+            .is_some()
     }
 
     /// Claims a marked object for the ENGINE lock holder; `false` if it was unmarked
@@ -250,9 +339,9 @@ impl Word {
     /// Publishes a claimed object as nonvolatile, and adapts its backoff to the outcome.
     pub(crate) fn publish_revoked(&self, now: Timestamp, delay: Duration, is_intact: bool) {
         self.update(|word| {
-            let revoked = word.with(State::Nonvolatile);
-            let revoked = revoked.with_bit(POPULATED | WANTED | PURGED, false);
-            Some(revoked.after_revocation(now, delay, is_intact))
+            let doublings = word.after_revocation(now, delay, is_intact).doublings();
+            let revoked = word.pinned(1).with_doublings(doublings);
+            Some(revoked.with_bit(STALE, !is_intact))
         });
     }
 
@@ -351,6 +440,49 @@ mod tests {
         assert!(word.want() && word.is_wanted());
         word.publish(State::Offered);
         assert!(!word.want() && !word.is_wanted());
+    }
+
+    #[test]
+    fn last_pin_marks_object_or_frees_a_detached_one() {
+        let word = Word::nonvolatile();
+        word.set_pinned(Priority::High);
+        let timestamp = Timestamp::from_nanos(32);
+        assert_eq!(word.try_pin(), Some(State::Nonvolatile));
+        assert_eq!(word.unpin(timestamp), Unpinned::StillPinned);
+        assert_eq!(word.unpin(timestamp), Unpinned::Volatile);
+        let reading = word.read();
+        assert_eq!(
+            (reading.state(), reading.priority(), reading.timestamp()),
+            (State::Marked, Priority::High, timestamp)
+        );
+        assert!(!word.detach(), "it has no pin");
+        assert_eq!(word.try_pin(), Some(State::Marked));
+        assert!(word.detach());
+        assert_eq!(word.try_pin(), Some(State::Nonvolatile));
+        assert_eq!(word.unpin(timestamp), Unpinned::StillPinned);
+        assert_eq!(word.unpin(timestamp), Unpinned::Detached);
+        assert!(!word.detach(), "it is freed");
+    }
+
+    #[test]
+    fn offered_object_is_pinned_by_its_revocation_only() {
+        let word = Word::nonvolatile();
+        word.mark(Priority::Normal, Timestamp::from_nanos(16));
+        assert!(word.try_claim() && word.try_pin().is_none());
+        word.publish_offered(true);
+        assert!(word.try_pin().is_none() && !word.detach());
+        assert!(word.try_claim_populated());
+        word.publish_revoked(Timestamp::from_nanos(32), DELAY, true);
+        let unpinned = word.unpin(Timestamp::from_nanos(48));
+        assert_eq!(unpinned, Unpinned::Volatile);
+        // A purged one gets no further pin.
+        assert!(word.try_claim());
+        word.publish_offered(true);
+        assert!(word.try_claim_populated());
+        word.publish_revoked(Timestamp::from_nanos(64), DELAY, false);
+        assert!(word.try_pin().is_none() && word.detach());
+        let unpinned = word.unpin(Timestamp::from_nanos(80));
+        assert_eq!(unpinned, Unpinned::Detached);
     }
 
     const DELAY: Duration = Duration::from_millis(100);

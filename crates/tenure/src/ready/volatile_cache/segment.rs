@@ -1,0 +1,282 @@
+//! A segment: memory that is volatile, pinned and given up as a whole.
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::ground::sys::fork;
+use crate::verbs::volatile::{Outcome, Pins, Priority, Unpinned, VolatileBuffer, offer_delay};
+
+/// The memory of one large value, or of several small ones. It is volatile while it has no
+/// pins; these are counted in the word of the buffer, so that a pin of what the kernel has
+/// not been offered is one compare-and-swap.
+#[derive(Debug)]
+pub(super) struct Segment {
+    buffer: VolatileBuffer,
+    process: Process,
+    /// Held while the kernel is asked for the pages: of several threads one does it.
+    revoking: Mutex<()>,
+    reserved: Reserved,
+}
+
+/// The result of pinning a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PinResult {
+    Pinned,
+    /// Purged, and pinned until the caller has given it up.
+    Purged,
+    /// Purged, not pinned: another thread gives it up.
+    Stale,
+    /// The kernel has failed to make it nonvolatile; a later call may succeed.
+    Failed,
+}
+
+/// The state of the contents of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Contents {
+    Intact,
+    Purged,
+    /// The kernel does not tell at this moment.
+    Unknown,
+}
+
+impl Segment {
+    /// Takes over a populated buffer. The segment has one pin, which the caller has.
+    pub(super) fn pinned(
+        mut buffer: VolatileBuffer,
+        priority: Priority,
+        reserved: Reserved,
+    ) -> Arc<Self> {
+        buffer.set_pinned(priority);
+        Arc::new(Self {
+            buffer,
+            process: Process::this(),
+            revoking: Mutex::new(()),
+            reserved,
+        })
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut u8 {
+        self.buffer.as_ptr()
+    }
+
+    /// Returns the process that the segment belongs to. In a child after fork another thread
+    /// of the parent's may have been changing it.
+    pub(super) fn process(&self) -> Process {
+        self.process
+    }
+
+    pub(super) fn start(&self) -> NonNull<u8> {
+        NonNull::new(self.buffer.as_ptr()).expect("page 0 is never mapped")
+    }
+
+    /// The bytes of whole pages, and of what the caller has counted besides.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.reserved.bytes
+    }
+
+    /// Returns what look-ups and guards need of the segment.
+    pub(super) fn handle(&self) -> Handle {
+        Handle {
+            segment: NonNull::from(self),
+            pins: self.buffer.pins(),
+        }
+    }
+
+    /// Adds a pin without a system call; `false` if the kernel has been offered the segment.
+    #[inline]
+    pub(super) fn try_pin(&self) -> bool {
+        self.buffer.try_pin()
+    }
+
+    /// Adds a pin, also if the kernel has been offered the segment.
+    pub(super) fn pin(&self) -> PinResult {
+        let _revoking = fork::lock_outer(&self.revoking);
+        match self.buffer.pin() {
+            Ok(Some(Outcome::Intact)) => PinResult::Pinned,
+            Ok(Some(Outcome::Purged(_))) => PinResult::Purged,
+            Ok(None) => PinResult::Stale,
+            Err(_) => PinResult::Failed,
+        }
+    }
+
+    /// Subtracts a pin of the caller's, and frees the segment if it was the last one of a
+    /// detached segment.
+    ///
+    /// # Safety
+    ///
+    /// The caller has a pin.
+    pub(super) unsafe fn unpin(this: *const Self) {
+        // SAFETY: handed on to the caller: a segment with a pin is alive.
+        unsafe { (*this).handle().unpin() };
+    }
+
+    /// Whether there are no pins at this moment.
+    pub(super) fn is_idle(&self) -> bool {
+        self.buffer.is_volatile()
+    }
+
+    /// Returns the state of the contents of a segment without pins.
+    pub(super) fn contents(&self) -> Contents {
+        if self.buffer.is_known_purged() {
+            return Contents::Purged;
+        }
+        match self.buffer.is_intact() {
+            Ok(true) => Contents::Intact,
+            Ok(false) => Contents::Purged,
+            Err(_) => Contents::Unknown,
+        }
+    }
+}
+
+/// A segment without a reference to it, with its pins at hand: a hit on a value looks at no
+/// more of the segment than this and the word of its buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handle {
+    pub(super) segment: NonNull<Segment>,
+    pins: Pins,
+}
+
+// SAFETY: segments are shared between threads, and pins are atomic.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Adds a pin without a system call; `false` if the kernel has been offered the segment.
+    ///
+    /// # Safety
+    ///
+    /// The segment is alive.
+    #[inline]
+    pub(super) unsafe fn try_pin(self) -> bool {
+        // SAFETY: handed on to the caller.
+        unsafe { self.pins.try_pin() }
+    }
+
+    /// Does what [`Segment::unpin`] does.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Segment::unpin`].
+    #[inline]
+    pub(super) unsafe fn unpin(self) {
+        if offer_delay().is_zero() {
+            // SAFETY: as below.
+            unsafe { self.unpin_and_offer() };
+            return;
+        }
+        // SAFETY: handed on to the caller: a segment with a pin is alive.
+        if unsafe { self.pins.unpin() } == Unpinned::Detached {
+            // SAFETY: `Attached` has left its reference to the last pin.
+            drop(unsafe { Arc::from_raw(self.segment.as_ptr()) });
+        }
+    }
+
+    /// Does what [`unpin`](Self::unpin) does, and offers the segment before it returns.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Segment::unpin`].
+    #[cold]
+    unsafe fn unpin_and_offer(self) {
+        // SAFETY: it has a pin, so it is alive. The new reference keeps it so.
+        let segment = unsafe {
+            Arc::increment_strong_count(self.segment.as_ptr());
+            Arc::from_raw(self.segment.as_ptr())
+        };
+        // SAFETY: handed on to the caller.
+        match unsafe { self.pins.unpin() } {
+            Unpinned::StillPinned => {}
+            Unpinned::Volatile => segment.buffer.offer(),
+            // SAFETY: as in `unpin`.
+            Unpinned::Detached => drop(unsafe { Arc::from_raw(self.segment.as_ptr()) }),
+        }
+    }
+}
+
+/// The cache's reference to a segment. Dropping it frees the segment, now or with its last
+/// pin.
+#[derive(Debug)]
+pub(super) struct Attached(Option<Arc<Segment>>);
+
+impl Attached {
+    pub(super) fn new(segment: Arc<Segment>) -> Self {
+        Self(Some(segment))
+    }
+
+    /// Frees the segment before this returns, unless it is pinned. Returns whether it did.
+    pub(super) fn free_sync(mut self) -> bool {
+        if self.buffer.detach() {
+            // The last pin drops this reference.
+            std::mem::forget(self);
+            return false;
+        }
+        match self.0.take().and_then(Arc::into_inner) {
+            Some(segment) => {
+                segment.buffer.free_sync();
+                true
+            }
+            // A look-up has a reference for this moment.
+            None => false,
+        }
+    }
+}
+
+impl Deref for Attached {
+    type Target = Arc<Segment>;
+
+    fn deref(&self) -> &Arc<Segment> {
+        self.0.as_ref().expect("only dropping takes it")
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if let Some(segment) = self.0.take()
+            && segment.buffer.detach()
+        {
+            // The last pin drops this reference.
+            std::mem::forget(segment);
+        }
+    }
+}
+
+/// Bytes that count against the limit of a cache until this is dropped.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    used: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Reserved {
+    /// Reserves the bytes unless that exceeds the limit.
+    pub(super) fn try_new(used: &Arc<AtomicUsize>, bytes: usize, max_bytes: usize) -> Option<Self> {
+        let sum = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= max_bytes);
+        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        used.fetch_update(success, failure, sum).ok()?;
+        let used = used.clone();
+        Some(Self { used, bytes })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The identity of a process: a forked child compares as different.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Process(Option<usize>);
+
+impl Process {
+    pub(super) fn this() -> Self {
+        Self(fork::generation().ok())
+    }
+
+    pub(super) fn is_this(self) -> bool {
+        self == Self::this()
+    }
+}

@@ -1,0 +1,350 @@
+//! What the shards of a cache share: memory and its limits.
+
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::arenas::Arenas;
+use super::evict::OwnPin;
+use super::gate::{Gate, Inside};
+use super::options::CacheOptions;
+use super::pinned::Pinned;
+use super::segment::{Process, Reserved, Segment};
+use super::segments::{MAX_SMALL_BYTES, MAX_SMALL_KEY_BYTES, shared_bytes};
+use super::shard::{Reservation, Shard};
+use crate::ground::error::Result;
+use crate::ground::sys::{fork, page_size};
+use crate::observation::headroom::{self, Admission, LEDGER, Watermark};
+use crate::verbs::volatile::{Priority, VolatileBuffer};
+
+/// The bytes that a large value takes besides its pages and its key.
+const LARGE_OVERHEAD_BYTES: usize = 256;
+
+/// The bytes that the entries of a segment of small values take.
+const SHARED_OVERHEAD_BYTES: usize = 4 << 10;
+
+/// A cache with a limit has a shard for so many bytes at least.
+const MIN_SHARD_BYTES: usize = 1 << 20;
+
+pub(super) struct Shared<K> {
+    pub(super) process: Process,
+    pub(super) shards: Box<[Shard<K>]>,
+    hasher: RandomState,
+    arenas: Mutex<Arenas>,
+    gate: Gate,
+    /// The bytes of all segments.
+    used: Arc<AtomicUsize>,
+    max_bytes: usize,
+    /// The shard to evict from next, modulo their number.
+    next_eviction: AtomicUsize,
+    pub(super) refused: AtomicU64,
+}
+
+impl<K> Drop for Shared<K> {
+    /// The values are dropped before the arenas.
+    fn drop(&mut self) {
+        lock(&self.arenas).close();
+    }
+}
+
+/// Memory that a segment may take.
+struct Admitted<'a> {
+    admission: Admission,
+    /// While memory is short.
+    inside: Option<Inside<'a>>,
+    reserved: Reserved,
+}
+
+/// A value that is made, or being made. Dropping it before it is committed gives its place
+/// back.
+pub(super) struct Making<'a, K: Hash + Eq> {
+    shared: &'a Shared<K>,
+    shard: &'a Shard<K>,
+    reservation: Option<Reservation>,
+}
+
+impl<K: Hash + Eq> Making<'_, K> {
+    /// Inserts the value, and returns it with its pin.
+    pub(super) fn commit(mut self, key: K, hash: u64) -> Option<Pinned> {
+        if !self.shared.process.is_this() {
+            // The program has forked while it made the value.
+            return None;
+        }
+        let reservation = self.reservation.as_ref()?;
+        // If comparing keys panics, the place is given back.
+        self.shard.commit(key, hash, reservation);
+        let segment = reservation.segment.handle();
+        let (start, len) = (reservation.start(), reservation.len);
+        // The guard takes over the pin, which keeps the segment alive without a reference.
+        drop(self.reservation.take());
+        // SAFETY: the place is filled, and the pin is this guard's.
+        Some(unsafe { Pinned::of(segment, self.shared.process, start, len) })
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        match &self.reservation {
+            // SAFETY: the place is this value's own until it is committed, and the segment
+            // is pinned.
+            Some(place) => unsafe { std::slice::from_raw_parts_mut(place.start(), place.len) },
+            None => &mut [],
+        }
+    }
+}
+
+impl<K: Hash + Eq> Drop for Making<'_, K> {
+    fn drop(&mut self) {
+        let Some(reservation) = self.reservation.take() else {
+            return;
+        };
+        if !self.shared.process.is_this() {
+            std::mem::forget(reservation);
+            return;
+        }
+        self.shard.abort(&reservation);
+        drop(OwnPin(reservation.segment));
+    }
+}
+
+impl<K: Hash + Eq> Shared<K> {
+    pub(super) fn new(options: CacheOptions) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let max_bytes = options.max_bytes.unwrap_or(usize::MAX);
+        let max_shards = (max_bytes / MIN_SHARD_BYTES).clamp(1, 1 << 10);
+        let shards = (4 * threads).min(max_shards).next_power_of_two();
+        let hasher = RandomState::new();
+        let lifetime = options.time_to_live.map(|lifetime| {
+            // 584 years.
+            u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX)
+        });
+        let seeds = (0..shards).map(|index| hasher.hash_one(index));
+        Self {
+            process: Process::this(),
+            shards: seeds.map(|seed| Shard::new(seed, lifetime)).collect(),
+            hasher,
+            arenas: Mutex::new(Arenas::default()),
+            gate: Gate::new(),
+            used: Arc::default(),
+            max_bytes,
+            next_eviction: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the hash of the key, and its shard.
+    #[inline]
+    pub(super) fn shard<Q: Hash + ?Sized>(&self, key: &Q) -> (u64, &Shard<K>) {
+        let hash = self.hasher.hash_one(key);
+        // Entries keep the lower half.
+        let index = (hash >> 32) as usize & (self.shards.len() - 1);
+        (hash, &self.shards[index])
+    }
+
+    /// Makes a value, whose key takes `key_bytes` that are to count; `None` if memory is
+    /// unavailable.
+    pub(super) fn make<'a>(
+        &'a self,
+        (hash, shard): (u64, &'a Shard<K>),
+        (len, key_bytes): (usize, usize),
+        priority: Priority,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Option<Making<'a, K>>> {
+        let is_small = len <= MAX_SMALL_BYTES && key_bytes <= MAX_SMALL_KEY_BYTES;
+        let reserved = is_small.then(|| shard.reserve(hash, len, priority));
+        let (admission, reservation) = match reserved.flatten() {
+            Some(reservation) => (None, reservation),
+            None => {
+                let size = if is_small { shared_bytes() } else { len };
+                let Some((admission, segment)) = self.new_segment(size, key_bytes, priority)?
+                else {
+                    return Ok(None);
+                };
+                shard.sweep();
+                let reservation = shard.add_segment(hash, segment, len, priority, is_small);
+                (Some(admission), reservation)
+            }
+        };
+        let mut making = Making {
+            shared: self,
+            shard,
+            reservation: Some(reservation),
+        };
+        let filled = FillGuard(admission.as_ref());
+        fill(making.bytes());
+        drop(filled);
+        Ok(Some(making))
+    }
+
+    /// Makes a segment of at least `len` bytes, with one pin; `None` if memory is
+    /// unavailable. The caller marks the admission as resident when the segment is filled.
+    fn new_segment(
+        &self,
+        len: usize,
+        key_bytes: usize,
+        priority: Priority,
+    ) -> Result<Option<(Admission, Arc<Segment>)>> {
+        let refuse = || {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        };
+        let memory_bytes = len.max(1).checked_next_multiple_of(page_size());
+        let bytes = memory_bytes.and_then(|bytes| bytes.checked_add(key_bytes));
+        let Some(admitted) = bytes.and_then(|bytes| self.admit(bytes, priority)) else {
+            refuse();
+            return Ok(None);
+        };
+        let admission = &admitted.admission;
+        // An empty value has a page, too.
+        let allocated = lock(&self.arenas).allocate(len.max(1));
+        let mut buffer = allocated.inspect_err(|_| refuse())?;
+        // What becomes resident here is not in flight while the program makes the value.
+        let populated = buffer.populate(|bytes| admission.mark_resident(bytes));
+        if populated.is_err() {
+            admission.mark_resident(usize::MAX);
+            refuse();
+            return Ok(None);
+        }
+        drop(admitted.inside);
+        let segment = Segment::pinned(buffer, priority, admitted.reserved);
+        Ok(Some((admitted.admission, segment)))
+    }
+
+    /// Makes a segment for what an eviction keeps, where there is memory for it.
+    fn make_spare(&self, priority: Priority) -> Option<Arc<Segment>> {
+        let len = shared_bytes();
+        let admission = headroom::take(len, Watermark::Min)?;
+        let reserved = Reserved::try_new(&self.used, len, usize::MAX)?;
+        let mut buffer: VolatileBuffer = lock(&self.arenas).allocate(len).ok()?;
+        let populated = buffer.populate(|_| {});
+        admission.mark_resident(usize::MAX);
+        populated.ok()?;
+        Some(Segment::pinned(buffer, priority, reserved))
+    }
+
+    /// Admits memory, after evicting as many values as needed; `None` if it is unavailable.
+    fn admit(&self, memory_bytes: usize, priority: Priority) -> Option<Admitted<'_>> {
+        let overhead_bytes = match memory_bytes <= shared_bytes() {
+            true => SHARED_OVERHEAD_BYTES,
+            false => LARGE_OVERHEAD_BYTES,
+        };
+        let bytes = memory_bytes.checked_add(overhead_bytes)?;
+        let reserved = self.reserve(memory_bytes, priority)?;
+        let admitted = |admission, inside| Admitted {
+            admission,
+            inside,
+            reserved,
+        };
+        if !LEDGER.is_due()
+            && let Some(admission) = headroom::take(bytes, Watermark::High)
+        {
+            return Some(admitted(admission, None));
+        }
+        let inside = Some(self.gate.enter(bytes).ok()?);
+        if !self.can_fit(bytes, memory_bytes) {
+            // Memory may have become free since the last reading.
+            headroom::refresh().ok()?;
+            if !self.can_fit(bytes, memory_bytes) {
+                return None;
+            }
+        }
+        let mut is_read = false;
+        loop {
+            let evicted_bytes = self.evict_for(bytes, priority);
+            // The reserve is restored step by step, so that one caller does not pay for all
+            // of it; the minimal reserve is restored at once.
+            if let Some(admission) = headroom::take(bytes, Watermark::Low) {
+                return Some(admitted(admission, inside));
+            }
+            if evicted_bytes == 0 {
+                if is_read {
+                    return None;
+                }
+                // Memory may have become free since the last reading.
+                headroom::refresh().ok()?;
+                is_read = true;
+            }
+        }
+    }
+
+    /// Reserves bytes below the cache's limit, after evicting as many values as needed.
+    fn reserve(&self, bytes: usize, priority: Priority) -> Option<Reserved> {
+        if bytes > self.max_bytes {
+            return None;
+        }
+        loop {
+            if let Some(reserved) = Reserved::try_new(&self.used, bytes, self.max_bytes) {
+                return Some(reserved);
+            }
+            let fits = || self.used.load(Ordering::Relaxed) <= self.max_bytes - bytes;
+            if self.evict_until(priority, |_| fits()) == 0 && !fits() {
+                return None;
+            }
+        }
+    }
+
+    /// Returns whether evicting all values would make as much memory free. Values are not
+    /// evicted for one that is refused then. The caller has reserved `reserved_bytes`.
+    fn can_fit(&self, bytes: usize, reserved_bytes: usize) -> bool {
+        let surplus_bytes = LEDGER.surplus(Watermark::Low);
+        let missing_bytes = isize::try_from(bytes).map(|bytes| bytes.saturating_sub(surplus_bytes));
+        let missing_bytes = missing_bytes.unwrap_or(isize::MAX);
+        let kept_bytes = self.used.load(Ordering::Relaxed) - reserved_bytes;
+        missing_bytes <= 0 || missing_bytes as usize <= kept_bytes
+    }
+
+    /// Evicts values until the reserve allows for `bytes`, or four times as much is evicted
+    /// and the minimal reserve allows for them, or nothing of this or a lower priority is
+    /// left to evict. Returns the number of bytes freed.
+    fn evict_for(&self, bytes: usize, max_priority: Priority) -> usize {
+        let has_surplus = |watermark| LEDGER.surplus(watermark) >= bytes as isize;
+        self.evict_until(max_priority, |freed_bytes| {
+            has_surplus(Watermark::High)
+                || freed_bytes >= bytes.saturating_mul(4) && has_surplus(Watermark::Low)
+        })
+    }
+
+    /// Evicts values of this or lower priorities until it is enough. Returns the number of
+    /// bytes freed.
+    fn evict_until(&self, max_priority: Priority, is_enough: impl Fn(usize) -> bool) -> usize {
+        let mut freed_bytes = 0;
+        let priorities = Priority::ALL.into_iter();
+        for priority in priorities.filter(|&priority| priority <= max_priority) {
+            let mut failures = 0;
+            while !is_enough(freed_bytes) && failures < self.shards.len() {
+                // Round robin, because all shards have about the same size.
+                let next = self.next_eviction.fetch_add(1, Ordering::Relaxed);
+                let shard = &self.shards[next % self.shards.len()];
+                match shard.evict_one(priority, || self.make_spare(priority)) {
+                    Some(bytes) => (freed_bytes, failures) = (freed_bytes + bytes, 0),
+                    None => failures += 1,
+                }
+            }
+        }
+        freed_bytes
+    }
+
+    /// Removes all values, and releases the address space as well.
+    pub(super) fn clear(&self) {
+        let arenas = std::mem::take(&mut *lock(&self.arenas));
+        arenas.close();
+        for shard in &self.shards {
+            shard.clear();
+        }
+        // Unlocked before, because that takes time.
+        drop(arenas);
+    }
+}
+
+/// Settles the rest of an admission when the value is made, or its maker panics.
+struct FillGuard<'a>(Option<&'a Admission>);
+
+impl Drop for FillGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(admission) = self.0 {
+            admission.mark_resident(usize::MAX);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic cannot leave these inconsistent: they hold figures and a list.
+    fork::lock_outer(mutex)
+}
