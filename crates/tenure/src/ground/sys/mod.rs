@@ -23,6 +23,7 @@ mod maps;
 mod mountinfo;
 pub(crate) mod numa;
 pub(crate) mod once_box;
+pub(crate) mod page_mover;
 pub(crate) mod page_runs;
 pub(crate) mod pagemap;
 pub(crate) mod pending;
@@ -41,6 +42,7 @@ pub(crate) mod thread;
 pub(crate) mod userfaultfd;
 pub(crate) mod vma;
 pub(crate) mod watch;
+pub(crate) mod zero;
 
 pub use rustix::io::Errno;
 
