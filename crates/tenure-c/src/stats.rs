@@ -80,6 +80,18 @@ pub struct tenure_stats {
     /// is unavailable, at the moment: all of it, or none. Only tenure purges it, under
     /// memory pressure.
     pub unofferable_bytes: u64,
+    /// What the page pool holds, at the moment.
+    pub pool_bytes: u64,
+    /// The part of it that is lazily free, at the moment.
+    pub pool_lazily_free_bytes: u64,
+    /// Released memory that the page pool has kept.
+    pub pool_recycled_bytes: u64,
+    /// Memory that the page pool has taken from the kernel ahead of need.
+    pub pool_prefilled_bytes: u64,
+    /// Ranges, or parts of them, that were populated from the page pool.
+    pub pool_given: tenure_count,
+    /// Memory that the page pool has returned to the kernel.
+    pub pool_returned_bytes: u64,
 }
 
 /// A counter of the core crate is missing here if the sizes differ.
@@ -122,6 +134,12 @@ impl From<Stats> for tenure_stats {
             offered_bytes: stats.offered_bytes,
             offer_failed_bytes: stats.offer_failed_bytes,
             unofferable_bytes: stats.unofferable_bytes,
+            pool_bytes: stats.pool_bytes,
+            pool_lazily_free_bytes: stats.pool_lazily_free_bytes,
+            pool_recycled_bytes: stats.pool_recycled_bytes,
+            pool_prefilled_bytes: stats.pool_prefilled_bytes,
+            pool_given: stats.pool_given.into(),
+            pool_returned_bytes: stats.pool_returned_bytes,
         }
     }
 }

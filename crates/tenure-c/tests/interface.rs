@@ -10,7 +10,9 @@ use std::process::{Command, ExitCode};
 
 use common::*;
 use libtest_mimic::Completion;
-use tenure_c::{tenure_count, tenure_populate_options, tenure_range, tenure_stats};
+use tenure_c::{
+    tenure_count, tenure_pool_options, tenure_populate_options, tenure_range, tenure_stats,
+};
 
 fn main() -> ExitCode {
     run(|installed| {
@@ -83,6 +85,7 @@ fn layouts(installed: &Installed) -> Verdict {
         layout!(c, tenure_range, addr: 0, len: 8; 16);
         layout!(c, tenure_populate_options,
             size: 0, threads: 8, chunk_bytes: 16, progress: 24, data: 32; 40);
+        layout!(c, tenure_pool_options, size: 0, max_bytes: 8, prefill_bytes: 16; 24);
     }
     layout!(c, tenure_count, calls: 0, bytes: 8; 16);
     // New fields come last, and the size grows.
@@ -93,7 +96,9 @@ fn layouts(installed: &Installed) -> Verdict {
         munmap: 144, discard: 160, punch: 176, deferred_free: 192,
         freed_by_caller_bytes: 208, workers_started: 216, pending_release_bytes: 224,
         eager_free: 232, freed_under_pressure: 248, purged_under_pressure_bytes: 264,
-        offered_bytes: 272, offer_failed_bytes: 280, unofferable_bytes: 288; 296);
+        offered_bytes: 272, offer_failed_bytes: 280, unofferable_bytes: 288,
+        pool_bytes: 296, pool_lazily_free_bytes: 304, pool_recycled_bytes: 312,
+        pool_prefilled_bytes: 320, pool_given: 328, pool_returned_bytes: 344; 352);
     c.check(installed, "layouts")
 }
 
@@ -148,7 +153,7 @@ fn functions(installed: &Installed) -> Verdict {
             )
         })
         .collect();
-    assert_eq!(declared.len(), 18, "{declared:?}");
+    assert_eq!(declared.len(), 19, "{declared:?}");
 
     let map = fs::read_to_string(crate_folder().join("tenure.map"))?;
     let mapped = map.lines().filter_map(|line| line.trim().strip_suffix(';'));
@@ -187,7 +192,7 @@ fn symbols(installed: &Installed) -> Vec<(String, String)> {
 
 fn versions(installed: &Installed) -> Verdict {
     let symbols = symbols(installed);
-    assert_eq!(symbols.len(), 18);
+    assert_eq!(symbols.len(), 19);
     assert!(
         symbols.iter().all(|(_, version)| version == "TENURE_0.1"),
         "{symbols:?}"

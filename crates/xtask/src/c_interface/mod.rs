@@ -16,7 +16,7 @@ use crate::figures;
 pub use self::functions::mistakes;
 
 /// The source files, in the order of the header.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "lib",
     "populate",
     "lock",
@@ -24,6 +24,7 @@ const SOURCES: [&str; 8] = [
     "lazy_free",
     "volatile",
     "release",
+    "pool",
     "stats",
 ];
 
