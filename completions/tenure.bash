@@ -237,7 +237,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__run)
-            opts="-h --heap --heap-threshold --munmap --discard --lock --populate --exit --stats --verbose --help"
+            opts="-h --heap --heap-threshold --munmap --discard --lock --populate --pool --exit --stats --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -260,6 +260,10 @@ _tenure() {
                     return 0
                     ;;
                 --populate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pool)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
