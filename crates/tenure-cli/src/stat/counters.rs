@@ -99,6 +99,12 @@ fn figures(stats: &Stats) -> Vec<Figure> {
         bytes("freed by callers", stats.freed_by_caller_bytes),
         calls("workers started", stats.workers_started),
         bytes("pending now", stats.pending_release_bytes),
+        bytes("in the pool now", stats.pool_bytes),
+        bytes("of it lazily free", stats.pool_lazily_free_bytes),
+        bytes("kept by the pool", stats.pool_recycled_bytes),
+        bytes("prefilled", stats.pool_prefilled_bytes),
+        verb("given by the pool", stats.pool_given),
+        bytes("returned by the pool", stats.pool_returned_bytes),
     ]
 }
 
