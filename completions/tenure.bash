@@ -73,7 +73,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__bench)
-            opts="-h --quick --full --rounds --only --json --record --seed --help populate lock lazy_free volatile release heap"
+            opts="-h --quick --full --rounds --only --json --record --seed --help populate lock lazy_free volatile release heap pool"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -84,7 +84,7 @@ _tenure() {
                     return 0
                     ;;
                 --only)
-                    COMPREPLY=($(compgen -W "populate lock lazy_free volatile release heap" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "populate lock lazy_free volatile release heap pool" -- "${cur}"))
                     return 0
                     ;;
                 --record)

@@ -132,11 +132,11 @@ struct tenure_pool_options {
      */
     size_t size;
     /**
-     * What the pool holds at most, in bytes, rounded up to 2 MiB. 0 turns it off.
+     * The bytes that the pool holds at most, rounded up to 2 MiB. 0 turns it off.
      */
     size_t max_bytes;
     /**
-     * What the pool is filled with ahead of need, in bytes, max_bytes at most.
+     * The bytes that the pool is filled with ahead of need, max_bytes at most.
      */
     size_t prefill_bytes;
 };
@@ -269,7 +269,7 @@ struct tenure_stats {
      */
     uint64_t unofferable_bytes;
     /**
-     * What the page pool holds, at the moment.
+     * Memory that the page pool holds at the moment.
      */
     uint64_t pool_bytes;
     /**
@@ -609,7 +609,7 @@ int tenure_mmap(void **out,
  * With max_bytes 0 it is emptied and off; a changed max_bytes empties it first.
  *
  * What tenure_munmap() and tenure_discard() release enters the pool in whole blocks of
- * 2 MiB while it has room; tenure_drain() waits until it is zeroed and ready.
+ * 2 MiB until it is full; tenure_drain() waits until it is zeroed and ready.
  * tenure_populate() for writing and tenure_mmap() with TENURE_MAP_POPULATE_WRITE take
  * blocks for private anonymous memory.
  *

@@ -13,9 +13,9 @@ use crate::answer::{BAD_POINTER, WithSize, answer_zero, read_options};
 pub struct tenure_pool_options {
     /// `sizeof(struct tenure_pool_options)` as the program was built with it.
     pub size: usize,
-    /// What the pool holds at most, in bytes, rounded up to 2 MiB. 0 turns it off.
+    /// The bytes that the pool holds at most, rounded up to 2 MiB. 0 turns it off.
     pub max_bytes: usize,
-    /// What the pool is filled with ahead of need, in bytes, `max_bytes` at most.
+    /// The bytes that the pool is filled with ahead of need, `max_bytes` at most.
     pub prefill_bytes: usize,
 }
 
@@ -31,7 +31,7 @@ unsafe impl WithSize for tenure_pool_options {}
 /// With `max_bytes` 0 it is emptied and off; a changed `max_bytes` empties it first.
 ///
 /// What `tenure_munmap()` and `tenure_discard()` release enters the pool in whole blocks of
-/// 2 MiB while it has room; `tenure_drain()` waits until it is zeroed and ready.
+/// 2 MiB until it is full; `tenure_drain()` waits until it is zeroed and ready.
 /// `tenure_populate()` for writing and `tenure_mmap()` with `TENURE_MAP_POPULATE_WRITE` take
 /// blocks for private anonymous memory.
 ///

@@ -80,7 +80,7 @@ pub struct tenure_stats {
     /// is unavailable, at the moment: all of it, or none. Only tenure purges it, under
     /// memory pressure.
     pub unofferable_bytes: u64,
-    /// What the page pool holds, at the moment.
+    /// Memory that the page pool holds at the moment.
     pub pool_bytes: u64,
     /// The part of it that is lazily free, at the moment.
     pub pool_lazily_free_bytes: u64,

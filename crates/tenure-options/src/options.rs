@@ -23,7 +23,7 @@ pub struct Options {
     pub lock: bool,
     /// The size from which new mappings are populated, in bytes.
     pub populate_bytes: Option<usize>,
-    /// What the page pool holds at most, in bytes.
+    /// The size of the page pool, in bytes.
     pub pool_bytes: Option<usize>,
     /// The process's memory is freed after its end has been reported.
     pub exit: bool,

@@ -71,7 +71,7 @@ struct Pool;
 
 impl Pool {
     fn of(bytes: usize) -> Self {
-        // What another test has released is not for this pool.
+        // Memory that another test has released is not for this pool.
         tenure::drain(Some(LIMIT)).unwrap();
         pool::configure(&PoolOptions::new().max_bytes(bytes)).unwrap();
         Self

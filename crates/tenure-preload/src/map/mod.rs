@@ -35,7 +35,7 @@ static MIN_RELEASE_BYTES: AtomicUsize = AtomicUsize::new(NEVER);
 /// Puts the options into effect.
 pub(crate) fn turn_on(options: &Options) {
     let large_if = |is_on| if is_on { LARGE_BYTES } else { NEVER };
-    // What is released enters the pool.
+    // The pool takes released memory.
     let munmap = options.munmap || options.pool_bytes.is_some();
     let discard = options.discard || options.pool_bytes.is_some();
     MUNMAP_BYTES.store(large_if(munmap), Ordering::Relaxed);

@@ -70,7 +70,7 @@ impl PageRange {
             return Err(Error::EmptyMapping);
         }
         let len = request.len;
-        if let Some(range) = request.from_pool() {
+        if let Some(range) = request.take_from_pool() {
             let rest = MmapRequest {
                 populate: None,
                 ..*request
@@ -86,7 +86,7 @@ impl PageRange {
 impl MmapRequest<'_> {
     /// Takes a populated mapping from the page pool, if the request is for plain memory and
     /// the pool has enough.
-    fn from_pool(&self) -> Option<PageRange> {
+    fn take_from_pool(&self) -> Option<PageRange> {
         const PLAIN_PROT: i32 = libc::PROT_READ | libc::PROT_WRITE;
         const PLAIN_FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let is_plain = self.populate == Some(Access::Write)

@@ -163,7 +163,7 @@ fn free_all(urgency: &mut Urgency) {
     }
 }
 
-/// Has the page pool take what it has room for, and frees the rest.
+/// Has the page pool take what fits, and frees the rest.
 fn recycle(chunk: PageRange) {
     // SAFETY: the chunk is the calling worker's own, and no other code knows the addresses.
     for part in unsafe { pool::recycle(chunk) } {

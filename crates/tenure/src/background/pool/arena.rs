@@ -59,7 +59,7 @@ impl Arena {
             PageRange::between(reserved.start(), arena.whole.start()),
             PageRange::between(arena.whole.end(), reserved.end()),
         ] {
-            // What cannot be unmapped stays reserved, without access.
+            // Addresses that cannot be unmapped stay reserved, without access.
             // SAFETY: reserved above, and no other code knows the addresses.
             let _ = (!rest.is_empty()).then(|| unsafe { map::unmap(rest) });
         }

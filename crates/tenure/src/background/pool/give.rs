@@ -42,7 +42,7 @@ pub(crate) fn fill(range: PageRange, is_huge: bool) -> Vec<PageRange> {
         return unfilled;
     };
     let aligned = PageRange::between(start, end);
-    let Ok(destination) = mover.into_memory(aligned) else {
+    let Ok(destination) = mover.register_memory(aligned) else {
         return unfilled;
     };
     let (mut left, mut at) = (Vec::new(), range.start());
@@ -115,8 +115,8 @@ pub(crate) fn map_mapping(len: usize, is_huge: Option<bool>) -> Option<PageRange
     let suits = |block: Block| is_huge.is_none_or(|is_huge| block.is_huge == is_huge);
     let (run, places, blocks) = POOL.lock().claim_filled(count, true, suits)?;
     let range = PageRange::between(places.start(), places.start() + len);
-    // SAFETY: the places are claimed.
     let mapped = match revive(places, &blocks) {
+        // SAFETY: the places are claimed.
         true => unsafe { move_out(range) },
         false => None,
     };

@@ -44,13 +44,13 @@ impl PoolOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// What it may hold, in bytes; 0 while it is off.
+    /// The bytes that it may hold; 0 while it is off.
     pub max_bytes: u64,
-    /// What it is filled with ahead of need, in bytes.
+    /// The bytes that it is filled with ahead of need.
     pub prefill_bytes: u64,
-    /// What it holds, in bytes.
+    /// The bytes that it holds.
     pub bytes: u64,
-    /// What of it the kernel may take, in bytes.
+    /// The bytes of these that the kernel may take.
     pub lazily_free_bytes: u64,
     /// Released bytes that were kept.
     pub recycled_bytes: u64,
@@ -193,8 +193,8 @@ fn turn_off() {
     CHANGED.notify_all();
     drop(places);
     if let Some(arena) = arena {
-        // SAFETY: no place is claimed, and no other code knows the addresses. What cannot be
-        // unmapped (vm.max_map_count) stays reserved, without pages.
+        // SAFETY: no place is claimed, and no other code knows the addresses. An
+        // arena that cannot be unmapped (vm.max_map_count) stays reserved, without pages.
         let _ = unsafe { arena.unmap() };
     }
 }

@@ -99,7 +99,7 @@ fn whole_blocks(chunk: PageRange) -> Result<Vec<Released>, Errno> {
 /// Nothing may use the blocks any more, and the places must be claimed.
 unsafe fn take(mover: &PageMover, blocks: &[Released], places: PageRange) -> Vec<bool> {
     let mut moved = vec![false; blocks.len()];
-    let Ok(destination) = mover.into_untouched(places) else {
+    let Ok(destination) = mover.register_untouched(places) else {
         return moved;
     };
     let each = blocks.iter().zip(places.chunks(BLOCK_BYTES));

@@ -53,12 +53,12 @@ impl PageMover {
     /// Makes the program's memory a destination. Its faults are handled as before: it is
     /// registered for write protection, and no page of it is protected. EINVAL where the
     /// architecture has none, EBUSY where another userfaultfd has the range.
-    pub(crate) fn into_memory(&self, range: PageRange) -> Result<Destination<'_>, Errno> {
+    pub(crate) fn register_memory(&self, range: PageRange) -> Result<Destination<'_>, Errno> {
         self.register(range, UFFDIO_REGISTER_MODE_WP)
     }
 
     /// Makes memory a destination in which no thread touches a missing page meanwhile.
-    pub(crate) fn into_untouched(&self, range: PageRange) -> Result<Destination<'_>, Errno> {
+    pub(crate) fn register_untouched(&self, range: PageRange) -> Result<Destination<'_>, Errno> {
         self.register(range, UFFDIO_REGISTER_MODE_MISSING)
     }
 
@@ -87,8 +87,8 @@ impl Destination<'_> {
     ///
     /// # Safety
     ///
-    /// Nothing may rely on the contents of `from`. What is moved must be what may appear at
-    /// the destination in place of zeros.
+    /// Nothing may rely on the contents of `from`, which may appear at the destination in
+    /// place of zeros.
     pub(crate) unsafe fn move_pages(
         &self,
         from: PageRange,
@@ -161,7 +161,7 @@ mod tests {
         let mut to = Mapping::anonymous(4 * page_size()).map().unwrap();
         to.as_mut_slice().unwrap()[2 * page_size()] = 9;
         let mover = PageMover::open().unwrap();
-        let Ok(destination) = mover.into_memory(to.range()) else {
+        let Ok(destination) = mover.register_memory(to.range()) else {
             return;
         };
         // SAFETY: the test's own memory.
@@ -190,7 +190,7 @@ mod tests {
         let from = Mapping::anonymous(2 * page_size()).map().unwrap();
         let to = Mapping::anonymous(2 * page_size()).map().unwrap();
         let mover = PageMover::open().unwrap();
-        let destination = mover.into_untouched(to.range()).unwrap();
+        let destination = mover.register_untouched(to.range()).unwrap();
         // SAFETY: the test's own memory.
         let moved = unsafe { destination.move_pages(from.range(), to.range().start()) };
         assert_eq!(moved, (0, Err(Errno::NOENT)));

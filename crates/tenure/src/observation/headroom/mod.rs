@@ -56,15 +56,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::ground::sys::hugetlb;
 
-/// What the page pool holds and can return at once.
+/// The bytes that the page pool can return at once.
 static POOLED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets what the page pool holds and returns before a call fails for it: it counts as headroom.
+/// Sets how much the page pool holds and returns before a call fails for it: it counts as
+/// headroom.
 pub(crate) fn set_pooled_bytes(bytes: usize) {
     POOLED_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// Returns what the page pool holds and can return at once.
+/// Returns how much the page pool can return at once.
 pub(crate) fn pooled_bytes() -> usize {
     POOLED_BYTES.load(Ordering::Relaxed)
 }
