@@ -9,7 +9,7 @@ impl MappingBuilder<'_> {
     /// Creates the mapping and faults all of it in: [`map`](MappingBuilder::map), then
     /// [`populate`](Mapping::populate) for writing, or for reading where it is read-only.
     ///
-    /// Where the page [pool](crate::pool) has enough blocks that lie side by side, private
+    /// Where the page [pool] has enough blocks that lie side by side, private
     /// anonymous memory takes them as a whole with one `mremap(2)`, in microseconds.
     ///
     /// # Errors
