@@ -1,6 +1,8 @@
 # Thin wrappers over cargo.
 
 PREFIX ?= /usr/local
+# Where libraries go.
+LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 CARGO ?= cargo
 # Where cargo builds.
@@ -8,12 +10,13 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 # In CI a test that fails once, and passes each of five repetitions, does not fail the run.
 TEST = $(CARGO) xtask test $(if $(CI),--repeat-failed)
 # Links and installs the C library, of what cargo has built.
-C_LIBRARY = $(MAKE) --directory crates/tenure-c PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) \
+C_LIBRARY = $(MAKE) --no-print-directory --directory crates/tenure-c PREFIX=$(PREFIX) \
+	LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) \
 	ARCHIVE=$(TARGET)/release/libtenure_c.a
 
 .PHONY: demo bench check format lint doc fresh test test-thorough test-rest test-older test-unprivileged \
-	test-kernels fuzz miri tsan deny generate install uninstall \
-	wheel clean
+	test-kernels test-deb crates fuzz miri tsan deny generate install uninstall \
+	deb wheel clean
 
 # Six experiments on this machine's memory, within a minute; the last line is the path
 # of an HTML report that shows them.
@@ -103,10 +106,26 @@ deny:
 	$(CARGO) deny --offline --workspace check licenses bans sources
 	$(CARGO) deny --workspace check advisories
 
+# The crates that are published, each built from its package. The folder is new for each run:
+# cargo keeps what it has unpacked and built of a version, also after the source has changed.
+PUBLISHED := tenure tenure-heap tenure-options tenure-bench tenure-cli
+crates:
+	folder=$$(mktemp -d) && $(CARGO) package --quiet --allow-dirty --target-dir "$$folder" \
+		$(addprefix --package ,$(PUBLISHED)); status=$$?; rm -rf "$$folder"; exit $$status
+
 # Man pages and shell completions, from the command's own definition; the C header
 # and its pages, from the source of the C interface.
 generate:
 	$(CARGO) xtask generate
+
+# Where the parts of the command go, below PREFIX.
+BASH_COMPLETIONS := share/bash-completion/completions
+ZSH_COMPLETIONS := share/zsh/site-functions
+FISH_COMPLETIONS := share/fish/vendor_completions.d
+UNIT_FOLDER := lib/systemd/system
+# Every unit beside the packages' files is installed.
+UNITS := $(wildcard packaging/*.service)
+prefix := $(DESTDIR)$(PREFIX)
 
 # The Python package under target/wheels, with the command and the preloaded library in it.
 # Needs maturin.
@@ -118,24 +137,42 @@ wheel:
 		status=$$?; rm -r $(BUNDLED); exit $$status
 
 install:
-	$(CARGO) build --quiet --release --package tenure-cli --package tenure-c --package tenure-preload
+	$(CARGO) build --release --package tenure-cli --package tenure-c --package tenure-preload
 	$(C_LIBRARY) install
-	install -D -m 755 $(TARGET)/release/tenure $(DESTDIR)$(PREFIX)/bin/tenure
-	install -D -m 755 $(TARGET)/release/libtenure_preload.so $(DESTDIR)$(PREFIX)/lib/libtenure_preload.so
-	for page in man/*.1; do \
-		install -D -m 644 $$page $(DESTDIR)$(PREFIX)/share/man/man1/$$(basename $$page) || exit 1; \
-	done
-	install -D -m 644 completions/tenure.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tenure
-	install -D -m 644 completions/_tenure $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tenure
-	install -D -m 644 completions/tenure.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/tenure.fish
+	packaging/folders make '$(DESTDIR)' '$(PREFIX)' $(LIBDIR) $(addprefix $(PREFIX)/,bin \
+		share/man/man1 $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) $(FISH_COMPLETIONS) \
+		$(if $(UNITS),$(UNIT_FOLDER)))
+	install -m 755 $(TARGET)/release/tenure $(prefix)/bin/tenure
+	install -m 755 $(TARGET)/release/libtenure_preload.so $(DESTDIR)$(LIBDIR)/libtenure_preload.so
+	install -m 644 man/*.1 $(prefix)/share/man/man1
+	install -m 644 completions/tenure.bash $(prefix)/$(BASH_COMPLETIONS)/tenure
+	install -m 644 completions/_tenure $(prefix)/$(ZSH_COMPLETIONS)/_tenure
+	install -m 644 completions/tenure.fish $(prefix)/$(FISH_COMPLETIONS)/tenure.fish
+	$(if $(UNITS),install -m 644 $(UNITS) $(prefix)/$(UNIT_FOLDER))
+	@echo 'tenure is installed below $(prefix)'
 
 uninstall:
+	rm -f $(prefix)/bin/tenure $(DESTDIR)$(LIBDIR)/libtenure_preload.so
+	rm -f $(patsubst man/%,$(prefix)/share/man/man1/%,$(wildcard man/*.1))
+	rm -f $(prefix)/$(BASH_COMPLETIONS)/tenure $(prefix)/$(ZSH_COMPLETIONS)/_tenure
+	rm -f $(prefix)/$(FISH_COMPLETIONS)/tenure.fish
+	$(if $(UNITS),rm -f $(patsubst packaging/%,$(prefix)/$(UNIT_FOLDER)/%,$(UNITS)))
 	$(C_LIBRARY) uninstall
-	rm -f $(DESTDIR)$(PREFIX)/bin/tenure $(DESTDIR)$(PREFIX)/lib/libtenure_preload.so
-	for page in man/*.1; do rm -f $(DESTDIR)$(PREFIX)/share/man/man1/$$(basename $$page); done
-	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tenure
-	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tenure
-	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/tenure.fish
+	@echo 'tenure is gone from below $(prefix)'
+
+# Debian packages of what `make install` installs, below target/deb. Needs dpkg-dev.
+DEB := $(TARGET)/deb
+REVISION ?= 1
+deb:
+	rm -rf $(DEB)/staging
+	$(MAKE) --no-print-directory install DESTDIR=$(DEB)/staging PREFIX=/usr \
+		LIBDIR=/usr/lib/$$(dpkg-architecture -q DEB_HOST_MULTIARCH)
+	$(CARGO) xtask deb --staging $(DEB)/staging --output $(DEB) --revision $(REVISION)
+
+# Debian packages installed, used, upgraded and removed in a fresh root, as root; needs
+# mmdebstrap and lintian, and Debian's archive.
+test-deb: deb
+	packaging/test-deb $(DEB)
 
 clean:
 	$(CARGO) clean

@@ -9,6 +9,8 @@ fn main() {
         // called, which may be in a signal handler.
         "-Wl,-z,now",
         "-Wl,-z,defs",
+        // The loader has it once, by whatever path it is named.
+        "-Wl,-soname,libtenure_preload.so",
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }

@@ -1,5 +1,6 @@
 //! Where the library is that goes under programs.
 
+use std::env::consts::ARCH;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -7,9 +8,13 @@ use anyhow::{Context as _, Result, bail};
 
 const NAME: &str = "libtenure_preload.so";
 
-/// Where it may be, seen from the command's own folder: installed, or as cargo builds
-/// it (for tests, which are built last, below `deps`).
-const PLACES: [&str; 3] = ["../lib", "deps", "."];
+/// Where it may be, seen from the command's own folder: installed, of which distributions
+/// have a folder for each processor, or as cargo builds it (for tests, which are built last,
+/// below `deps`).
+fn places() -> [String; 4] {
+    let multiarch = format!("../lib/{ARCH}-linux-gnu");
+    [&multiarch, "../lib", "deps", "."].map(str::to_owned)
+}
 
 /// Finds the library by where this command is.
 pub fn find() -> Result<PathBuf> {
@@ -28,9 +33,9 @@ pub fn find() -> Result<PathBuf> {
 
 fn find_beside(command: &Path) -> Result<PathBuf> {
     let folder = command.parent().unwrap_or(Path::new("/"));
-    let places = PLACES.map(|place| folder.join(place).join(NAME));
+    let places = places().map(|place| folder.join(place).join(NAME));
     let found = places.iter().find_map(|place| place.canonicalize().ok());
-    let [installed, _, beside] = &places;
+    let [_, installed, _, beside] = &places;
     found.with_context(|| {
         format!(
             "there is no {NAME}: neither {} nor {}",

@@ -80,6 +80,16 @@ pub struct tenure_stats {
     /// is unavailable, at the moment: all of it, or none. Only tenure purges it, under
     /// memory pressure.
     pub unofferable_bytes: u64,
+    /// Lookups in caches that found their value (not in the C interface).
+    pub cache_hits: u64,
+    /// Lookups in caches that did not (not in the C interface).
+    pub cache_misses: u64,
+    /// Values that caches evicted to insert others (not in the C interface).
+    pub cache_evicted: tenure_count,
+    /// Values of caches that were found purged (not in the C interface).
+    pub cache_purged: tenure_count,
+    /// The values in caches, at the moment (not in the C interface).
+    pub cache_bytes: u64,
     /// Memory that the page pool holds at the moment.
     pub pool_bytes: u64,
     /// The part of it that is lazily free, at the moment.
@@ -134,6 +144,11 @@ impl From<Stats> for tenure_stats {
             offered_bytes: stats.offered_bytes,
             offer_failed_bytes: stats.offer_failed_bytes,
             unofferable_bytes: stats.unofferable_bytes,
+            cache_hits: stats.cache_hits,
+            cache_misses: stats.cache_misses,
+            cache_evicted: stats.cache_evicted.into(),
+            cache_purged: stats.cache_purged.into(),
+            cache_bytes: stats.cache_bytes,
             pool_bytes: stats.pool_bytes,
             pool_lazily_free_bytes: stats.pool_lazily_free_bytes,
             pool_recycled_bytes: stats.pool_recycled_bytes,

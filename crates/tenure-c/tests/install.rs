@@ -20,7 +20,15 @@ fn main() -> ExitCode {
                 archive_only,
             ),
             ("installed_files_can_be_moved", moved),
-            ("uninstall_removes_all_files", uninstall),
+            (
+                "libraries_in_a_folder_of_their_own_are_found",
+                library_folder,
+            ),
+            ("uninstall_leaves_nothing", uninstall),
+            (
+                "uninstall_leaves_what_it_has_not_installed",
+                uninstall_beside_others,
+            ),
         ];
         trials(installed, tests)
     })
@@ -124,22 +132,68 @@ fn moved(installed: &Installed) -> Verdict {
     Ok(Completion::Completed)
 }
 
+fn library_folder(installed: &Installed) -> Verdict {
+    let staging = installed.program("multiarch");
+    let folder = Path::new("/opt/tenure/lib/triplet");
+    let variables = [("LIBDIR", folder)];
+    installed.make_with("install", Path::new("/opt/tenure"), &staging, &variables);
+    let prefix = installed.program("multiarch-moved");
+    fs::rename(staging.join("opt/tenure"), &prefix)?;
+    let libraries = prefix.join("lib/triplet");
+    let mut query = Command::new("pkg-config");
+    query.args(["--variable=libdir", "tenure"]);
+    query.env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));
+    let told = String::from_utf8(ok(&mut query).stdout)?;
+    assert_eq!(fs::canonicalize(told.trim())?, fs::canonicalize(libraries)?);
+    Ok(Completion::Completed)
+}
+
 fn uninstall(installed: &Installed) -> Verdict {
-    let prefix = installed.program("gone");
+    // The folders above the prefix are made as well.
+    let above = installed.program("above");
+    let prefix = above.join("gone");
     let nowhere = Path::new("");
-    installed.make("install", &prefix, nowhere);
-    assert!(prefix.join("share/man/man7/tenure.7").is_file());
-    assert!(prefix.join("share/man/man3/tenure_mlock.3").is_file());
+    for _ in 0..2 {
+        installed.make("install", &prefix, nowhere);
+        assert!(prefix.join("share/man/man7/tenure.7").is_file());
+        assert!(prefix.join("share/man/man3/tenure_mlock.3").is_file());
+    }
     installed.make("uninstall", &prefix, nowhere);
-    assert_eq!(files_below(&prefix), Vec::<PathBuf>::new());
+    assert!(!above.exists(), "{:?}", files_below(&above));
+
+    installed.make("install", Path::new("/opt/tenure"), &above);
+    installed.make("uninstall", Path::new("/opt/tenure"), &above);
+    assert_eq!(fs::read_dir(&above)?.count(), 0);
+    Ok(Completion::Completed)
+}
+
+fn uninstall_beside_others(installed: &Installed) -> Verdict {
+    let prefix = installed.program("shared-prefix");
+    let nowhere = Path::new("");
+    // An empty folder, and one with a file, were there before; a file comes later.
+    fs::create_dir_all(prefix.join("include"))?;
+    fs::create_dir_all(prefix.join("lib"))?;
+    fs::write(prefix.join("lib/other"), "")?;
+    installed.make("install", &prefix, nowhere);
+    fs::write(prefix.join("share/man/man3/other.3"), "")?;
+    installed.make("uninstall", &prefix, nowhere);
+    let mut left = files_below(&prefix);
+    left.sort();
+    assert_eq!(
+        left,
+        ["lib/other", "share/man/man3/other.3"].map(|path| prefix.join(path))
+    );
+    assert!(prefix.join("include").is_dir());
+    assert!(!prefix.join("share/man/man7").exists());
     Ok(Completion::Completed)
 }
 
 /// Returns the files below a folder.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let entries = entries.map(|entry| entry.unwrap().path());
     let (folders, mut files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
     files.extend(folders.iter().flat_map(|folder| files_below(folder)));
     files

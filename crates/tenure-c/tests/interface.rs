@@ -96,9 +96,10 @@ fn layouts(installed: &Installed) -> Verdict {
         munmap: 144, discard: 160, punch: 176, deferred_free: 192,
         freed_by_caller_bytes: 208, workers_started: 216, pending_release_bytes: 224,
         eager_free: 232, freed_under_pressure: 248, purged_under_pressure_bytes: 264,
-        offered_bytes: 272, offer_failed_bytes: 280, unofferable_bytes: 288,
-        pool_bytes: 296, pool_lazily_free_bytes: 304, pool_recycled_bytes: 312,
-        pool_prefilled_bytes: 320, pool_given: 328, pool_returned_bytes: 344; 352);
+        offered_bytes: 272, offer_failed_bytes: 280, unofferable_bytes: 288, cache_hits: 296,
+        cache_misses: 304, cache_evicted: 312, cache_purged: 328, cache_bytes: 344,
+        pool_bytes: 352, pool_lazily_free_bytes: 360, pool_recycled_bytes: 368,
+        pool_prefilled_bytes: 376, pool_given: 384, pool_returned_bytes: 400; 408);
     c.check(installed, "layouts")
 }
 

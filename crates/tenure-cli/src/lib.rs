@@ -5,8 +5,11 @@
 
 mod cli;
 mod doctor;
+mod exporter;
+mod metrics;
 mod run;
 mod stat;
+mod top;
 
 use std::{
     env,
@@ -42,6 +45,9 @@ pub fn run() -> ExitCode {
             tenure_bench::run_bench(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
         cli::Command::Doctor(arguments) => doctor::run(&arguments, &mut stdout),
+        cli::Command::Exporter(arguments) => {
+            exporter::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
+        }
         cli::Command::Report(arguments) => {
             tenure_bench::run_report(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
@@ -49,11 +55,17 @@ pub fn run() -> ExitCode {
         cli::Command::Stat(arguments) => {
             stat::run(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
+        cli::Command::Top(arguments) => top::run(&arguments).map(|()| ExitCode::SUCCESS),
     };
-    match done.and_then(|status| Ok(stdout.flush().map(|()| status)?)) {
-        Ok(status) => status,
-        // The reader of the output has closed it, which is not a failure.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+    // The reader of the output may have closed it, which is not a failure, and does not
+    // change the status: whether it closes before the last byte is a matter of luck.
+    let (status, flushed) = match done {
+        Ok(status) => (status, stdout.flush().map_err(anyhow::Error::from)),
+        Err(error) => (ExitCode::SUCCESS, Err(error)),
+    };
+    match flushed {
+        Ok(()) => status,
+        Err(error) if is_broken_pipe(&error) => status,
         Err(error) => {
             // It may name files, and what a record says.
             eprintln!("tenure: {}", printable_lines(&format!("{error:#}")));

@@ -173,3 +173,38 @@ fn bench_failure_exits_with_1_and_one_line() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("lock: failed"), "{text}");
 }
+
+/// The reader is gone before the first byte.
+#[test]
+fn status_into_a_closed_pipe_is_the_same_and_silent() {
+    let own_pid = std::process::id().to_string();
+    let run = |arguments: &[&str], stdout: Stdio| {
+        Command::new(env!("CARGO_BIN_EXE_tenure"))
+            .args(arguments)
+            .stdout(stdout)
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap()
+    };
+    for arguments in [
+        &["doctor"][..],
+        &["doctor", "--json"],
+        &["stat", &own_pid],
+        &["stat", "--json", &own_pid],
+        &["stat", "--openmetrics", &own_pid],
+        &["stat", "--watch=0.01", &own_pid],
+        &["report", "--help"],
+        &["--version"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let closed = run(arguments, writer.into());
+        assert_eq!(String::from_utf8_lossy(&closed.stderr), "", "{arguments:?}");
+        let expected = match arguments {
+            // It would go on for ever.
+            ["stat", "--watch=0.01", _] => Some(0),
+            _ => run(arguments, Stdio::null()).status.code(),
+        };
+        assert_eq!(closed.status.code(), expected, "{arguments:?}");
+    }
+}

@@ -20,6 +20,9 @@ fn main() -> ExitCode {
         program_gets_library_options_and_arguments,
         library_is_loaded_in_the_program_and_its_children,
         only_the_first_program_reports_options_left_out,
+        options_of_a_file_give_way_to_the_command_line,
+        wrong_file_of_options_exits_with_125,
+        printed_environment_is_what_the_program_gets,
         libraries_preloaded_before_stay_behind_tenures,
         program_not_found_is_127_and_not_executable_is_126,
         wrong_command_line_exits_with_125,
@@ -140,6 +143,64 @@ fn only_the_first_program_reports_options_left_out() -> Completion {
     let mut limited_later = Command::new(&tenure);
     limited_later.args(["run", "--heap", "sh", "-c", LIMIT, "sh"]);
     assert_eq!(reports(limited_later.args(["sh", "-c", PROGRAMS])), 0);
+    Completion::Completed
+}
+
+fn options_of_a_file_give_way_to_the_command_line() -> Completion {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("options");
+    fs::write(&file, "heap-threshold = 64K\nmunmap = background\nstats\n").unwrap();
+    let script = r#"echo "$TENURE_HEAP_THRESHOLD $TENURE_MUNMAP $TENURE_STATS $TENURE_HEAP""#;
+    let file = file.to_str().unwrap();
+    let line = ["--config", file, "--heap-threshold=1M", "--stats=off"];
+    let output = run(&[&line[..], &["sh", "-c", script]].concat());
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(text(&output.stdout), "1M background off \n");
+    Completion::Completed
+}
+
+fn wrong_file_of_options_exits_with_125() -> Completion {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("options");
+    fs::write(&file, "# heap\nheap\nlock = now\n").unwrap();
+    let shown = file.to_str().unwrap();
+    let output = run(&["--config", shown, "true"]);
+    let words = format!("{shown}:3: lock = now: the only value is onfault, or off\n");
+    is_refused(&output, 125, &words);
+    is_refused(
+        &run(&["--config", "/no/such/file", "true"]),
+        125,
+        "/no/such/file: ",
+    );
+    Completion::Completed
+}
+
+/// A shell that reads the printed lines has the variables that `tenure run` sets.
+fn printed_environment_is_what_the_program_gets() -> Completion {
+    let options = ["--heap-muzzy-decay=0", "--munmap=background"];
+    let printed = run(&[&options[..], &["--print-environment"]].concat());
+    assert_eq!(text(&printed.stderr), "");
+    let show = "env | grep -e ^TENURE_ -e ^LD_PRELOAD= | sort";
+    let mut shell = Command::new("env");
+    shell.args(["-i", "PATH=/usr/bin:/bin", "sh", "-c"]);
+    // The library itself, once it is loaded, marks what is no longer the first program.
+    let printed = text(&printed.stdout);
+    shell.arg(format!("{printed}sh -c '{show}'"));
+    let evaluated = text(&shell.output().unwrap().stdout);
+    let set = run(&[&options[..], &["sh", "-c", show]].concat());
+    assert_eq!(evaluated, text(&set.stdout));
+    assert_eq!(evaluated.lines().count(), 4, "{evaluated}");
+
+    for (form, start) in [
+        ("systemd", "Environment=\"LD_PRELOAD=/"),
+        ("pod", "- name: LD_PRELOAD\n  value: \"/"),
+    ] {
+        let form = format!("--print-environment={form}");
+        let output = run(&[&options[..], &[&form]].concat());
+        let told = text(&output.stdout);
+        assert!(told.starts_with(start), "{told}");
+        assert!(told.contains("TENURE_HEAP_MUZZY_DECAY"), "{told}");
+    }
     Completion::Completed
 }
 

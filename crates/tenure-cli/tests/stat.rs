@@ -97,8 +97,16 @@ fn text_has_a_row_for_each_process() {
     let assert = tenure.assert().code(0).stderr("");
     let text = String::from_utf8_lossy(&assert.get_output().stdout).into_owned();
     let lines: Vec<_> = text.lines().map(str::trim).collect();
-    // Two lines of header, a row for each process, and three lines between.
-    assert_eq!(lines.len(), 7, "{text}");
+    // Two lines of header, a row for each process, three lines between, and a line about
+    // the preloaded library for each.
+    assert_eq!(lines.len(), 9, "{text}");
+    for (line, process) in lines[7..].iter().zip(&processes) {
+        let expected = format!(
+            "process {}: libtenure_preload.so is not mapped",
+            process.pid()
+        );
+        assert_eq!(*line, expected);
+    }
     let header: Vec<_> = lines[1]
         .split("   ")
         .map(str::trim)
@@ -244,7 +252,13 @@ fn cgroup_is_shown_with_its_processes() {
     let group = &report["cgroup"];
     let figure = |name: &str| group[name].as_u64().unwrap();
     assert!(figure("usage_bytes") > 0);
-    assert!(figure("usage_without_lazily_free_bytes") <= figure("usage_bytes"));
+    let (usage, inactive) = (figure("usage_bytes"), figure("inactive_file_bytes"));
+    assert_eq!(figure("working_set_bytes"), usage.saturating_sub(inactive));
+    // A process that may not be read makes it unknown.
+    let is_unknown = figure("unreadable_processes") > 0;
+    for name in ["lazily_free_bytes", "usage_without_lazily_free_bytes"] {
+        assert_eq!(group[name].is_null(), is_unknown, "{name}");
+    }
     assert!(group["limit_bytes"].is_u64() || group["limit_bytes"].is_null());
     let processes = report["processes"].as_array().unwrap();
     let own = processes
@@ -283,4 +297,68 @@ fn counters_of_a_process_are_shown() {
         text.contains("by tenure") && text.contains("populate"),
         "{text}"
     );
+}
+
+#[test]
+fn options_of_a_preloaded_program_are_shown() {
+    let mut tenure = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TENURE_") {
+            tenure.env_remove(name);
+        }
+    }
+    // The shell says that it runs, which is after the library was loaded.
+    let mut child = tenure
+        .args(["run", "--munmap=background", "--populate=1G", "--"])
+        .args(["sh", "-c", "echo; read wait"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut begun = [0];
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut begun)
+        .unwrap();
+    let pid = child.id().to_string();
+    let report = stat_json(&[&pid]);
+    let text = cargo_bin_cmd!("tenure")
+        .args(["stat", &pid])
+        .output()
+        .unwrap();
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    let preload = &report["processes"][0]["preload"];
+    let options = preload["options"].as_array().unwrap();
+    assert_eq!(*options, ["munmap=background", "populate=1G"]);
+    let library = preload["library"].as_str().unwrap();
+    assert!(library.ends_with("/libtenure_preload.so"), "{library}");
+    let line = format!("process {pid}: munmap=background, populate=1G; {library} is mapped\n");
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains(&line), "{text}");
+}
+
+#[test]
+fn cache_of_a_process_is_shown() {
+    let cache = tenure::VolatileCache::new();
+    cache.insert("a", &[7; 5000]).unwrap();
+    // Pressure may have purged it.
+    drop(cache.get("a"));
+    assert!(cache.get("b").is_none());
+    let report = stat_json(&[&std::process::id().to_string()]);
+    let figures = report["processes"][0]["tenure"].as_array().unwrap();
+    let figure = |name: &str, field: &str| {
+        let figure = figures
+            .iter()
+            .find(|figure| figure["name"] == name)
+            .unwrap();
+        figure[field].as_u64().unwrap()
+    };
+    let own = cache.stats();
+    assert_eq!(own.hits + own.misses, 2);
+    assert_eq!(figure("cache hits", "calls"), own.hits);
+    assert_eq!(figure("cache misses", "calls"), own.misses);
+    assert_eq!(figure("in caches now", "bytes"), own.bytes);
 }

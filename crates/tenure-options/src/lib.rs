@@ -5,11 +5,13 @@
 
 #![no_std]
 
+mod duration;
 mod options;
 mod size;
 mod table;
 
-pub use options::{HEAP_THRESHOLD_BYTES, MIN_HEAP_THRESHOLD_BYTES, Options, ValueError};
+pub use duration::{DurationError, parse_duration};
+pub use options::{HEAP_THRESHOLD_BYTES, MIN_HEAP_THRESHOLD_BYTES, OFF, Options, ValueError};
 pub use size::{SizeError, parse_size};
 pub use table::{Kind, OptionName, OptionRow, TABLE};
 

@@ -1,7 +1,9 @@
 //! The values of the options.
 
+use core::time::Duration;
 use core::{fmt, str};
 
+use crate::duration::{DurationError, parse_duration};
 use crate::size::{SizeError, parse_size};
 use crate::table::{Kind, OptionName, OptionRow, TABLE};
 
@@ -10,11 +12,18 @@ pub const HEAP_THRESHOLD_BYTES: usize = 256 << 10;
 /// The lowest threshold that may be set.
 pub const MIN_HEAP_THRESHOLD_BYTES: usize = 64 << 10;
 
+/// The value with which every option is as if it were not set.
+pub const OFF: &str = "off";
+
 /// The options in effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The size from which requests go to tenure's heap, in bytes.
     pub heap_threshold_bytes: Option<usize>,
+    /// How long the heap keeps freed blocks dirty, if not as long as by default.
+    pub heap_dirty_decay: Option<Duration>,
+    /// How long the heap keeps blocks muzzy, if not as long as by default.
+    pub heap_muzzy_decay: Option<Duration>,
     /// `munmap` is deferred.
     pub munmap: bool,
     /// `madvise(MADV_DONTNEED)` is deferred.
@@ -37,6 +46,8 @@ impl Options {
     /// No option is set.
     pub const OFF: Self = Self {
         heap_threshold_bytes: None,
+        heap_dirty_decay: None,
+        heap_muzzy_decay: None,
         munmap: false,
         discard: false,
         lock: false,
@@ -79,7 +90,7 @@ impl Options {
         mut report_invalid: impl FnMut(&'static OptionRow, &'a [u8], ValueError),
     ) -> Self {
         let mut options = Self::OFF;
-        // `TENURE_HEAP=0` overrides a threshold.
+        // `TENURE_HEAP=0` overrides the heap's other options.
         let mut heap = None;
         for row in &TABLE {
             let Some(text) = value_of(row.variable).filter(|text| !text.is_empty()) else {
@@ -94,9 +105,16 @@ impl Options {
                 }
             };
             match (row.name, value) {
+                (_, Value::Unset) => {}
                 (OptionName::Heap, Value::On(is_on)) => heap = Some(is_on),
                 (OptionName::HeapThreshold, Value::Bytes(bytes)) => {
                     options.heap_threshold_bytes = Some(bytes);
+                }
+                (OptionName::HeapDirtyDecay, Value::Duration(decay)) => {
+                    options.heap_dirty_decay = Some(decay);
+                }
+                (OptionName::HeapMuzzyDecay, Value::Duration(decay)) => {
+                    options.heap_muzzy_decay = Some(decay);
                 }
                 (OptionName::Munmap, Value::On(is_on)) => options.munmap = is_on,
                 (OptionName::Discard, Value::On(is_on)) => options.discard = is_on,
@@ -112,24 +130,42 @@ impl Options {
                 (_, Value::On(_)) => {
                     report_invalid(row, text, ValueError::Size(SizeError::NotASize))
                 }
-                (_, Value::Bytes(_)) => report_invalid(row, text, ValueError::NotASwitch),
+                (_, Value::Bytes(_) | Value::Duration(_)) => {
+                    report_invalid(row, text, ValueError::NotASwitch)
+                }
             }
         }
-        match heap {
-            Some(false) => options.heap_threshold_bytes = None,
-            Some(true) => {
-                let threshold = options.heap_threshold_bytes;
-                options.heap_threshold_bytes = Some(threshold.unwrap_or(HEAP_THRESHOLD_BYTES));
-            }
-            None => {}
+        options.with_heap(heap)
+    }
+
+    /// Returns the options with the heap as `TENURE_HEAP` says; unless it is 0, each other
+    /// option of the heap turns it on.
+    fn with_heap(self, heap: Option<bool>) -> Self {
+        let is_set = self.heap_threshold_bytes.is_some()
+            || self.heap_dirty_decay.is_some()
+            || self.heap_muzzy_decay.is_some();
+        if heap.unwrap_or(is_set) {
+            let threshold = self.heap_threshold_bytes.unwrap_or(HEAP_THRESHOLD_BYTES);
+            return Self {
+                heap_threshold_bytes: Some(threshold),
+                ..self
+            };
         }
-        options
+        Self {
+            heap_threshold_bytes: None,
+            heap_dirty_decay: None,
+            heap_muzzy_decay: None,
+            ..self
+        }
     }
 }
 
 enum Value {
+    /// As if the option were not set.
+    Unset,
     On(bool),
     Bytes(usize),
+    Duration(Duration),
 }
 
 /// The reason why an option cannot have a value.
@@ -143,14 +179,17 @@ pub enum ValueError {
     Size(SizeError),
     /// The size is less than the option's minimum, in bytes.
     BelowMinimum(usize),
+    /// The text is not a duration.
+    Duration(DurationError),
 }
 
 impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotASwitch => f.write_str("give 0 or 1"),
-            Self::OnlyValue(word) => write!(f, "the only value is {word}"),
+            Self::NotASwitch => f.write_str("give 1 or 0"),
+            Self::OnlyValue(word) => write!(f, "the only value is {word}, or off"),
             Self::Size(error) => error.fmt(f),
+            Self::Duration(error) => error.fmt(f),
             Self::BelowMinimum(1) => f.write_str("the minimum is 1 byte"),
             Self::BelowMinimum(min_bytes) => write!(f, "the minimum is {min_bytes} bytes"),
         }
@@ -171,6 +210,7 @@ impl OptionRow {
 
     fn value(&self, text: &str) -> Result<Value, ValueError> {
         match self.kind {
+            _ if text == OFF => Ok(Value::Unset),
             Kind::Switch if text == "1" => Ok(Value::On(true)),
             Kind::Switch if text == "0" => Ok(Value::On(false)),
             Kind::Switch => Err(ValueError::NotASwitch),
@@ -180,6 +220,9 @@ impl OptionRow {
                 bytes if bytes < min_bytes => Err(ValueError::BelowMinimum(min_bytes)),
                 bytes => Ok(Value::Bytes(bytes)),
             },
+            Kind::Duration => parse_duration(text)
+                .map(Value::Duration)
+                .map_err(ValueError::Duration),
         }
     }
 }
@@ -208,6 +251,8 @@ mod tests {
         let everything = [
             ("TENURE_HEAP", "1"),
             ("TENURE_HEAP_THRESHOLD", "64K"),
+            ("TENURE_HEAP_DIRTY_DECAY", "100ms"),
+            ("TENURE_HEAP_MUZZY_DECAY", "0"),
             ("TENURE_MUNMAP", "background"),
             ("TENURE_DISCARD", "background"),
             ("TENURE_LOCK", "onfault"),
@@ -220,6 +265,8 @@ mod tests {
         assert_eq!(everything.len(), TABLE.len());
         let all_on = Options {
             heap_threshold_bytes: Some(64 << 10),
+            heap_dirty_decay: Some(Duration::from_millis(100)),
+            heap_muzzy_decay: Some(Duration::ZERO),
             munmap: true,
             discard: true,
             lock: true,
@@ -249,9 +296,11 @@ mod tests {
     }
 
     #[test]
-    fn empty_value_is_unset() {
-        let empty: Vec<_> = TABLE.iter().map(|row| (row.variable, "")).collect();
-        assert_eq!(read(&empty), (Options::OFF, Vec::new()));
+    fn empty_value_and_off_are_unset() {
+        for unset in ["", OFF] {
+            let unset: Vec<_> = TABLE.iter().map(|row| (row.variable, unset)).collect();
+            assert_eq!(read(&unset), (Options::OFF, Vec::new()));
+        }
     }
 
     #[test]
@@ -260,6 +309,8 @@ mod tests {
             ("TENURE_HEAP", "yes"),
             ("TENURE_HEAP_THRESHOLD", "63K"),
             ("TENURE_HEAP_THRESHOLD", "many"),
+            ("TENURE_HEAP_DIRTY_DECAY", "5"),
+            ("TENURE_HEAP_MUZZY_DECAY", "1.5s"),
             ("TENURE_MUNMAP", "1"),
             ("TENURE_LOCK", "now"),
             ("TENURE_POPULATE", "0"),
@@ -294,8 +345,13 @@ mod tests {
             ),
             ("populate", "0", "the minimum is 1 byte"),
             ("heap-threshold", "63K", "the minimum is 65536 bytes"),
-            ("munmap", "1", "the only value is background"),
-            ("stats", "yes", "give 0 or 1"),
+            ("munmap", "1", "the only value is background, or off"),
+            ("stats", "yes", "give 1 or 0"),
+            (
+                "heap-muzzy-decay",
+                "5",
+                "give a duration in whole ms, s, min or h, such as 500ms or 5s, or 0",
+            ),
         ] {
             assert_eq!(check(flag, text), Err(reason.to_owned()), "{flag}={text}");
         }
@@ -314,5 +370,18 @@ mod tests {
             threshold(&[("TENURE_HEAP", "1")]),
             Some(HEAP_THRESHOLD_BYTES)
         );
+    }
+
+    #[test]
+    fn decay_turns_heap_on_unless_heap_is_0() {
+        for (variable, value) in [
+            ("TENURE_HEAP_DIRTY_DECAY", "1s"),
+            ("TENURE_HEAP_MUZZY_DECAY", "0"),
+        ] {
+            let (options, _) = read(&[(variable, value)]);
+            assert_eq!(options.heap_threshold_bytes, Some(HEAP_THRESHOLD_BYTES));
+            let (options, _) = read(&[(variable, value), ("TENURE_HEAP", "0")]);
+            assert_eq!(options, Options::OFF, "{variable}");
+        }
     }
 }

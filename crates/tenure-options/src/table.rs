@@ -7,6 +7,10 @@ pub enum OptionName {
     Heap,
     /// `--heap-threshold`
     HeapThreshold,
+    /// `--heap-dirty-decay`
+    HeapDirtyDecay,
+    /// `--heap-muzzy-decay`
+    HeapMuzzyDecay,
     /// `--munmap`
     Munmap,
     /// `--discard`
@@ -28,7 +32,7 @@ pub enum OptionName {
 /// The kind of value that an option has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// On or off: the flag alone; in the environment 1 or 0.
+    /// On: the flag alone, or 1; off: 0.
     Switch,
     /// This word only.
     Word(&'static str),
@@ -37,6 +41,8 @@ pub enum Kind {
         /// The minimum, in bytes.
         min_bytes: usize,
     },
+    /// A duration; see [`parse_duration`](crate::parse_duration).
+    Duration,
 }
 
 /// A row of the table.
@@ -61,7 +67,7 @@ pub struct OptionRow {
 }
 
 /// All options, in the order of the documentation.
-pub static TABLE: [OptionRow; 10] = [
+pub static TABLE: [OptionRow; 12] = [
     OptionRow {
         name: OptionName::Heap,
         flag: "heap",
@@ -91,6 +97,31 @@ pub static TABLE: [OptionRow; 10] = [
         help: "Serve requests of SIZE and more from tenure's heap; turns the heap on",
         when: "Lower it, to 64K at least, for programs whose blocks are just below it; raise \
                it to have tenure's heap serve only the largest.",
+    },
+    OptionRow {
+        name: OptionName::HeapDirtyDecay,
+        flag: "heap-dirty-decay",
+        variable: "TENURE_HEAP_DIRTY_DECAY",
+        kind: Kind::Duration,
+        unit: Some("ms, s, min or h"),
+        default: "500ms",
+        help: "Keep freed blocks so long before the kernel may reclaim them; turns the heap on",
+        when: "Longer for programs that work in bursts with longer pauses, which otherwise pay \
+               with page faults; shorter where others need the memory sooner. 0 stands for some \
+               60 ms: ages are checked every 10 ms.",
+    },
+    OptionRow {
+        name: OptionName::HeapMuzzyDecay,
+        flag: "heap-muzzy-decay",
+        variable: "TENURE_HEAP_MUZZY_DECAY",
+        kind: Kind::Duration,
+        unit: Some("ms, s, min or h"),
+        default: "5s",
+        help: "Return lazily freed blocks to the kernel after so long; turns the heap on",
+        when: "0 for monitors and limits that count RSS, or a container's rss, which include \
+               what is lazily freed: memory goes back at once after the dirty decay. Longer \
+               where they do not matter: the kernel reclaims lazily freed memory when it needs \
+               some, and what it leaves is used again without a page fault.",
     },
     OptionRow {
         name: OptionName::Munmap,
@@ -230,10 +261,10 @@ mod tests {
     }
 
     #[test]
-    fn size_options_have_a_unit() {
+    fn sizes_and_durations_have_a_unit() {
         for row in &TABLE {
-            let is_size = matches!(row.kind, Kind::Size { .. });
-            assert_eq!(row.unit.is_some(), is_size, "{}", row.flag);
+            let has_unit = matches!(row.kind, Kind::Size { .. } | Kind::Duration);
+            assert_eq!(row.unit.is_some(), has_unit, "{}", row.flag);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tenure::pool::{self, PoolOptions};
 use tenure::{LockMode, lock::LockScope, teardown};
@@ -131,7 +132,7 @@ fn turn_on(options: Options) {
         map::turn_locked_on();
     }
     if let Some(threshold_bytes) = options.heap_threshold_bytes
-        && let Err(reason) = turn_heap_on(threshold_bytes, has_own_malloc, on.lock)
+        && let Err(reason) = turn_heap_on(&options, threshold_bytes, has_own_malloc, on.lock)
     {
         print_left_out("heap", &reason);
         on.heap_threshold_bytes = None;
@@ -186,6 +187,7 @@ fn print_left_out(option: impl std::fmt::Display, reason: &dyn std::fmt::Display
     reason = "HeapOptions is non_exhaustive"
 )]
 fn turn_heap_on(
+    set: &Options,
     threshold_bytes: usize,
     has_own_malloc: bool,
     is_locked: bool,
@@ -201,6 +203,12 @@ fn turn_heap_on(
     }
     let mut options = HeapOptions::default();
     options.threshold_bytes = threshold_bytes;
+    if let Some(decay) = set.heap_dirty_decay {
+        options.dirty_decay = decay;
+    }
+    if let Some(decay) = set.heap_muzzy_decay {
+        options.muzzy_decay = decay;
+    }
     tenure_heap::start(options).map_err(HeapUnavailable::Heap)?;
     allocate::turn_on();
     Ok(())
@@ -229,6 +237,7 @@ impl std::fmt::Display for HeapUnavailable {
 /// Prints one line with the options that are on.
 fn print_options(on: &Options, next: &CStr) {
     let size = |bytes: Option<usize>| Bytes(bytes.unwrap_or(0) as u64);
+    let ms = |decay: Option<Duration>| decay.unwrap_or_default().as_millis();
     let heap_bytes = on.heap_threshold_bytes;
     let populate_bytes = on.populate_bytes;
     let pool_bytes = on.pool_bytes;
@@ -239,6 +248,14 @@ fn print_options(on: &Options, next: &CStr) {
         (
             heap_bytes.is_some(),
             format_args!("heap from {} on, ", size(heap_bytes)),
+        ),
+        (
+            heap_bytes.is_some() && on.heap_dirty_decay.is_some(),
+            format_args!("dirty decay {} ms, ", ms(on.heap_dirty_decay)),
+        ),
+        (
+            heap_bytes.is_some() && on.heap_muzzy_decay.is_some(),
+            format_args!("muzzy decay {} ms, ", ms(on.heap_muzzy_decay)),
         ),
         (on.munmap, format_args!("munmap=background, ")),
         (on.discard, format_args!("discard=background, ")),

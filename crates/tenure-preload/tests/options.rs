@@ -379,6 +379,16 @@ fn verbose(shop: &Workshop) -> Verdict {
     let wanted = "heap from 64 KiB on, munmap=background, discard=background, \
                   populate from 1 MiB on, next allocator";
     assert!(told.contains(wanted), "{told}");
+    const DECAYS: Options = &[
+        VERBOSE,
+        ("TENURE_HEAP_DIRTY_DECAY", "2s"),
+        ("TENURE_HEAP_MUZZY_DECAY", "0"),
+        ("TENURE_MUNMAP", "off"),
+    ];
+    let facts = Facts::of(shop, DECAYS, "");
+    let told = facts.line();
+    let wanted = "heap from 256 KiB on, dirty decay 2000 ms, muzzy decay 0 ms, next allocator";
+    assert!(told.contains(wanted), "{told}");
     Ok(Completion::Completed)
 }
 
@@ -386,7 +396,7 @@ fn wrong(shop: &Workshop) -> Verdict {
     let facts = Facts::of(shop, &[("TENURE_HEAP", "yes"), ("TENURE_MUNMAP", "")], "");
     assert_eq!(
         facts.line(),
-        "tenure: TENURE_HEAP=yes is left out: give 0 or 1"
+        "tenure: TENURE_HEAP=yes is left out: give 1 or 0"
     );
     Ok(Completion::Completed)
 }

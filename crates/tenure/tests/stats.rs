@@ -39,6 +39,7 @@ tests!(
     failed_calls_are_not_counted,
     concurrent_calls_are_all_counted,
     pending_bytes_match_drain,
+    lookups_and_values_of_caches_are_counted,
     forked_child_counts_from_zero,
     forked_child_counts_inherited_volatile_bytes,
     counters_without_mappable_page_still_count,
@@ -108,6 +109,8 @@ fn figures(stats: &Stats) -> Vec<(String, u64)> {
         ("deferred_free", stats.deferred_free),
         ("eager_free", stats.eager_free),
         ("freed_under_pressure", stats.freed_under_pressure),
+        ("cache_evicted", stats.cache_evicted),
+        ("cache_purged", stats.cache_purged),
     ] {
         figures.extend(count(name, verb));
     }
@@ -122,6 +125,9 @@ fn figures(stats: &Stats) -> Vec<(String, u64)> {
         ("freed_by_caller_bytes", stats.freed_by_caller_bytes),
         ("workers_started", stats.workers_started),
         ("pending_release_bytes", stats.pending_release_bytes),
+        ("cache_hits", stats.cache_hits),
+        ("cache_misses", stats.cache_misses),
+        ("cache_bytes", stats.cache_bytes),
     ] {
         figures.push((name.to_owned(), figure));
     }
@@ -502,6 +508,49 @@ fn pending_bytes_match_drain() {
     }
     drain_pending();
     assert_eq!(stats().pending_release_bytes, 0);
+}
+
+/// Whatever pressure does meanwhile, the figures of the process are those of its caches.
+fn lookups_and_values_of_caches_are_counted() {
+    let before = stats();
+    let caches = [tenure::VolatileCache::new(), tenure::VolatileCache::new()];
+    for key in 0..10 {
+        caches[key % 2].insert(key, &[1; 10_000]).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for key in 0..20 {
+                    drop(caches[key % 2].get(&key));
+                }
+            });
+        }
+    });
+    caches[0].remove(&2);
+    let [one, other] = caches.each_ref().map(|cache| cache.stats());
+    let after = stats();
+    assert_eq!(one.hits + one.misses + other.hits + other.misses, 80);
+    assert!(one.misses + other.misses >= 40);
+    assert_eq!(after.cache_hits - before.cache_hits, one.hits + other.hits);
+    assert_eq!(
+        after.cache_misses - before.cache_misses,
+        one.misses + other.misses
+    );
+    assert_eq!(
+        after.cache_evicted.calls - before.cache_evicted.calls,
+        one.evicted + other.evicted
+    );
+    assert_eq!(
+        after.cache_purged.calls - before.cache_purged.calls,
+        one.purged + other.purged
+    );
+    assert_eq!(
+        after.cache_bytes - before.cache_bytes,
+        one.bytes + other.bytes
+    );
+    caches[0].clear();
+    drop(caches);
+    assert_eq!(stats().cache_bytes, before.cache_bytes);
 }
 
 fn forked_child_counts_from_zero() {

@@ -1,6 +1,7 @@
 //! The project's own tasks, run as `cargo xtask TASK`.
 
 mod c_interface;
+mod deb;
 mod dependencies;
 mod figures;
 mod generate;
@@ -38,6 +39,8 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Make Debian packages of what is installed below a folder (`make deb`)
+    Deb(deb::Arguments),
     /// Check that each layer of the core library uses only those below it
     Layers,
     /// Check that no retired name is used and that comments have subjects
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Task::Generate { check } => root().and_then(|root| generate::run(&root, check)),
         Task::Dependencies { check } => root().and_then(|root| dependencies::run(&root, check)),
         Task::Kernels { logs } => root().and_then(|root| kernels::record(&root, &logs)),
+        Task::Deb(arguments) => root().and_then(|root| deb::run(&root, &arguments)),
         Task::Layers => root().and_then(|root| layers::run(&root)),
         Task::Terms => root().and_then(|root| terms::run(&root)),
         Task::Test(arguments) => root().and_then(|root| test::run(&root, &arguments)),

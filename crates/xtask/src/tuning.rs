@@ -34,13 +34,68 @@ const COLUMNS: &str = "\
 | --- | --- | --- | --- | --- |
 ";
 
+const MONITORS: &str = "
+## What monitors count
+
+A lazily freed page stays in RSS until the kernel reclaims it, but it moves to the inactive
+file list. So a cgroup's working set, which kubelet computes as usage \u{2212} inactive_file (not
+below 0), and by which it evicts pods, leaves lazily free memory out. RSS does not, neither
+`RssAnon` and `smaps` of a process nor `anon` or `rss` of a cgroup (cAdvisor's
+`container_memory_rss`).
+
+Measured with cgroup v1, Linux 6.18, in MiB, before and after a process freed 1 GiB lazily:
+
+| figure | from | before | after |
+| --- | --- | --- | --- |
+| usage | `memory.usage_in_bytes` | 1,033 | 1,033 |
+| inactive file | `total_inactive_file` of `memory.stat` | 0 | 1,024 |
+| working set | `tenure stat --cgroup` | 1,033 | 9 |
+| lazily free | `tenure stat --cgroup` | 0 | 1,024 |
+| cgroup's RSS | `total_rss` of `memory.stat` | 1,031 | 1,031 |
+
+```console
+# cat free1g.py
+import mmap
+size = 1 << 30
+memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, size, mmap.PAGESIZE):
+    memory[at] = 1
+input(\"written: \")
+memory.madvise(mmap.MADV_FREE)
+input(\"freed lazily: \")
+# mkdir /sys/fs/cgroup/memory/try
+# sh -c 'echo $$ > /sys/fs/cgroup/memory/try/cgroup.procs; exec python3 free1g.py'
+# tenure stat --cgroup /sys/fs/cgroup/memory/try      # in another terminal, twice
+# grep -E '^total_(rss|inactive_file) ' /sys/fs/cgroup/memory/try/memory.stat
+```
+
+With cgroup v2 the files are `memory.current` and `inactive_file` of `memory.stat`. That has
+not been measured: the commands are the same with a group in `/sys/fs/cgroup` whose parent has
+`+memory` in `cgroup.subtree_control`.
+
+Where a monitor counts RSS, `tenure stat`, `tenure stat --openmetrics` and `tenure exporter`
+show it without what is lazily free. The last two print for Prometheus:
+
+| metric | what it shows |
+| --- | --- |
+| `tenure_process_resident_without_lazily_free_bytes` | what a process really uses |
+| `tenure_process_lazily_free_bytes`, `_volatile_bytes`, `_offered_bytes`, `_pending_release_bytes` | what of the rest the kernel may reclaim, or tenure is about to free |
+| `tenure_process_purged_bytes_total` | volatile memory that was purged: `cause` is `kernel`, `pressure`, `request` or `unprotected` |
+| `tenure_process_cache_lookups_total` | lookups in volatile caches: `result` is `hit` or `miss` |
+| `tenure_cgroup_working_set_bytes`, `tenure_cgroup_usage_bytes` | as above |
+| `tenure_pressure_level`, `tenure_process_pressure_level`, `tenure_cgroup_pressure_level` | 0 none, 1 some, 2 severe |
+
+[grafana-dashboard.json](grafana-dashboard.json) draws them.
+";
+
 /// Returns the document.
 pub fn document() -> Result<String> {
     let parts = [
         (
             "Under unmodified programs",
             "Flags of `tenure run`, and the environment variables that it sets for the program \
-             and its children.",
+             and its children. Each may be `off`, as if it were not set; `--config FILE` takes \
+             them from a file.",
             TABLE.iter().map(option).collect(),
         ),
         (
@@ -68,11 +123,12 @@ pub fn document() -> Result<String> {
             let _ = writeln!(text, "| {} |", cells.join(" | "));
         }
     }
-    figures::fill(&text)
+    Ok(figures::fill(&text)? + MONITORS)
 }
 
 fn option(row: &OptionRow) -> Setting {
     let range = match row.kind {
+        Kind::Duration => "0 and more".to_owned(),
         Kind::Switch => "on or off (1 or 0)".to_owned(),
         Kind::Word(word) => format!("`{word}`"),
         Kind::Size { min_bytes } => {

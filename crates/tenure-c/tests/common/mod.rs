@@ -97,17 +97,30 @@ impl Installed {
 
     /// Runs make in the folder of the C library. Later calls reuse the linked library.
     pub fn make(&self, target: &str, prefix: &Path, destdir: &Path) {
+        self.make_with(target, prefix, destdir, &[]);
+    }
+
+    /// As [`make`](Self::make), with other variables besides.
+    pub fn make_with(
+        &self,
+        target: &str,
+        prefix: &Path,
+        destdir: &Path,
+        variables: &[(&str, &Path)],
+    ) {
         let built = self.folder.path().join("built");
         fs::create_dir_all(&built).unwrap();
         let mut make = Command::new("make");
         make.arg("--silent").arg("--directory").arg(crate_folder());
         make.arg(target);
-        for (name, value) in [
+        let archive = archive();
+        let usual = [
             ("PREFIX", prefix),
             ("DESTDIR", destdir),
-            ("ARCHIVE", &archive()),
-            ("BUILD", &built),
-        ] {
+            ("ARCHIVE", archive.as_path()),
+            ("BUILD", built.as_path()),
+        ];
+        for (name, value) in usual.iter().chain(variables) {
             make.arg(format!("{name}={}", value.display()));
         }
         // An outer make passes these to inner ones.

@@ -4,10 +4,11 @@ use clap::Args;
 
 const EXIT_STATUS: &str = "\
 Exit status:
-  0  everything is there (also when the reader of the output has closed it)
+  0  everything is there
   1  something failed; one line on standard error names it
   2  the command line was wrong
-  3  something is missing or limited: the output says what, and what to change";
+  3  something is missing or limited: the output says what, and what to change
+The status is the same where the reader of the output closes it early.";
 
 /// Tell what this kernel, container and their limits allow tenure to do
 ///

@@ -1,15 +1,19 @@
 //! The command line: help, man pages and completions all come from here.
 
 mod doctor;
+mod exporter;
 mod run;
 mod stat;
+mod top;
 
 use clap::{Parser, Subcommand};
 use tenure_bench::{BenchArguments, EXIT_STATUS, ReportArguments};
 
 pub use self::doctor::DoctorArguments;
-pub use self::run::RunArguments;
-pub use self::stat::StatArguments;
+pub use self::exporter::ExporterArguments;
+pub use self::run::{Form, RunArguments};
+pub use self::stat::{StatArguments, interval};
+pub use self::top::TopArguments;
 
 /// Control over the life of memory on stock Linux
 ///
@@ -29,7 +33,9 @@ pub struct Cli {
 pub enum Command {
     Bench(BenchArguments),
     Doctor(DoctorArguments),
+    Exporter(ExporterArguments),
     Report(ReportArguments),
     Run(RunArguments),
     Stat(StatArguments),
+    Top(TopArguments),
 }

@@ -1,9 +1,10 @@
 //! The arguments of `tenure run`, from the table that the preloaded library also reads.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
-use tenure_options::{Kind, OptionRow, TABLE};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum, value_parser};
+use tenure_options::{Kind, OFF, OptionRow, TABLE};
 
 const ABOUT: &str = "Run a program with tenure under it";
 
@@ -37,13 +38,48 @@ Exit status:
   127  COMMAND was not found
   else that of COMMAND, which replaces the tenure process";
 
+const CONFIG_HELP: &str = "Take options from FILE; those of the command line win";
+
+const CONFIG_LONG_HELP: &str = "\
+Take options from FILE; those of the command line win
+
+A line has an option without its dashes and, after \"=\", its value: \"munmap = background\". \
+A switch may stand alone: \"heap\". Empty lines are skipped, and lines that begin with \"#\". \
+An unknown option, a wrong value, and an option that is set twice are errors.";
+
+const PRINT_HELP: &str = "Print the environment that COMMAND would get, and run nothing";
+
+const PRINT_LONG_HELP: &str = "\
+Print the environment that COMMAND would get, and run nothing
+
+As a shell takes it (export), a unit of systemd (Environment=, below [Service]), or a \
+container of a pod (a list for env:). The library must be at the same path there. What \
+LD_PRELOAD and TENURE_ variables say here is left out.";
+
 const COMMAND: &str = "command";
+const CONFIG: &str = "config";
+const PRINT: &str = "print-environment";
+
+/// The forms in which an environment can be printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// Commands of a POSIX shell
+    Shell,
+    /// Lines of a unit, below its section Service
+    Systemd,
+    /// A container's env in YAML
+    Pod,
+}
 
 /// Run a program with tenure under it
 #[derive(Debug)]
 pub struct RunArguments {
     /// The given options, each with the value of its environment variable.
     pub settings: Vec<(&'static OptionRow, OsString)>,
+    /// The file with more options.
+    pub config: Option<PathBuf>,
+    /// The form in which to print the environment instead of running the command.
+    pub print_environment: Option<Form>,
     /// The command and its arguments.
     pub command: Vec<OsString>,
 }
@@ -56,10 +92,30 @@ impl Args for RunArguments {
             .after_help(EXIT_STATUS)
             .args(TABLE.iter().map(argument))
             .arg(
+                Arg::new(CONFIG)
+                    .long(CONFIG)
+                    .value_name("FILE")
+                    .help(CONFIG_HELP)
+                    .long_help(CONFIG_LONG_HELP)
+                    .value_parser(value_parser!(PathBuf)),
+            )
+            .arg(
+                Arg::new(PRINT)
+                    .long(PRINT)
+                    .value_name("FORM")
+                    .help(PRINT_HELP)
+                    .long_help(PRINT_LONG_HELP)
+                    .num_args(0..=1)
+                    .require_equals(true)
+                    .default_missing_value("shell")
+                    .conflicts_with(COMMAND)
+                    .value_parser(value_parser!(Form)),
+            )
+            .arg(
                 Arg::new(COMMAND)
                     .value_name("COMMAND")
                     .help("Program to run, and its arguments")
-                    .required(true)
+                    .required_unless_present(PRINT)
                     .num_args(1..)
                     .trailing_var_arg(true)
                     .value_parser(value_parser!(OsString)),
@@ -72,41 +128,47 @@ impl Args for RunArguments {
 }
 
 fn argument(row: &'static OptionRow) -> Arg {
-    let (value, environment) = match row.kind {
-        Kind::Switch => (None, format!("{}=1", row.variable)),
-        Kind::Word(word) => (Some(word), format!("{}={word}", row.variable)),
-        Kind::Size { .. } => (Some("SIZE"), format!("{}=SIZE", row.variable)),
-    };
-    let unit = match row.unit {
-        Some(unit) => format!("SIZE is in {unit}, or ends in K, M, G or T (of 1024), as in 1.5G. "),
-        None => String::new(),
+    let (value, unit) = match row.kind {
+        Kind::Switch => ("1", String::new()),
+        Kind::Word(word) => (word, String::new()),
+        Kind::Size { .. } => (
+            "SIZE",
+            "SIZE is in bytes, or ends in K, M, G or T (of 1024), as in 1.5G. ".to_owned(),
+        ),
+        Kind::Duration => (
+            "TIME",
+            "TIME is 0, or a whole number of ms, s, min or h, as in 500ms. ".to_owned(),
+        ),
     };
     let argument = Arg::new(row.flag).long(row.flag).help(row.help);
-    let argument = argument.long_help(format!(
-        "{}\n\n{}\n\n{unit}In the environment: {environment}. Default: {}.",
-        row.help, row.when, row.default
-    ));
-    match value {
-        None => argument.action(ArgAction::SetTrue),
-        Some(value) => argument
-            .value_name(value)
-            .require_equals(true)
-            .value_parser(move |text: &str| row.check(text).map(|()| text.to_owned())),
+    let argument = argument
+        .long_help(format!(
+            "{}\n\n{}\n\n{unit}In the environment: {}={value}. Default: {}.",
+            row.help, row.when, row.variable, row.default
+        ))
+        .value_name(value)
+        .require_equals(true)
+        .value_parser(move |text: &str| row.check(text).map(|()| text.to_owned()));
+    match row.kind {
+        Kind::Switch => argument
+            .value_name(OFF)
+            .num_args(0..=1)
+            .default_missing_value("1"),
+        _ => argument,
     }
 }
 
 impl FromArgMatches for RunArguments {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let setting = |row: &'static OptionRow| {
-            let value = match row.kind {
-                Kind::Switch => matches.get_flag(row.flag).then(|| "1".to_owned()),
-                _ => matches.get_one::<String>(row.flag).cloned(),
-            };
-            value.map(|value| (row, value.into()))
+            let value = matches.get_one::<String>(row.flag)?;
+            Some((row, value.into()))
         };
         let command = matches.get_many::<OsString>(COMMAND).into_iter().flatten();
         Ok(Self {
             settings: TABLE.iter().filter_map(setting).collect(),
+            config: matches.get_one(CONFIG).cloned(),
+            print_environment: matches.get_one(PRINT).copied(),
             command: command.cloned().collect(),
         })
     }
@@ -142,6 +204,8 @@ mod tests {
         let all = [
             "--heap",
             "--heap-threshold=64K",
+            "--heap-dirty-decay=100ms",
+            "--heap-muzzy-decay=0",
             "--munmap=background",
             "--discard=background",
             "--lock=onfault",
@@ -155,6 +219,8 @@ mod tests {
         let wanted = [
             ("TENURE_HEAP", "1".into()),
             ("TENURE_HEAP_THRESHOLD", "64K".into()),
+            ("TENURE_HEAP_DIRTY_DECAY", "100ms".into()),
+            ("TENURE_HEAP_MUZZY_DECAY", "0".into()),
             ("TENURE_MUNMAP", "background".into()),
             ("TENURE_DISCARD", "background".into()),
             ("TENURE_LOCK", "onfault".into()),
@@ -165,6 +231,28 @@ mod tests {
         ];
         assert_eq!(settings(&line), wanted);
         assert_eq!(settings(&["true"]), []);
+    }
+
+    #[test]
+    fn off_is_a_value_of_every_option() {
+        for row in &TABLE {
+            let line = [&format!("--{}=off", row.flag), "true"];
+            assert_eq!(settings(&line), [(row.variable, "off".into())]);
+        }
+        assert_eq!(
+            settings(&["--heap=1", "true"]),
+            [("TENURE_HEAP", "1".into())]
+        );
+    }
+
+    #[test]
+    fn environment_is_printed_without_a_command() {
+        let form = |line: &[&str]| run(line).and_then(|arguments| arguments.print_environment);
+        assert_eq!(form(&["--print-environment"]), Some(Form::Shell));
+        assert_eq!(form(&["--print-environment=systemd"]), Some(Form::Systemd));
+        assert_eq!(form(&["true"]), None);
+        assert!(run(&["--print-environment", "true"]).is_none());
+        assert!(run(&["--print-environment=unit"]).is_none());
     }
 
     #[test]
@@ -180,7 +268,8 @@ mod tests {
         for line in [
             &["--munmap=later", "true"][..],
             &["--munmap", "background", "true"],
-            &["--heap=1", "true"],
+            &["--heap=2", "true"],
+            &["--heap-muzzy-decay=5", "true"],
             &["--heap-threshold=1K", "true"],
             &["--populate=0", "true"],
             &["--populate=1.5", "true"],

@@ -19,24 +19,31 @@ use tenure_bench::EXIT_STATUS;
 /// GiB. Each CPU collects lazily freed pages in batches of 31, and pages in a
 /// batch that is not full are not counted yet.
 ///
+/// Below the table stands whether the library of `tenure run` is in each process, and the
+/// options in the environment that the process was started with, and what tenure's
+/// counters there say.
+///
 /// To see other users' processes, run the command as root or with CAP_SYS_PTRACE.
 #[derive(Args, Debug)]
 #[command(
     after_help = EXIT_STATUS,
-    group(ArgGroup::new("subject").required(true).args(["pids", "cgroup"]))
+    group(ArgGroup::new("subject").args(["pids", "cgroup"]))
 )]
 pub struct StatArguments {
     /// Processes to show, a row for each
     #[arg(
         value_name = "PID",
+        required_unless_present_any = ["cgroup", "openmetrics"],
         value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX))
     )]
     pub pids: Vec<u32>,
 
     /// Show a memory cgroup, version 1 or 2, and the processes in it and below: a
-    /// folder, or a path as in /proc/PID/cgroup. "lazily free" is the sum over the
-    /// processes that may be read; the cgroup's own figures count these pages as
-    /// anonymous memory and, on the kernel's lists, as inactive file pages
+    /// folder, or a path as in /proc/PID/cgroup. "working set" is usage without the
+    /// inactive file list, as kubelet computes it. "lazily free" is the sum over the
+    /// processes, unknown where one of them may not be read; the cgroup's own figures
+    /// count these pages as anonymous memory and, on the kernel's lists, as inactive
+    /// file pages
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<PathBuf>,
 
@@ -46,6 +53,17 @@ pub struct StatArguments {
     /// and are left out of mapped_bytes
     #[arg(long)]
     pub json: bool,
+
+    /// Print OpenMetrics text and nothing else on standard output: for Prometheus.
+    /// Without PID and --cgroup it has this user's processes that use tenure; as root,
+    /// those of all users. Figures that are unknown have no sample
+    #[arg(long, conflicts_with = "json")]
+    pub openmetrics: bool,
+
+    /// Write the OpenMetrics text to FILE, for the textfile collector of node_exporter:
+    /// another file beside it is written and renamed
+    #[arg(long, value_name = "FILE", requires = "openmetrics")]
+    pub output: Option<PathBuf>,
 
     /// Repeat every SECONDS, in place on a terminal, until the processes have ended
     /// or the cgroup is gone (then the exit status is 0), or Ctrl-C
@@ -60,7 +78,8 @@ pub struct StatArguments {
     pub watch: Option<Duration>,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+/// Parses a number of seconds.
+pub fn interval(text: &str) -> Result<Duration, String> {
     /// Reading the figures takes the processes time, too.
     const MIN_SECONDS: f64 = 0.01;
     match text.parse() {
@@ -93,6 +112,15 @@ mod tests {
         assert!(stat(&["1", "--cgroup", "/a"]).is_none());
         assert_eq!(stat(&["1", "2"]).unwrap().pids, [1, 2]);
         assert!(stat(&["--cgroup", "/a"]).unwrap().pids.is_empty());
+    }
+
+    #[test]
+    fn openmetrics_needs_no_process_and_goes_to_a_file() {
+        assert!(stat(&["--openmetrics"]).unwrap().pids.is_empty());
+        assert!(stat(&["--openmetrics", "--json"]).is_none());
+        assert!(stat(&["--output", "a", "1"]).is_none());
+        let arguments = stat(&["--openmetrics", "--output", "a", "1"]).unwrap();
+        assert_eq!(arguments.output, Some("a".into()));
     }
 
     #[test]

@@ -7,7 +7,10 @@ mod facts;
 mod tests;
 mod text;
 
-use std::{io::Write, process::ExitCode};
+use std::{
+    io::{ErrorKind, Write},
+    process::ExitCode,
+};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -37,11 +40,16 @@ struct Report {
 /// Checks this machine, prints the report, and returns the exit status.
 pub fn run(arguments: &DoctorArguments, out: &mut impl Write) -> Result<ExitCode> {
     let report = Report::new(&Facts::gather());
-    if arguments.json {
+    let text = if arguments.json {
         let json = serde_json::to_string_pretty(&report)?;
-        writeln!(out, "{}", printable_json(&json))?;
+        printable_json(&json) + "\n"
     } else {
-        write!(out, "{}", printable_lines(&text::text(&report)))?;
+        printable_lines(&text::text(&report))
+    };
+    match out.write_all(text.as_bytes()) {
+        // The status is the same for a reader who has seen enough.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
+        _ => {}
     }
     Ok(match report.everything_is_there {
         true => ExitCode::SUCCESS,

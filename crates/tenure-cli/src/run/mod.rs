@@ -1,16 +1,19 @@
 //! `tenure run`: sets LD_PRELOAD and the options, and becomes the program.
 
+mod config;
+mod environment;
 mod program;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use crate::cli::RunArguments;
+use crate::cli::{Form, RunArguments};
 use tenure_bench::{library, text::printable_lines};
-use tenure_options::FIRST_PROGRAM;
+use tenure_options::{FIRST_PROGRAM, OptionRow};
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
@@ -35,11 +38,15 @@ impl Refusal {
     }
 }
 
-/// Replaces this process with the command. Returns the exit status only where that fails.
+/// Replaces this process with the command, or prints the environment that it would have.
+/// Returns the exit status, with a command only where that fails.
 pub fn run(arguments: &RunArguments) -> ExitCode {
-    let Refusal { status, message } = match become_program(arguments) {
-        Ok(never) => match never {},
-        Err(refusal) => refusal,
+    let done = match arguments.print_environment {
+        Some(form) => print_environment(arguments, form),
+        None => become_program(arguments).map(|never| match never {}),
+    };
+    let Err(Refusal { status, message }) = done else {
+        return ExitCode::SUCCESS;
     };
     eprintln!("tenure: {}", printable_lines(&message));
     ExitCode::from(status)
@@ -51,16 +58,15 @@ fn become_program(arguments: &RunArguments) -> Result<Never, Refusal> {
     let Some((name, rest)) = arguments.command.split_first() else {
         return Err(Refusal::new(FAILED, "no command to run was given"));
     };
-    let library = library::find();
-    let library = library.map_err(|error| Refusal::new(FAILED, format!("{error:#}")))?;
+    let settings = settings(arguments)?;
+    let library = find_library()?;
     let program = program::find(name)?;
     program::check(&program)?;
-    let settings = arguments.settings.iter();
     let error = Command::new(&program)
         .arg0(name)
         .args(rest)
         .env(FIRST_PROGRAM, "1")
-        .envs(settings.map(|(row, value)| (row.variable, value)))
+        .envs(settings.iter().map(|(row, value)| (row.variable, value)))
         .env(
             LD_PRELOAD,
             preloads(library.as_os_str(), env::var_os(LD_PRELOAD)),
@@ -72,6 +78,45 @@ fn become_program(arguments: &RunArguments) -> Result<Never, Refusal> {
     };
     let message = format!("{}: {error}", program.display());
     Err(Refusal::new(status, message))
+}
+
+fn find_library() -> Result<PathBuf, Refusal> {
+    library::find().map_err(|error| Refusal::new(FAILED, format!("{error:#}")))
+}
+
+/// Returns the options of the command line, and those of the file that it does not set.
+fn settings(arguments: &RunArguments) -> Result<Vec<(&'static OptionRow, OsString)>, Refusal> {
+    let mut settings = arguments.settings.clone();
+    if let Some(file) = &arguments.config {
+        let of_file = config::read(file).map_err(|message| Refusal::new(FAILED, message))?;
+        for (row, value) in of_file {
+            if settings.iter().all(|(set, _)| *set != row) {
+                settings.push((row, value));
+            }
+        }
+    }
+    Ok(settings)
+}
+
+fn print_environment(arguments: &RunArguments, form: Form) -> Result<(), Refusal> {
+    let settings = settings(arguments)?;
+    let library = find_library()?;
+    let mut variables = vec![
+        (LD_PRELOAD, library.into_os_string()),
+        (FIRST_PROGRAM, "1".into()),
+    ];
+    let of_options = settings.into_iter();
+    variables.extend(of_options.map(|(row, value)| (row.variable, value)));
+    let text = environment::text(&variables, form);
+    let text = text.map_err(|message| Refusal::new(FAILED, message))?;
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(&text).and_then(|()| stdout.flush()) {
+        // The reader has closed the output, which is not a failure.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Refusal::new(FAILED, format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the value of LD_PRELOAD: tenure's library, then those that were there.

@@ -1,7 +1,7 @@
 //! The counters that tenure keeps in a process.
 
 use comfy_table::{Cell, Table};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tenure::{Error, Stats};
 
 use tenure_bench::{
@@ -11,17 +11,22 @@ use tenure_bench::{
 
 const HEADER_WIDTH: usize = 18;
 
-/// A process's counters.
+/// A process's counters. In JSON they are a list, including those at zero; null for a
+/// process that has not used tenure.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Counters {
-    /// All counters, including those at zero.
-    Read(Vec<Figure>),
+    #[serde(serialize_with = "as_figures")]
+    Read(Box<Stats>),
     /// The process has not used tenure.
     None,
     Unreadable {
         error: String,
     },
+}
+
+fn as_figures<S: Serializer>(stats: &Stats, serializer: S) -> Result<S::Ok, S::Error> {
+    figures(stats).serialize(serializer)
 }
 
 /// One counter, or two that belong together.
@@ -37,7 +42,7 @@ pub struct Figure {
 impl Counters {
     pub fn of_process(pid: u32) -> Self {
         match Stats::of_process(pid) {
-            Ok(Some(stats)) => Self::Read(figures(&stats)),
+            Ok(Some(stats)) => Self::Read(Box::new(stats)),
             // The process has ended meanwhile.
             Ok(None) | Err(Error::NoProcess { .. }) => Self::None,
             Err(error) => Self::Unreadable {
@@ -46,14 +51,19 @@ impl Counters {
         }
     }
 
-    fn nonzero(&self) -> impl Iterator<Item = &Figure> {
-        let all: &[Figure] = match self {
-            Self::Read(figures) => figures,
-            Self::None | Self::Unreadable { .. } => &[],
-        };
-        let is_zero =
-            |figure: &&Figure| figure.calls.unwrap_or(0) == 0 && figure.bytes.unwrap_or(0) == 0;
-        all.iter().filter(move |figure| !is_zero(figure))
+    pub fn stats(&self) -> Option<&Stats> {
+        match self {
+            Self::Read(stats) => Some(stats),
+            Self::None | Self::Unreadable { .. } => None,
+        }
+    }
+
+    fn nonzero(&self) -> Vec<Figure> {
+        let is_nonzero =
+            |figure: &Figure| figure.calls.unwrap_or(0) > 0 || figure.bytes.unwrap_or(0) > 0;
+        let mut all = self.stats().map(figures).unwrap_or_default();
+        all.retain(is_nonzero);
+        all
     }
 }
 
@@ -99,6 +109,11 @@ fn figures(stats: &Stats) -> Vec<Figure> {
         bytes("freed by callers", stats.freed_by_caller_bytes),
         calls("workers started", stats.workers_started),
         bytes("pending now", stats.pending_release_bytes),
+        calls("cache hits", stats.cache_hits),
+        calls("cache misses", stats.cache_misses),
+        verb("evicted by caches", stats.cache_evicted),
+        verb("purged in caches", stats.cache_purged),
+        bytes("in caches now", stats.cache_bytes),
         bytes("in the pool now", stats.pool_bytes),
         bytes("of it lazily free", stats.pool_lazily_free_bytes),
         bytes("kept by the pool", stats.pool_recycled_bytes),
@@ -113,7 +128,7 @@ pub fn table<'a>(processes: impl Iterator<Item = (u32, &'a Counters)>) -> Option
     let mut table = table_with(["PID", "by tenure", "calls", "bytes"], HEADER_WIDTH);
     let mut is_empty = true;
     for (pid, counters) in processes {
-        for (index, figure) in counters.nonzero().enumerate() {
+        for (index, figure) in counters.nonzero().into_iter().enumerate() {
             let pid = if index == 0 {
                 pid.to_string()
             } else {
@@ -151,11 +166,11 @@ mod tests {
     #[test]
     fn table_shows_counters_that_are_not_zero() {
         let mut stats = Stats::default();
-        assert!(table([(7, &Counters::Read(figures(&stats)))].into_iter()).is_none());
+        assert!(table([(7, &Counters::Read(Box::new(stats)))].into_iter()).is_none());
         stats.populate.calls = 1200;
         stats.populate.bytes = 3 << 30;
         stats.volatile_bytes = 1 << 20;
-        let counters = Counters::Read(figures(&stats));
+        let counters = Counters::Read(Box::new(stats));
         let text = table([(7, &counters), (8, &Counters::None)].into_iter());
         let text = text.unwrap().trim_fmt();
         assert_eq!(text.lines().count(), 6, "{text}");

@@ -7,9 +7,15 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
-use tenure::Error;
+use tenure::{
+    Error,
+    pressure::{self, Level},
+};
 
-use super::{process::ProcessReport, report::Report};
+use super::{
+    process::{ProcessReport, as_text},
+    report::Report,
+};
 
 /// The memory that a cgroup is charged for, including the groups in it.
 #[derive(Clone, Debug, Serialize)]
@@ -27,9 +33,14 @@ pub struct GroupReport {
     /// The pages that the kernel reclaims first: page cache that was not used lately, and
     /// lazily freed pages.
     pub inactive_file_bytes: u64,
-    /// The sum over the processes that may be read.
-    pub lazily_free_bytes: u64,
-    pub usage_without_lazily_free_bytes: u64,
+    /// The usage without `inactive_file_bytes`, as kubelet computes it.
+    pub working_set_bytes: u64,
+    /// The sum over the processes; null where one of them may not be read.
+    pub lazily_free_bytes: Option<u64>,
+    pub usage_without_lazily_free_bytes: Option<u64>,
+    /// The level of memory pressure in the group.
+    #[serde(serialize_with = "as_text")]
+    pub pressure: Option<Level>,
     /// How many processes may not be read.
     pub unreadable_processes: usize,
 }
@@ -109,6 +120,11 @@ impl Group {
         Some(Self { folder, version })
     }
 
+    /// Returns the processes in the group and in those below.
+    pub fn pids(&self) -> Vec<u32> {
+        pids(&self.folder)
+    }
+
     pub fn is_gone(&self) -> bool {
         !self.folder.exists()
     }
@@ -121,7 +137,7 @@ impl Group {
         }
         let mut processes = Vec::new();
         let mut unreadable_processes = 0;
-        for pid in pids(&self.folder) {
+        for pid in self.pids() {
             match ProcessReport::of(pid) {
                 // A process without memory is exiting, or a kernel thread.
                 Ok(process) if process.mapped_bytes == 0 => {}
@@ -133,14 +149,21 @@ impl Group {
         }
         processes
             .sort_by_key(|process| std::cmp::Reverse(process.resident_without_lazily_free_bytes));
-        let free = processes
+        let free: Option<usize> = processes
             .iter()
-            .filter_map(|process| process.lazily_free_bytes);
-        let group = self.figures(free.sum::<usize>() as u64, unreadable_processes)?;
+            .map(|process| process.lazily_free_bytes)
+            .sum();
+        // What may not be read may be lazily free.
+        let free = free.filter(|_| unreadable_processes == 0);
+        let group = self.figures(free.map(|bytes| bytes as u64), unreadable_processes)?;
         Ok((Report::of_group(group, processes), Vec::new()))
     }
 
-    fn figures(&self, lazily_free_bytes: u64, unreadable_processes: usize) -> Result<GroupReport> {
+    fn figures(
+        &self,
+        lazily_free_bytes: Option<u64>,
+        unreadable_processes: usize,
+    ) -> Result<GroupReport> {
         /// Version 1 shows "no limit" as its greatest number, which depends on the page
         /// size.
         const NO_LIMIT: u64 = 1 << 62;
@@ -167,6 +190,10 @@ impl Group {
                 .unwrap_or(0_u64)
         };
         let shared_memory_bytes = line(version.shared);
+        let inactive_file_bytes = line(version.inactive_file);
+        // The kernel updates the two figures independently.
+        let without = |bytes: u64| u64::saturating_sub(usage_bytes, bytes);
+        let free_bytes = usize::try_from(lazily_free_bytes.unwrap_or(0)).unwrap_or(usize::MAX);
         Ok(GroupReport {
             path: self.folder.clone(),
             cgroup_version: version.number,
@@ -175,9 +202,11 @@ impl Group {
             anonymous_bytes: line(version.anonymous),
             page_cache_bytes: line(version.page_cache).saturating_sub(shared_memory_bytes),
             shared_memory_bytes,
-            inactive_file_bytes: line(version.inactive_file),
+            inactive_file_bytes,
+            working_set_bytes: without(inactive_file_bytes),
             lazily_free_bytes,
-            usage_without_lazily_free_bytes: usage_bytes.saturating_sub(lazily_free_bytes),
+            usage_without_lazily_free_bytes: lazily_free_bytes.map(without),
+            pressure: pressure::level_in_cgroup(&self.folder, free_bytes).ok(),
             unreadable_processes,
         })
     }
@@ -238,7 +267,7 @@ mod tests {
             ),
         ]);
         let group = Group::find(tree.path()).unwrap();
-        let figures = group.figures(200, 3).unwrap();
+        let figures = group.figures(Some(200), 3).unwrap();
         assert_eq!((figures.cgroup_version, figures.usage_bytes), (2, 1000));
         assert_eq!(figures.limit_bytes, None);
         assert_eq!(
@@ -249,9 +278,10 @@ mod tests {
             (figures.shared_memory_bytes, figures.inactive_file_bytes),
             (100, 250)
         );
-        assert_eq!(figures.usage_without_lazily_free_bytes, 800);
+        assert_eq!(figures.usage_without_lazily_free_bytes, Some(800));
+        assert_eq!(figures.working_set_bytes, 750);
         fs::write(tree.path().join("memory.max"), "4096\n").unwrap();
-        assert_eq!(group.figures(0, 0).unwrap().limit_bytes, Some(4096));
+        assert_eq!(group.figures(None, 0).unwrap().limit_bytes, Some(4096));
     }
 
     #[test]
@@ -264,13 +294,54 @@ mod tests {
                 "rss 1\ncache 1\ntotal_cache 300\ntotal_rss 500\ntotal_shmem 0\ntotal_inactive_file 9\n",
             ),
         ]);
-        let figures = Group::find(tree.path()).unwrap().figures(0, 0).unwrap();
+        let figures = Group::find(tree.path()).unwrap().figures(None, 1).unwrap();
         assert_eq!((figures.cgroup_version, figures.limit_bytes), (1, None));
         assert_eq!(
             (figures.anonymous_bytes, figures.page_cache_bytes),
             (500, 300)
         );
-        assert_eq!(figures.inactive_file_bytes, 9);
+        assert_eq!(
+            (figures.inactive_file_bytes, figures.working_set_bytes),
+            (9, 991)
+        );
+        assert_eq!(figures.lazily_free_bytes, None);
+        assert_eq!(figures.usage_without_lazily_free_bytes, None);
+    }
+
+    #[test]
+    fn working_set_is_never_negative() {
+        let tree = tree(&[
+            ("memory.current", "1000\n"),
+            ("memory.stat", "inactive_file 1200\n"),
+        ]);
+        let figures = Group::find(tree.path()).unwrap().figures(None, 0).unwrap();
+        assert_eq!(figures.working_set_bytes, 0);
+    }
+
+    /// The first process is no process at all, but one of another PID namespace (0).
+    #[test]
+    fn lazily_free_memory_is_unknown_where_a_process_may_not_be_read() {
+        let own = std::process::id();
+        let files = |procs: &str| {
+            tree(&[
+                ("memory.current", "1000\n"),
+                ("memory.stat", "anon 1\n"),
+                ("cgroup.procs", procs),
+            ])
+        };
+        let read = |procs: &str| {
+            let tree = files(procs);
+            let (report, _) = Group::find(tree.path()).unwrap().read().unwrap();
+            let report = serde_json::to_value(&report).unwrap();
+            report["cgroup"].clone()
+        };
+        let with_hidden = read(&format!("0\n{own}\n"));
+        assert_eq!(with_hidden["unreadable_processes"], 1);
+        assert!(with_hidden["lazily_free_bytes"].is_null());
+        assert!(with_hidden["usage_without_lazily_free_bytes"].is_null());
+        let all_readable = read(&format!("{own}\n"));
+        assert_eq!(all_readable["unreadable_processes"], 0);
+        assert!(all_readable["lazily_free_bytes"].is_u64());
     }
 
     #[test]

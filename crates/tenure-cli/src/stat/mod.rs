@@ -2,8 +2,10 @@
 
 mod counters;
 mod group;
+mod preload;
 mod process;
 mod report;
+mod users;
 
 use std::{
     io::{self, IsTerminal as _, Write},
@@ -12,27 +14,37 @@ use std::{
 
 use anyhow::{Result, bail};
 
-use self::{group::Group, process::Processes, report::Report};
+use self::process::Processes;
 use crate::cli::StatArguments;
+use crate::metrics;
 use tenure_bench::text::{printable, printable_json};
+
+pub use self::{
+    group::{Group, GroupReport},
+    process::{ProcessReport, name_of},
+    report::Report,
+    users::{pids_of_user, read as read_users},
+};
 
 /// Shows the processes or the cgroup, once or until they have ended.
 pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
     let mut subject = match &arguments.cgroup {
         Some(path) => Subject::Group(Group::find(path)?),
+        None if arguments.pids.is_empty() => Subject::Users,
         None => Subject::Processes(Processes::of(&arguments.pids)),
     };
     let Some(interval) = arguments.watch else {
         let (report, failures) = subject.read()?;
-        if !report.is_empty() {
-            print(&report, arguments, out)?;
+        if subject.is_shown(&report) {
+            print(report, arguments, out)?;
         }
         return match failures.as_slice() {
             [] => Ok(()),
             failures => bail!(failures.join("; ")),
         };
     };
-    let is_terminal = io::stdout().is_terminal() && !arguments.json;
+    let is_text = !arguments.json && !arguments.openmetrics;
+    let is_terminal = io::stdout().is_terminal() && is_text;
     for round in 0_u64.. {
         let (report, failures) = subject.read()?;
         if round == 0 && !failures.is_empty() {
@@ -41,11 +53,11 @@ pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
         if is_terminal {
             // Moves the cursor home and clears the screen.
             write!(out, "\x1b[H\x1b[J")?;
-        } else if round > 0 && !arguments.json && !report.is_empty() {
+        } else if round > 0 && is_text && !report.is_empty() {
             writeln!(out)?;
         }
-        if !report.is_empty() {
-            print(&report, arguments, out)?;
+        if subject.is_shown(&report) {
+            print(report, arguments, out)?;
         }
         out.flush()?;
         for ended in &failures {
@@ -59,14 +71,22 @@ pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn print(report: &Report, arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
+fn print(report: Report, arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
+    if arguments.openmetrics {
+        let document = metrics::document(vec![report])?;
+        match &arguments.output {
+            Some(file) => metrics::replace(file, &document)?,
+            None => out.write_all(document.as_bytes())?,
+        }
+        return Ok(());
+    }
     if !arguments.json {
         write!(out, "{}", report.text())?;
         return Ok(());
     }
     let json = match arguments.watch {
-        Some(_) => serde_json::to_string(report)?,
-        None => serde_json::to_string_pretty(report)?,
+        Some(_) => serde_json::to_string(&report)?,
+        None => serde_json::to_string_pretty(&report)?,
     };
     writeln!(out, "{}", printable_json(&json))?;
     Ok(())
@@ -76,6 +96,8 @@ fn print(report: &Report, arguments: &StatArguments, out: &mut impl Write) -> Re
 enum Subject {
     Processes(Processes),
     Group(Group),
+    /// This user's processes that use tenure.
+    Users,
 }
 
 impl Subject {
@@ -84,13 +106,20 @@ impl Subject {
         match self {
             Self::Processes(processes) => Ok(processes.read()),
             Self::Group(group) => group.read(),
+            Self::Users => Ok((users::read(), Vec::new())),
         }
+    }
+
+    /// Whether the report says more than that all processes have ended.
+    fn is_shown(&self, report: &Report) -> bool {
+        matches!(self, Self::Users) || !report.is_empty()
     }
 
     fn has_ended(&self) -> bool {
         match self {
             Self::Processes(processes) => processes.have_ended(),
             Self::Group(group) => group.is_gone(),
+            Self::Users => false,
         }
     }
 }

@@ -1,9 +1,12 @@
 //! The processes that the command line names.
 
-use serde::Serialize;
-use tenure::{Error, Residency};
+use serde::{Serialize, Serializer};
+use tenure::{
+    Error, Residency,
+    pressure::{self, Level},
+};
 
-use super::{counters::Counters, report::Report};
+use super::{counters::Counters, preload::Preload, report::Report};
 
 /// The figures of a process.
 #[derive(Clone, Debug, Serialize)]
@@ -23,14 +26,24 @@ pub struct ProcessReport {
     pub locked_bytes: usize,
     pub huge_page_bytes: Option<usize>,
     pub hugetlb_bytes: usize,
+    /// The level of memory pressure in its cgroups; null where they may not be read.
+    #[serde(serialize_with = "as_text")]
+    pub pressure: Option<Level>,
+    /// The preloaded library and its options.
+    pub preload: Preload,
     /// The counters that tenure keeps in it.
     pub tenure: Counters,
+}
+
+pub fn as_text<S: Serializer>(level: &Option<Level>, serializer: S) -> Result<S::Ok, S::Error> {
+    let text = level.map(|level| level.to_string());
+    text.serialize(serializer)
 }
 
 impl ProcessReport {
     pub fn of(pid: u32) -> Result<Self, Error> {
         let residency = Residency::of_process(pid)?;
-        let name = identify(pid).ok_or(Error::NoProcess { pid })?.name;
+        let name = name_of(pid).ok_or(Error::NoProcess { pid })?;
         Ok(Self::new(pid, name, &residency))
     }
 
@@ -48,9 +61,16 @@ impl ProcessReport {
             locked_bytes: residency.locked_bytes,
             huge_page_bytes: residency.huge_page_bytes,
             hugetlb_bytes: residency.hugetlb_bytes,
+            pressure: pressure::level_of_process(pid).ok(),
+            preload: Preload::of_process(pid),
             tenure: Counters::of_process(pid),
         }
     }
+}
+
+/// Returns the name of a process's program; `None` if there is no such process.
+pub fn name_of(pid: u32) -> Option<String> {
+    identify(pid).map(|identity| identity.name)
 }
 
 /// Tells a process from a later one with its number.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{Cell, Table};
 use serde::Serialize;
 
-use super::{counters, group::GroupReport, process::ProcessReport};
+use super::{counters, group::GroupReport, preload::Preload, process::ProcessReport};
 use tenure_bench::{
     table::{number, table_with},
     text::{bytes_text, printable},
@@ -17,8 +17,8 @@ const HEADER_WIDTH: usize = 14;
 #[derive(Debug, Serialize)]
 pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
-    cgroup: Option<GroupReport>,
-    processes: Vec<ProcessReport>,
+    pub cgroup: Option<GroupReport>,
+    pub processes: Vec<ProcessReport>,
 }
 
 impl Report {
@@ -51,6 +51,15 @@ impl Report {
         }
         if !self.processes.is_empty() {
             let _ = writeln!(text, "{}", process_table(&self.processes).trim_fmt());
+        }
+        // A cgroup may have hundreds of processes that have nothing of tenure.
+        let is_asked_for = |process: &&ProcessReport| {
+            self.cgroup.is_none() || process.preload != Preload::default()
+        };
+        for process in self.processes.iter().filter(is_asked_for) {
+            if let Some(line) = process.preload.text() {
+                let _ = writeln!(text, "process {}: {}", process.pid, printable(&line));
+            }
         }
         let counters = self
             .processes
@@ -88,10 +97,12 @@ fn group_table(group: &GroupReport) -> Table {
         "page cache",
         "shared memory",
         "inactive file",
+        "working set",
         "lazily free",
         "usage without lazily free",
     ];
     let mut table = table_with(header, HEADER_WIDTH);
+    let known = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), size);
     let limit = group.limit_bytes.map_or("none".to_owned(), size);
     table.add_row([
         number(size(group.usage_bytes)),
@@ -100,8 +111,9 @@ fn group_table(group: &GroupReport) -> Table {
         number(size(group.page_cache_bytes)),
         number(size(group.shared_memory_bytes)),
         number(size(group.inactive_file_bytes)),
-        number(size(group.lazily_free_bytes)),
-        number(size(group.usage_without_lazily_free_bytes)),
+        number(size(group.working_set_bytes)),
+        number(known(group.lazily_free_bytes)),
+        number(known(group.usage_without_lazily_free_bytes)),
     ]);
     table
 }
@@ -166,6 +178,8 @@ mod tests {
             locked_bytes: 64 << 10,
             huge_page_bytes: Some(6 << 20),
             hugetlb_bytes: 0,
+            pressure: None,
+            preload: Preload::default(),
             tenure: counters::Counters::None,
         }
     }
@@ -187,6 +201,8 @@ mod tests {
  12345   cache       1.5 GiB         1 GiB       512 MiB   1.5 GiB         0   64 KiB        6 MiB
      7   a\\u{1b}[J   1.5 GiB             ?       512 MiB   1.5 GiB         0   64 KiB        6 MiB
 ───────────────────────────────────────────────────────────────────────────────────────────────────
+process 12345: libtenure_preload.so is not mapped
+process 7: libtenure_preload.so is not mapped
 ";
         assert_eq!(lines(&text), lines(expected), "\n{text}");
     }
@@ -227,17 +243,34 @@ mod tests {
             page_cache_bytes: 90 << 20,
             shared_memory_bytes: 0,
             inactive_file_bytes: 80 << 20,
-            lazily_free_bytes: 60 << 20,
-            usage_without_lazily_free_bytes: 240 << 20,
+            working_set_bytes: 220 << 20,
+            lazily_free_bytes: Some(60 << 20),
+            usage_without_lazily_free_bytes: Some(240 << 20),
+            pressure: None,
             unreadable_processes: 2,
         };
-        let text = Report::of_group(group, vec![process(7, "a")]).text();
+        let text = Report::of_group(group.clone(), vec![process(7, "a")]).text();
         assert!(
             text.starts_with("cgroup /sys/fs/cgroup/jobs\\u{1b} (version 2)\n"),
             "{text}"
         );
-        for part in ["300 MiB", "none", "240 MiB", "2 more may not be read"] {
+        for part in [
+            "300 MiB",
+            "none",
+            "240 MiB",
+            "220 MiB",
+            "2 more may not be read",
+        ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
+        assert!(!text.contains("unknown"), "{text}");
+        let hidden = GroupReport {
+            lazily_free_bytes: None,
+            usage_without_lazily_free_bytes: None,
+            ..group
+        };
+        let text = Report::of_group(hidden, vec![process(7, "a")]).text();
+        assert_eq!(text.matches("unknown").count(), 2, "{text}");
+        assert!(!text.contains("is not mapped"), "{text}");
     }
 }

@@ -55,7 +55,8 @@ pub fn allow_only(calls: &[i64]) {
     install_filter(&mut program);
 }
 
-fn install_filter(program: &mut [libc::sock_filter]) {
+/// Installs a filter for this thread and those that it starts.
+pub fn install_filter(program: &mut [libc::sock_filter]) {
     let program = libc::sock_fprog {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),

@@ -76,6 +76,7 @@
 //! used: they need write access, which containers lack, and tell nothing that a
 //! reading does not.
 
+mod elsewhere;
 mod judge;
 mod poll_interval;
 mod reading;
@@ -84,6 +85,7 @@ mod snapshot;
 mod subscription;
 mod watcher;
 
+pub use elsewhere::{level_in_cgroup, level_of_process};
 pub(crate) use reclaim_meter::record_lazy_free;
 pub use snapshot::{Reason, Snapshot, StallSource};
 pub use subscription::{Subscription, subscribe};

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::judge;
 
 use crate::ground::error::Result;
-use crate::ground::sys::cgroup::{Events, Limit, LimitedGroup};
+use crate::ground::sys::cgroup::{Events, Groups, Limit, LimitedGroup};
 use crate::ground::sys::process::{self, MachineMemory, Reclaims};
 use crate::ground::sys::psi::{self, Stalls};
 use crate::observation::headroom::{self, Bounds};
@@ -54,6 +54,16 @@ impl Reading {
     /// be moved from one to another.
     pub(super) fn now(lazily_free: &mut LazilyFree) -> Result<(Self, Sources, Bounds)> {
         let (found, bounds) = Bounds::find()?;
+        let (reading, sources) = Self::of(&found, &bounds, || lazily_free.bytes());
+        Ok((reading, sources, bounds))
+    }
+
+    /// Takes a reading of these groups and the machine.
+    pub(super) fn of(
+        found: &Groups,
+        bounds: &Bounds,
+        lazily_free_bytes: impl FnOnce() -> usize,
+    ) -> (Self, Sources) {
         let pressure_file = found.pressure_file();
         let groups = bounds.groups.iter();
         let mut reading = Self {
@@ -64,13 +74,13 @@ impl Reading {
                 .map(|group| Bound::of_group(group, found.events(group)))
                 .collect(),
         };
-        reading.resolve_lazily_free(|| lazily_free.bytes());
+        reading.resolve_lazily_free(lazily_free_bytes);
         let sources = Sources {
             pressure_file: pressure_file.filter(|_| reading.own.is_some()),
             event_files: found.event_files(&bounds.groups),
             limits: found.limits(&bounds.groups),
         };
-        Ok((reading, sources, bounds))
+        (reading, sources)
     }
 
     /// Reads how much is still lazily free, where the level depends on it.

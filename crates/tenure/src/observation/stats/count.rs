@@ -6,12 +6,43 @@ use std::sync::atomic::Ordering;
 
 use super::Stats;
 use crate::ground::sys::counters::{COUNTER_CAPACITY, counters};
+use crate::ground::sys::shard::shard_of_thread;
 
-const _: () = assert!(size_of::<Stats>() <= COUNTER_CAPACITY * size_of::<u64>());
+const _: () = assert!(size_of::<Stats>() <= FIRST_LOOKUP * size_of::<u64>());
 
 /// A figure that only grows.
 #[derive(Clone, Copy)]
 pub(crate) struct Counter(usize);
+
+/// The lookups in caches: a counter that many threads increment all the time, in shards
+/// behind the figures of [`Stats`], each on a cache line of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Lookups(usize);
+
+const LOOKUP_SHARDS: usize = 16;
+/// The counters of a cache line.
+const LINE: usize = 8;
+/// The first counter of the shards, which leave a line at the end of the page.
+const FIRST_LOOKUP: usize = COUNTER_CAPACITY - (LOOKUP_SHARDS + 1) * LINE;
+
+pub(crate) const CACHE_HITS: Lookups = Lookups(0);
+pub(crate) const CACHE_MISSES: Lookups = Lookups(1);
+
+impl Lookups {
+    pub(crate) fn count(self) {
+        let shard = shard_of_thread(LOOKUP_SHARDS);
+        counters()[FIRST_LOOKUP + shard * LINE + self.0].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns the hits and the misses of all shards.
+pub(super) fn sum_of_lookups(counters: &[u64; COUNTER_CAPACITY]) -> [u64; 2] {
+    let shards = counters[FIRST_LOOKUP..].chunks_exact(LINE);
+    let add = |[hits, misses]: [u64; 2], shard: &[u64]| {
+        [hits.wrapping_add(shard[0]), misses.wrapping_add(shard[1])]
+    };
+    shards.take(LOOKUP_SHARDS).fold([0; 2], add)
+}
 
 /// A [`Count`](super::Count): calls and bytes.
 #[derive(Clone, Copy)]
@@ -94,6 +125,9 @@ pub(crate) const UNOFFERABLE_BYTES: Gauge = at!(Gauge, unofferable_bytes);
 pub(crate) const PENDING_RELEASE_BYTES: Gauge = at!(Gauge, pending_release_bytes);
 pub(crate) const EAGER_FREE: Verb = at!(Verb, eager_free);
 pub(crate) const FREED_UNDER_PRESSURE: Verb = at!(Verb, freed_under_pressure);
+pub(crate) const CACHE_EVICTED: Verb = at!(Verb, cache_evicted);
+pub(crate) const CACHE_PURGED: Verb = at!(Verb, cache_purged);
+pub(crate) const CACHE_BYTES: Gauge = at!(Gauge, cache_bytes);
 pub(crate) const POOL_BYTES: Gauge = at!(Gauge, pool_bytes);
 pub(crate) const POOL_LAZILY_FREE_BYTES: Gauge = at!(Gauge, pool_lazily_free_bytes);
 pub(crate) const POOL_RECYCLED_BYTES: Counter = at!(Counter, pool_recycled_bytes);

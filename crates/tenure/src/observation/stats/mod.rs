@@ -113,6 +113,17 @@ pub struct Stats {
     /// or MADV_POPULATE_WRITE is unavailable: all of it, or 0. Only tenure
     /// purges it, under memory pressure.
     pub unofferable_bytes: u64,
+    /// Lookups that found their value, in all
+    /// [`VolatileCache`](crate::VolatileCache)s of the process.
+    pub cache_hits: u64,
+    /// Lookups that did not.
+    pub cache_misses: u64,
+    /// Values that caches have evicted to insert others, and their bytes.
+    pub cache_evicted: Count,
+    /// Values of caches that were found purged, and their bytes.
+    pub cache_purged: Count,
+    /// Bytes of the values in caches now.
+    pub cache_bytes: u64,
     /// Bytes that the page [pool](crate::pool) holds now.
     pub pool_bytes: u64,
     /// Bytes of these that are lazily free: the kernel may have taken them.
@@ -215,7 +226,11 @@ impl From<&[u64; COUNTER_CAPACITY]> for Stats {
         // SAFETY: the structure consists of u64 only, in the order of the
         // counters (`repr(C)`), and is no longer than the array (`count`
         // asserts that).
-        unsafe { counters.as_ptr().cast::<Self>().read() }
+        let mut stats = unsafe { counters.as_ptr().cast::<Self>().read() };
+        let [hits, misses] = count::sum_of_lookups(counters);
+        stats.cache_hits = stats.cache_hits.wrapping_add(hits);
+        stats.cache_misses = stats.cache_misses.wrapping_add(misses);
+        stats
     }
 }
 
@@ -234,15 +249,16 @@ mod tests {
         assert_eq!(stats.pending_release_bytes, 28);
         assert_eq!(stats.offer_failed_bytes, 35);
         assert_eq!(stats.unofferable_bytes, 36);
-        assert_eq!(stats.pool_bytes, 37);
+        assert_eq!(stats.cache_bytes, 43);
+        assert_eq!(stats.pool_bytes, 44);
         assert_eq!(
             stats.pool_given,
             Count {
-                calls: 41,
-                bytes: 42
+                calls: 48,
+                bytes: 49
             }
         );
-        assert_eq!(stats.pool_returned_bytes, 43);
-        assert_eq!(size_of::<Stats>(), 44 * size_of::<u64>());
+        assert_eq!(stats.pool_returned_bytes, 50);
+        assert_eq!(size_of::<Stats>(), 51 * size_of::<u64>());
     }
 }

@@ -23,6 +23,7 @@ use self::slot::{Process, Slot};
 use crate::ground::error::Result;
 use crate::ground::sys::{fork, page_size};
 use crate::observation::headroom::{self, Admission, LEDGER, Watermark};
+use crate::observation::stats::CACHE_BYTES;
 use crate::verbs::volatile::{Priority, VolatileBuffer};
 
 /// A cache of byte values that follows memory pressure: it keeps as many values as
@@ -121,6 +122,8 @@ struct Shared<K> {
 impl<K> Drop for Shared<K> {
     /// The values are dropped before the arenas.
     fn drop(&mut self) {
+        let bytes: u64 = self.shards.iter().map(Shard::bytes).sum();
+        CACHE_BYTES.sub(usize::try_from(bytes).unwrap_or(usize::MAX));
         lock(&self.arenas).close();
     }
 }

@@ -10,6 +10,9 @@ use super::slot::{Contents, PinResult, Slot};
 use super::stats::CacheStats;
 use crate::ground::sys::fork;
 use crate::observation::headroom::LEDGER;
+use crate::observation::stats::{
+    CACHE_BYTES, CACHE_EVICTED, CACHE_HITS, CACHE_MISSES, CACHE_PURGED,
+};
 use crate::verbs::volatile::Priority;
 
 /// How many random values are compared to find one that was not used for long: the
@@ -76,6 +79,7 @@ impl<K: Hash + Eq> Shard<K> {
             match slot.pin() {
                 PinResult::Pinned(pinned) => {
                     add(&self.counters.hits, 1);
+                    CACHE_HITS.count();
                     return Some(pinned);
                 }
                 PinResult::Purged => {
@@ -87,6 +91,7 @@ impl<K: Hash + Eq> Shard<K> {
             }
         }
         add(&self.counters.misses, 1);
+        CACHE_MISSES.count();
         None
     }
 
@@ -103,6 +108,7 @@ impl<K: Hash + Eq> Shard<K> {
         add(&self.counters.insertions, 1);
         add(&self.counters.values, 1);
         add(&self.counters.bytes, slot.memory_bytes as u64);
+        CACHE_BYTES.add(slot.memory_bytes);
         let replaced = self.lock().insert(key, slot);
         self.remove_slots(replaced);
     }
@@ -151,6 +157,7 @@ impl<K: Hash + Eq> Shard<K> {
         }
         add(&self.counters.evicted, 1);
         add(&self.counters.evicted_bytes, slot.memory_bytes as u64);
+        CACHE_EVICTED.done(slot.memory_bytes);
         self.subtract(&slot);
         Some(slot.memory_bytes)
     }
@@ -172,6 +179,7 @@ impl<K: Hash + Eq> Shard<K> {
     fn count_purged(&self, slot: &Slot) {
         add(&self.counters.purged, 1);
         add(&self.counters.purged_bytes, slot.memory_bytes as u64);
+        CACHE_PURGED.done(slot.memory_bytes);
         self.subtract(slot);
     }
 
@@ -179,16 +187,12 @@ impl<K: Hash + Eq> Shard<K> {
         let bytes = slot.memory_bytes as u64;
         self.counters.values.fetch_sub(1, Ordering::Relaxed);
         self.counters.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        CACHE_BYTES.sub(slot.memory_bytes);
     }
 
     /// Returns the number of attached values.
     pub(super) fn len(&self) -> usize {
         usize::try_from(self.counters.values.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
-    }
-
-    /// Returns the size of the attached values, in bytes of whole pages.
-    pub(super) fn bytes(&self) -> u64 {
-        self.counters.bytes.load(Ordering::Relaxed)
     }
 
     pub(super) fn add_to(&self, sum: &mut CacheStats) {
@@ -210,6 +214,13 @@ impl<K: Hash + Eq> Shard<K> {
         // Only Hash or Eq of a key can panic under the mutex, which leaves the map
         // consistent.
         fork::lock_outer(&self.entries)
+    }
+}
+
+impl<K> Shard<K> {
+    /// Returns the size of the attached values, in bytes of whole pages.
+    pub(super) fn bytes(&self) -> u64 {
+        self.counters.bytes.load(Ordering::Relaxed)
     }
 }
 

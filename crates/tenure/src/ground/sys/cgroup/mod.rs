@@ -115,6 +115,37 @@ impl Groups {
         Self::find_below(Path::new("/"))
     }
 
+    /// Finds the groups that another process is in, as far as this one can see them.
+    pub(crate) fn of_process(pid: u32) -> Result<Self, Errno> {
+        let root = Path::new("/");
+        let mountinfo = mountinfo::read_below(root).map_err(errno_of)?;
+        let file = PathBuf::from(format!("/proc/{pid}/cgroup"));
+        let contents = fs::read(&file).map_err(errno_of)?;
+        Ok(Self::of(root, Membership { file, contents }, &mountinfo))
+    }
+
+    /// Finds the group with this directory, and its ancestors.
+    pub(crate) fn at(directory: &Path) -> Self {
+        let shows = |version: &&'static Version| directory.join(version.usage).is_file();
+        let version = [&VERSION_1, &VERSION_2].into_iter().find(shows);
+        let groups = |version: &'static Version| {
+            // A root shows no usage in version 2, nor does anything above a mount point.
+            let is_group = |directory: &&Path| directory.join(version.usage).is_file();
+            let ancestors = directory.ancestors().take_while(is_group);
+            ancestors.map(Path::to_owned).collect::<Vec<_>>()
+        };
+        let memory = version.map(|version| (version, groups(version)));
+        let unified = memory
+            .iter()
+            .filter(|(version, _)| version.name == MemoryCgroup::V2)
+            .flat_map(|(_, directories)| directories.clone());
+        Self {
+            unified: unified.collect(),
+            memory,
+            membership: Membership::default(),
+        }
+    }
+
     /// Finds the groups in a recorded tree, with `proc` and `sys` in `root`.
     pub(crate) fn find_below(root: &Path) -> Result<Self, Errno> {
         let mountinfo = mountinfo::read_below(root).map_err(errno_of)?;

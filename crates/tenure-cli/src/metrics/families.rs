@@ -1,0 +1,158 @@
+//! The metric families, a line for each sample. Lines of the same name follow each other:
+//! they are one family, whose samples differ in a label.
+
+use tenure::{Stats, pressure::Level};
+
+use crate::stat::{GroupReport, ProcessReport};
+
+/// One sample of each process or cgroup, and the family that it belongs to.
+pub struct Row<T: 'static> {
+    /// Without prefix, unit and `_total`.
+    pub name: &'static str,
+    pub help: &'static str,
+    pub is_counter: bool,
+    pub is_in_bytes: bool,
+    /// What tells the sample from others of its family.
+    pub label: Option<(&'static str, &'static str)>,
+    /// `None` where the figure is unknown, or does not apply: there is no sample then.
+    pub value: fn(&T) -> Option<u64>,
+}
+
+impl<T> Row<T> {
+    const fn gauge(name: &'static str, help: &'static str, value: fn(&T) -> Option<u64>) -> Self {
+        Self {
+            name,
+            help,
+            is_counter: false,
+            is_in_bytes: false,
+            label: None,
+            value,
+        }
+    }
+
+    const fn bytes(name: &'static str, help: &'static str, value: fn(&T) -> Option<u64>) -> Self {
+        Self {
+            is_in_bytes: true,
+            ..Self::gauge(name, help, value)
+        }
+    }
+
+    const fn total(name: &'static str, help: &'static str, value: fn(&T) -> Option<u64>) -> Self {
+        Self {
+            is_counter: true,
+            ..Self::gauge(name, help, value)
+        }
+    }
+
+    const fn bytes_total(
+        name: &'static str,
+        help: &'static str,
+        value: fn(&T) -> Option<u64>,
+    ) -> Self {
+        Self {
+            is_counter: true,
+            ..Self::bytes(name, help, value)
+        }
+    }
+
+    const fn with(self, label: &'static str, value: &'static str) -> Self {
+        Self {
+            label: Some((label, value)),
+            ..self
+        }
+    }
+}
+
+fn some(bytes: usize) -> Option<u64> {
+    Some(bytes as u64)
+}
+
+fn maybe(bytes: Option<usize>) -> Option<u64> {
+    bytes.map(|bytes| bytes as u64)
+}
+
+/// The level as a number, which rises with the pressure.
+pub fn level(level: Level) -> u64 {
+    level as u64
+}
+
+const PURGED: &str = "Volatile memory that was purged, by cause.";
+const CALLS: &str = "Successful calls of tenure, by operation.";
+const CALL_BYTES: &str = "Memory of successful calls of tenure, by operation.";
+pub const LEVEL: &str = "Memory pressure: 0 none, 1 some, 2 severe.";
+
+/// Makes the rows of the calls and of the bytes of each operation.
+macro_rules! operations {
+    ($name:literal, $help:expr, $make:ident, $field:ident: $($operation:ident),*) => {
+        [$(Row::$make($name, $help, |process: &ProcessReport| {
+            Some(process.tenure.stats()?.$operation.$field)
+        }).with("operation", stringify!($operation))),*]
+    };
+}
+
+fn stats(process: &ProcessReport, figure: fn(&Stats) -> u64) -> Option<u64> {
+    process.tenure.stats().map(figure)
+}
+
+/// The families of a process; those from its counters only where it uses tenure.
+#[rustfmt::skip]
+pub static PROCESS: &[Row<ProcessReport>] = &[
+    Row::bytes("resident", "Resident memory (RSS), lazily free pages included.", |p| some(p.resident_bytes)),
+    Row::bytes("lazily_free", "Resident memory that the kernel may reclaim because it was freed lazily (MADV_FREE).", |p| maybe(p.lazily_free_bytes)),
+    Row::bytes("resident_without_lazily_free", "Resident memory without what is lazily free.", |p| maybe(p.resident_without_lazily_free_bytes)),
+    Row::bytes("proportional", "Resident memory, shared pages divided among the processes that share them (PSS).", |p| maybe(p.proportional_bytes)),
+    Row::bytes("swapped", "Memory in swap.", |p| maybe(p.swapped_bytes)),
+    Row::bytes("locked", "Memory that counts against RLIMIT_MEMLOCK.", |p| some(p.locked_bytes)),
+    Row::bytes("huge_page", "Memory in transparent huge pages.", |p| maybe(p.huge_page_bytes)),
+    Row::bytes("hugetlb", "Memory in hugetlb pages, which resident memory leaves out.", |p| some(p.hugetlb_bytes)),
+    Row::bytes("mapped", "Mapped addresses that some access is allowed to.", |p| some(p.mapped_bytes)),
+    Row::bytes("reserved", "Mapped addresses without any access, which use no memory.", |p| some(p.reserved_bytes)),
+    Row::gauge("pressure_level", LEVEL, |p| p.pressure.map(level)),
+    Row::gauge("preloaded", "Whether the library of tenure run is mapped: 1 or 0.", |p| p.preload.is_known().then(|| u64::from(p.preload.library.is_some()))),
+    Row::bytes("volatile", "Memory that is volatile.", |p| stats(p, |s| s.volatile_bytes)),
+    Row::bytes("offered", "Volatile memory that is offered to the kernel.", |p| stats(p, |s| s.offered_bytes)),
+    Row::bytes("unofferable", "Volatile memory that only tenure can purge, because userfaultfd is unavailable.", |p| stats(p, |s| s.unofferable_bytes)),
+    Row::bytes_total("offer_failed", "Volatile memory whose offer failed when it was due.", |p| stats(p, |s| s.offer_failed_bytes)),
+    Row::bytes_total("purged", PURGED, |p| stats(p, |s| s.purged_by_kernel_bytes)).with("cause", "kernel"),
+    Row::bytes_total("purged", PURGED, |p| stats(p, |s| s.purged_under_pressure_bytes)).with("cause", "pressure"),
+    Row::bytes_total("purged", PURGED, |p| stats(p, |s| s.purged_on_request_bytes)).with("cause", "request"),
+    Row::bytes_total("purged", PURGED, |p| stats(p, |s| s.unprotected_bytes)).with("cause", "unprotected"),
+    Row::bytes("pending_release", "Released memory that workers have not freed yet.", |p| stats(p, |s| s.pending_release_bytes)),
+    Row::bytes_total("freed_by_caller", "Released memory that callers freed themselves.", |p| stats(p, |s| s.freed_by_caller_bytes)),
+    Row::total("workers_started", "Threads that were started to free memory.", |p| stats(p, |s| s.workers_started)),
+    Row::total("cache_lookups", "Lookups in volatile caches, by result.", |p| stats(p, |s| s.cache_hits)).with("result", "hit"),
+    Row::total("cache_lookups", "Lookups in volatile caches, by result.", |p| stats(p, |s| s.cache_misses)).with("result", "miss"),
+    Row::total("cache_lost_values", "Values that left volatile caches by themselves, by cause.", |p| stats(p, |s| s.cache_evicted.calls)).with("cause", "evicted"),
+    Row::total("cache_lost_values", "Values that left volatile caches by themselves, by cause.", |p| stats(p, |s| s.cache_purged.calls)).with("cause", "purged"),
+    Row::bytes_total("cache_lost", "Memory of the values that left volatile caches by themselves, by cause.", |p| stats(p, |s| s.cache_evicted.bytes)).with("cause", "evicted"),
+    Row::bytes_total("cache_lost", "Memory of the values that left volatile caches by themselves, by cause.", |p| stats(p, |s| s.cache_purged.bytes)).with("cause", "purged"),
+    Row::bytes("cache", "Memory of the values in volatile caches.", |p| stats(p, |s| s.cache_bytes)),
+];
+
+/// The families of the calls of each operation.
+pub static OPERATION_CALLS: &[Row<ProcessReport>] = &operations!(
+    "operation_calls", CALLS, total, calls: populate, lock, unlock, lazy_free, eager_free,
+    freed_under_pressure, mark_volatile, mark_nonvolatile, munmap, discard, punch, deferred_free
+);
+
+/// The families of the memory of each operation.
+pub static OPERATION_BYTES: &[Row<ProcessReport>] = &operations!(
+    "operation", CALL_BYTES, bytes_total, bytes: populate, lock, unlock, lazy_free, eager_free,
+    freed_under_pressure, mark_volatile, mark_nonvolatile, munmap, discard, punch, deferred_free
+);
+
+/// The families of a cgroup.
+#[rustfmt::skip]
+pub static GROUP: &[Row<GroupReport>] = &[
+    Row::bytes("usage", "Memory that the group is charged for.", |g| Some(g.usage_bytes)),
+    Row::bytes("limit", "The group's own limit; no sample where it has none.", |g| g.limit_bytes),
+    Row::bytes("working_set", "Usage without the inactive file list, as kubelet computes it.", |g| Some(g.working_set_bytes)),
+    Row::bytes("anonymous", "Anonymous memory, lazily free pages included: the group's RSS.", |g| Some(g.anonymous_bytes)),
+    Row::bytes("page_cache", "Page cache, without shared memory.", |g| Some(g.page_cache_bytes)),
+    Row::bytes("shared_memory", "Shared memory.", |g| Some(g.shared_memory_bytes)),
+    Row::bytes("inactive_file", "Page cache not used lately, and lazily freed pages.", |g| Some(g.inactive_file_bytes)),
+    Row::bytes("lazily_free", "Lazily free memory of the processes; no sample where one of them may not be read.", |g| g.lazily_free_bytes),
+    Row::bytes("usage_without_lazily_free", "Usage without what is lazily free.", |g| g.usage_without_lazily_free_bytes),
+    Row::gauge("unreadable_processes", "Processes of the group that may not be read.", |g| some(g.unreadable_processes)),
+    Row::gauge("pressure_level", LEVEL, |g| g.pressure.map(level)),
+];

@@ -1,0 +1,54 @@
+//! The processes that use tenure.
+
+use std::{fs, os::unix::fs::MetadataExt as _};
+
+use rustix::process::{geteuid, getpid};
+use tenure::Stats;
+
+use super::{preload::Preload, process::ProcessReport, report::Report};
+
+/// Reads this user's processes that use tenure; those of all users as root. A process that
+/// ends meanwhile is left out.
+pub fn read() -> Report {
+    let users = pids_of_user().into_iter().filter(|&pid| uses_tenure(pid));
+    let reports = users.filter_map(|pid| ProcessReport::of(pid).ok());
+    Report::of_processes(reports.collect())
+}
+
+/// Returns this user's processes but for this one; those of all users as root.
+pub fn pids_of_user() -> Vec<u32> {
+    let (user, own) = (geteuid(), getpid().as_raw_nonzero().get());
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
+        let is_ours = user.is_root() || entry.metadata().ok()?.uid() == user.as_raw();
+        (is_ours && pid != own).then(|| pid.unsigned_abs())
+    });
+    pids.collect()
+}
+
+/// Whether a process has the page of counters, or the preloaded library.
+fn uses_tenure(pid: u32) -> bool {
+    matches!(Stats::of_process(pid), Ok(Some(_))) || Preload::of_process(pid).library.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_user_exclude_this_one() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let pids = pids_of_user();
+        let uses = uses_tenure(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(pids.contains(&child.id()) && !pids.contains(&std::process::id()));
+        assert!(!uses);
+        tenure::stats();
+        assert!(uses_tenure(std::process::id()));
+    }
+}
