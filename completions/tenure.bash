@@ -73,7 +73,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__bench)
-            opts="-h --quick --full --rounds --only --json --record --seed --help populate lock lazy_free volatile release heap"
+            opts="-h --quick --full --rounds --only --json --record --seed --help populate lock lazy_free volatile release heap pool"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -84,7 +84,7 @@ _tenure() {
                     return 0
                     ;;
                 --only)
-                    COMPREPLY=($(compgen -W "populate lock lazy_free volatile release heap" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "populate lock lazy_free volatile release heap pool" -- "${cur}"))
                     return 0
                     ;;
                 --record)
@@ -237,25 +237,13 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__run)
-            opts="-h --heap --heap-threshold --heap-dirty-decay --heap-muzzy-decay --munmap --discard --lock --populate --exit --stats --verbose --config --print-environment --help"
+            opts="-h --heap --heap-threshold --munmap --discard --lock --populate --pool --exit --stats --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
-                --heap)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --heap-threshold)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --heap-dirty-decay)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --heap-muzzy-decay)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -275,24 +263,12 @@ _tenure() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --pool)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --exit)
                     COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --stats)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --verbose)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --config)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --print-environment)
-                    COMPREPLY=($(compgen -W "shell systemd pod" -- "${cur}"))
                     return 0
                     ;;
                 *)

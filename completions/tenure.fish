@@ -38,7 +38,8 @@ lock\t'Read a mapped file at random while what was read stays locked'
 lazy_free\t'Take a block, copy into it, search in it, free it, under a memory limit'
 volatile\t'Refill buffers that the kernel may purge between two uses'
 release\t'Unmap or discard memory: how long does the caller wait, and everybody else?'
-heap\t'Make and free blocks with one malloc and another'"
+heap\t'Make and free blocks with one malloc and another'
+pool\t'Populate from pages that were released before; runs only if it is named'"
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l record -d 'Write the JSON document to FILE as well: a record for `tenure report`' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l seed -d 'Make the random contents and offsets from N' -r
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l quick -d 'Use sizes and rounds that let all six experiments end within a minute on 2 CPUs and 24 GiB. Without the option they end within ten. An experiment that is asked for by name shows more: populate its full sizes, in about 6 minutes; lazy_free all numbers of processes and threads, in about 9; volatile threads, sizes up to 1 GiB and 100,000 others beside a page, in about 5; release sizes up to 8 GiB, huge pages, ways and a process that is killed, in about 5; heap more rounds and blocks of all sizes, in about 10'
@@ -50,21 +51,16 @@ complete -c tenure -n "__fish_tenure_using_subcommand doctor" -s h -l help -d 'P
 complete -c tenure -n "__fish_tenure_using_subcommand report" -s o -l output -d 'Write to PAGE and print that path, instead of writing to standard output' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand report" -l markdown -d 'Make Markdown instead of HTML: the sentences and the tables, without plots'
 complete -c tenure -n "__fish_tenure_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap -d 'Serve large requests of malloc and its relatives from tenure\'s heap' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap-threshold -d 'Serve requests of SIZE and more from tenure\'s heap; turns the heap on' -r
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap-dirty-decay -d 'Keep freed blocks so long before the kernel may reclaim them; turns the heap on' -r
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap-muzzy-decay -d 'Return lazily freed blocks to the kernel after so long; turns the heap on' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l munmap -d 'Unmap large anonymous memory at once for the caller; free its pages behind it' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l discard -d 'Have madvise(MADV_DONTNEED) return at once; free the pages behind it' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l lock -d 'Lock all memory, each page on its first use' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l populate -d 'Fault private anonymous mappings of SIZE and more in when they are made' -r
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l pool -d 'Keep up to SIZE of unmapped and discarded memory, zeroed, for --populate' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l exit -d 'Let the process\'s end be seen before its memory is freed' -r
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l stats -d 'Print a summary to standard error when a program ends' -r
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l verbose -d 'Print one line to standard error when a program begins: the options in effect' -r
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l config -d 'Take options from FILE; those of the command line win' -r -F
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l print-environment -d 'Print the environment that COMMAND would get, and run nothing' -r -f -a "shell\t'Commands of a POSIX shell'
-systemd\t'Lines of a unit, below its section Service'
-pod\t'A container\'s env in YAML'"
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap -d 'Serve large requests of malloc and its relatives from tenure\'s heap'
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l stats -d 'Print a summary to standard error when a program ends'
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l verbose -d 'Print one line to standard error when a program begins: the options in effect'
 complete -c tenure -n "__fish_tenure_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -l cgroup -d 'Show a memory cgroup, version 1 or 2, and the processes in it and below: a folder, or a path as in /proc/PID/cgroup. "lazily free" is the sum over the processes that may be read; the cgroup\'s own figures count these pages as anonymous memory and, on the kernel\'s lists, as inactive file pages' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -l watch -d 'Repeat every SECONDS, in place on a terminal, until the processes have ended or the cgroup is gone (then the exit status is 0), or Ctrl-C' -r
