@@ -9,7 +9,8 @@
  * is not mapped. tenure(7) is the overview, and each function has a page in section 3.
  *
  * A function returns -ENOMEM, with nothing done, where malloc() has less than 16 KiB left;
- * tenure_munmap(), tenure_drain() and tenure_stats() do not need that. If malloc() fails
+ * tenure_munmap(), tenure_drain(), the functions for stats, and those that close a cache or
+ * unpin a value do not need that. If malloc() fails
  * later in a call, or in a thread of the library, the process is aborted: see tenure(7).
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
@@ -21,6 +22,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+/**
+ * The longest key, in bytes.
+ */
+#define TENURE_CACHE_MAX_KEY 65536
 
 /**
  * The mode in which all pages are faulted in, and locked, at once.
@@ -88,6 +94,83 @@
  * Offers the range to the kernel before the call returns.
  */
 #define TENURE_VOLATILE_OFFER_NOW 1
+
+/**
+ * A cache, made by tenure_cache_new().
+ */
+struct tenure_cache;
+
+/**
+ * The options of a cache. Set all of it to zeros, then size, then the fields to change.
+ */
+struct tenure_cache_options {
+    /**
+     * sizeof(struct tenure_cache_options) as the program was built with it.
+     */
+    size_t size;
+    /**
+     * How much memory the values take at most, in bytes. 0 is the default: as much as
+     * there is memory for.
+     */
+    size_t max_bytes;
+};
+
+/**
+ * A value that tenure_cache_get() has found.
+ */
+struct tenure_cache_value {
+    /**
+     * The bytes, which do not change, and are valid until tenure_cache_unpin().
+     */
+    const void *data;
+    /**
+     * Their number.
+     */
+    size_t len;
+    /**
+     * For tenure_cache_unpin(); NULL if there is no value.
+     */
+    void *pin;
+};
+
+/**
+ * The work of a cache, and its size. New fields come last.
+ */
+struct tenure_cache_stats {
+    /**
+     * Look-ups that found their value.
+     */
+    uint64_t hits;
+    /**
+     * Look-ups that did not.
+     */
+    uint64_t misses;
+    /**
+     * Values inserted, replacements included.
+     */
+    uint64_t insertions;
+    /**
+     * Values that the cache itself has given up to insert others.
+     */
+    uint64_t evictions;
+    /**
+     * Values of which the kernel or tenure has purged pages, as far as the cache has
+     * noticed.
+     */
+    uint64_t purged;
+    /**
+     * Values in the cache.
+     */
+    uint64_t values;
+    /**
+     * The memory of the values in the cache, in bytes of whole pages.
+     */
+    uint64_t bytes;
+    /**
+     * Values that the cache has not taken, because there was no memory for them.
+     */
+    uint64_t refused;
+};
 
 /**
  * How to populate. Set all of it to zeros, then size, then the fields to change.
@@ -269,6 +352,26 @@ struct tenure_stats {
      */
     uint64_t unofferable_bytes;
     /**
+     * Lookups in caches that found their value (not in the C interface).
+     */
+    uint64_t cache_hits;
+    /**
+     * Lookups in caches that did not (not in the C interface).
+     */
+    uint64_t cache_misses;
+    /**
+     * Values that caches evicted to insert others (not in the C interface).
+     */
+    struct tenure_count cache_evicted;
+    /**
+     * Values of caches that were found purged (not in the C interface).
+     */
+    struct tenure_count cache_purged;
+    /**
+     * The values in caches, at the moment (not in the C interface).
+     */
+    uint64_t cache_bytes;
+    /**
      * Memory that the page pool holds at the moment.
      */
     uint64_t pool_bytes;
@@ -311,6 +414,179 @@ struct tenure_range {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+/**
+ * Makes an empty cache, which keeps values for as long as there is memory: it evicts and
+ * purges them with userfaultfd() and madvise(MADV_FREE) when memory is short.
+ *
+ * *out receives the cache, for tenure_cache_close(); out must not be NULL. options
+ * may be NULL for all defaults; tenure does not use it after the call. The cache takes no
+ * memory for values before the first insertion.
+ *
+ * Any number of threads may use the cache at once. Of several values the one of lower
+ * priority is given up first, and among equals one that was not found lately.
+ *
+ * Return value:
+ *
+ * 0, or one of the errors below, negative. errno is unchanged.
+ *
+ * Errors:
+ *
+ * * -EFAULT: out is NULL. Correct the call.
+ * * -EINVAL: options->size is smaller than the structure. Set it to sizeof.
+ * * -E2BIG: options has a field that this version of tenure does not know, and it is
+ *   not zero. Set it to zero.
+ *
+ * Caveats:
+ *
+ * In a child after fork() the cache is empty, and keeps nothing: the child makes its own.
+ * Values that were pinned at the fork can still be read there.
+ */
+int tenure_cache_new(struct tenure_cache **out,
+                     const struct tenure_cache_options *options);
+
+/**
+ * Closes a cache and frees its values: with munmap(), or, while they are pinned, with the
+ * last tenure_cache_unpin().
+ *
+ * cache may be NULL; then nothing is done.
+ *
+ * Return value:
+ *
+ * None. errno is unchanged.
+ *
+ * Caveats:
+ *
+ * No thread may use the cache any more. Values that are pinned stay valid.
+ */
+void tenure_cache_close(struct tenure_cache *cache);
+
+/**
+ * Looks a key up, and pins its value: it stays in memory, unchanged, until
+ * tenure_cache_unpin(). A value that the kernel has been offered takes one system call,
+ * madvise(MADV_POPULATE_WRITE).
+ *
+ * key may be NULL if key_len is 0. *out receives the value, or NULLs if there is none;
+ * out must not be NULL. data is the start of a page for values of more than 3 KiB, and a
+ * multiple of 8 for others; the len bytes must not be written. A value of which a
+ * page was purged is a miss.
+ *
+ * Return value:
+ *
+ * 1 if there is a value, 0 if there is none, or one of the errors below, negative. errno
+ * is unchanged.
+ *
+ * Errors:
+ *
+ * * -EFAULT: cache or out is NULL, or key is and key_len is not 0. Correct the
+ *   call.
+ * * -EINVAL: key_len is larger than TENURE_CACHE_MAX_KEY. Use a hash of the key.
+ *
+ * Caveats:
+ *
+ * Each value must be unpinned once. Pinned values cannot be given up, also when they are
+ * removed or replaced.
+ */
+int tenure_cache_get(struct tenure_cache *cache,
+                     const void *key,
+                     size_t key_len,
+                     struct tenure_cache_value *out);
+
+/**
+ * Ends the use of a value that tenure_cache_get() has found: the kernel may purge it from
+ * now on, with madvise(MADV_FREE), once it has not been used for 100 ms.
+ *
+ * *value becomes NULLs; a value that is NULLs already is left alone, and value may be
+ * NULL. The cache may have been closed, and another thread may have found the value.
+ *
+ * Return value:
+ *
+ * None. errno is unchanged.
+ *
+ * Caveats:
+ *
+ * data is not valid any more. A copy of the structure must not be unpinned again.
+ */
+void tenure_cache_unpin(struct tenure_cache_value *value);
+
+/**
+ * Inserts a copy of a value, and replaces the key's previous one. For memory, the cache
+ * gives up others, with munmap() and madvise(MADV_DONTNEED), of this or a lower priority.
+ *
+ * key may be NULL if key_len is 0, and value if len is 0; tenure does not use them
+ * after the call. priority is 0 (given up first) to 3 (given up
+ * last). Values of up to 3 KiB share pages; others take whole pages.
+ *
+ * A cache may give up a value at any time. So the call also succeeds if there is no memory
+ * for this one: then the key has no value, and refused of tenure_cache_stats() counts it.
+ *
+ * Return value:
+ *
+ * 0, or one of the errors below, negative. errno is unchanged.
+ *
+ * Errors:
+ *
+ * With nothing done:
+ *
+ * * -EFAULT: cache is NULL, or key or value is and its length is not 0. Correct the
+ *   call.
+ * * -EINVAL: priority is larger than 3, or key_len than
+ *   TENURE_CACHE_MAX_KEY. Correct the call; use a hash of the key.
+ *
+ * With the previous value of the key gone:
+ *
+ * * -ENOMEM: There is no address space for the value. Raise RLIMIT_AS.
+ *
+ * Notes:
+ *
+ * Keys stay in the memory of malloc(), which cannot be purged.
+ */
+int tenure_cache_insert(struct tenure_cache *cache,
+                        const void *key,
+                        size_t key_len,
+                        const void *value,
+                        size_t len,
+                        unsigned int priority);
+
+/**
+ * Removes the value of a key, and frees its memory with madvise(MADV_DONTNEED) or
+ * munmap(): now, with its last pin, or together with its neighbours in the same pages.
+ *
+ * key may be NULL if key_len is 0.
+ *
+ * Return value:
+ *
+ * 1 if there was a value, 0 if there was none, or one of the errors below, negative.
+ * errno is unchanged.
+ *
+ * Errors:
+ *
+ * * -EFAULT: cache is NULL, or key is and key_len is not 0. Correct the call.
+ * * -EINVAL: key_len is larger than TENURE_CACHE_MAX_KEY. No value has such a key.
+ */
+int tenure_cache_remove(struct tenure_cache *cache,
+                        const void *key,
+                        size_t key_len);
+
+/**
+ * Reads what a cache has done, and how large it is, from counters in the program's memory.
+ *
+ * *out receives the counters; out must not be NULL. size_of_out is sizeof(*out) as
+ * the program was built with it: of a smaller structure only that much is written, and
+ * fields that this version of tenure does not know are set to zeros. While other threads
+ * use the cache, two counters may be from two moments.
+ *
+ * Return value:
+ *
+ * 0, or one of the errors below, negative. errno is unchanged.
+ *
+ * Errors:
+ *
+ * * -EFAULT: cache or out is NULL. Correct the call.
+ */
+int tenure_cache_stats(struct tenure_cache *cache,
+                       struct tenure_cache_stats *out,
+                       size_t size_of_out);
 
 /**
  * Frees the contents of a range lazily with madvise(MADV_FREE): the program no longer

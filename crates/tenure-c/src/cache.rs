@@ -38,7 +38,7 @@ pub struct tenure_cache_value {
     pub pin: *mut c_void,
 }
 
-/// What a cache has done, and how large it is. New fields come last.
+/// The work of a cache, and its size. New fields come last.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct tenure_cache_stats {

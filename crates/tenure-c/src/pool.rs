@@ -30,7 +30,7 @@ unsafe impl WithSize for tenure_pool_options {}
 /// after the call. The pool is off until it is configured, in a child of `fork()` as well.
 /// With `max_bytes` 0 it is emptied and off; a changed `max_bytes` empties it first.
 ///
-/// What `tenure_munmap()` and `tenure_discard()` release enters the pool in whole blocks of
+/// Memory that `tenure_munmap()` and `tenure_discard()` release enters the pool in whole blocks of
 /// 2 MiB until it is full; `tenure_drain()` waits until it is zeroed and ready.
 /// `tenure_populate()` for writing and `tenure_mmap()` with `TENURE_MAP_POPULATE_WRITE` take
 /// blocks for private anonymous memory.

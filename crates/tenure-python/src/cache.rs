@@ -87,7 +87,7 @@ impl Cache {
         py.detach(|| self.0.len())
     }
 
-    /// What the cache has done and contains.
+    /// The work and the contents of the cache.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = py.detach(|| self.0.stats());
         let dict = PyDict::new(py);

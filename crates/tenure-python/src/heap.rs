@@ -172,7 +172,7 @@ pub fn heap_serves_numpy(py: Python<'_>) -> PyResult<bool> {
     Ok(INNER.get().is_some() && number >= (2, 5))
 }
 
-/// What the heap holds: a dict of bytes.
+/// The memory that the heap holds: a dict of bytes.
 #[pyfunction]
 pub fn heap_stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let stats = tenure_heap::stats();

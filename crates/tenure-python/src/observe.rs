@@ -10,7 +10,7 @@ use tenure::{Count, Headroom, pressure};
 
 use crate::error::exception;
 
-/// What is in memory of a process, in bytes. A figure that the kernel does not tell is None.
+/// The memory of a process, in bytes. A figure that the kernel does not tell is None.
 #[pyclass(frozen, get_all, module = "tenure")]
 pub struct Residency {
     /// In memory: RSS.

@@ -26,7 +26,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_
 /// :param buffer: an object with the buffer protocol whose memory is writable: an array, a
 ///     bytearray, an mmap. Whole pages are faulted in.
 /// :param progress: called from this thread now and then, with the bytes done and the bytes in all.
-///     What it raises cancels the work, and is raised here.
+///     An exception of it cancels the work, and is raised here.
 /// :param threads: how many threads; None for as many as help.
 /// :raises MemoryError: where the memory is not there, before any of it is taken.
 #[pyfunction]

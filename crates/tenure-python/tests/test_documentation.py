@@ -34,7 +34,7 @@ def test_blocks_of_the_page_run_one_after_the_other(tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     assert len(blocks) >= 5
     for block in blocks:
-        # What a block needs and is not installed is named in its imports.
+        # A block's imports name its needs, which may not be installed.
         for module in re.findall(r"^(?:import|from) (\w+)", block, re.M):
             if importlib.util.find_spec(module) is None:
                 break

@@ -24,7 +24,7 @@ tests!(
 );
 
 const PROFILE: &str = "TENURE_TEST_PROFILE";
-/// What Docker and containerd set where their own service has no limit of its own.
+/// The limit that Docker and containerd set where their own service has no limit of its own.
 const MEMLOCK_BYTES: u64 = 8 << 20;
 
 fn verbs_work_under_dockers_profile() -> Completion {

@@ -143,7 +143,7 @@ fn pinned_memory_counts_against_the_limit() {
     assert_eq!(cache.len(), 4);
     let uncached = cache.get_or_insert_with(4, || value(4, len));
     assert_eq!((uncached[..] == value(4, len), cache.len()), (true, 4));
-    // What is removed is not free before it is unpinned.
+    // A removed value is not free before it is unpinned.
     cache.remove(&0);
     cache.insert(5, &value(5, len)).unwrap();
     assert_eq!((cache.contains_key(&5), cache.stats().refused), (false, 2));

@@ -12,7 +12,7 @@ pub struct Row<T: 'static> {
     pub help: &'static str,
     pub is_counter: bool,
     pub is_in_bytes: bool,
-    /// What tells the sample from others of its family.
+    /// The labels that tell the sample from others of its family.
     pub label: Option<(&'static str, &'static str)>,
     /// `None` where the figure is unknown, or does not apply: there is no sample then.
     pub value: fn(&T) -> Option<u64>,

@@ -20,7 +20,7 @@ use tenure_bench::text::printable;
 
 pub use self::file::replace;
 
-/// What HTTP calls the text of [`document`].
+/// HTTP's name of the text of [`document`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Returns the figures as OpenMetrics text, which ends with `# EOF`.

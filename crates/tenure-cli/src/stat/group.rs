@@ -153,7 +153,7 @@ impl Group {
             .iter()
             .map(|process| process.lazily_free_bytes)
             .sum();
-        // What may not be read may be lazily free.
+        // Memory of processes that may not be read may be lazily free.
         let free = free.filter(|_| unreadable_processes == 0);
         let group = self.figures(free.map(|bytes| bytes as u64), unreadable_processes)?;
         Ok((Report::of_group(group, processes), Vec::new()))

@@ -10,7 +10,7 @@ use tenure_options::{Kind, OptionRow, TABLE};
 
 const LIBRARY_STEM: &str = "libtenure_preload.so";
 
-/// What a process has of `tenure run`. The options are those of the environment that it was
+/// The traces of `tenure run` in a process. The options are those of the environment that it was
 /// started with; what it has changed there since counts for its children only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Preload {

@@ -11,7 +11,7 @@ use rustix::{
     io::Errno,
 };
 
-/// What there is on standard input.
+/// The state of standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     Ready,

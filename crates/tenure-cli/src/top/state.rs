@@ -1,4 +1,4 @@
-//! What is shown, and what keys do to it.
+//! The state of the view, and how keys change it.
 
 use std::{cmp::Reverse, collections::VecDeque};
 

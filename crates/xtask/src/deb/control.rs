@@ -1,4 +1,4 @@
-//! What dpkg is told of a package: its control file, checksums, symbols and triggers.
+//! The files that tell dpkg of a package: its control file, checksums, symbols and triggers.
 
 use std::{
     fmt::Write as _,

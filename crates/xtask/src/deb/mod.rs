@@ -29,7 +29,7 @@ const TOOLS: [(&str, &str); 6] = [
 /// The arguments of `cargo xtask deb`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// What `make install PREFIX=/usr LIBDIR=/usr/lib/TRIPLET DESTDIR=FOLDER` has installed
+    /// The files that `make install PREFIX=/usr LIBDIR=/usr/lib/TRIPLET DESTDIR=FOLDER` has installed
     #[arg(long, value_name = "FOLDER")]
     staging: PathBuf,
     /// Where the packages go
@@ -40,7 +40,7 @@ pub struct Arguments {
     revision: u32,
 }
 
-/// What the packages of one build have in common.
+/// The common part of the packages of one build.
 struct Build {
     /// Where each file of the project is found.
     root: PathBuf,

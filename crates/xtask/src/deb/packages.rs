@@ -14,7 +14,7 @@ pub struct Package {
     pub section: &'static str,
     /// Whether packages of several architectures may be installed side by side.
     pub is_multi_arch: bool,
-    /// What it needs besides the libraries that its programs are linked to; `=` stands for
+    /// Its needs besides the libraries that its programs are linked to; `=` stands for
     /// the package's own version.
     pub depends: &'static [&'static str],
     pub summary: &'static str,
@@ -100,7 +100,7 @@ allows, and measures.",
     },
 ];
 
-/// What `make uninstall` needs, and dpkg does not.
+/// Files that `make uninstall` needs, and dpkg does not.
 const RECORD: &str = "share/tenure/folders";
 
 /// Where Debian has a folder of its own for packages.

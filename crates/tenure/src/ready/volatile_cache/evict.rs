@@ -20,7 +20,7 @@ impl Drop for OwnPin {
     }
 }
 
-/// What a look at the head of a queue has led to.
+/// The result of a look at the head of a queue.
 enum Step {
     /// The next one may be evicted.
     Next,
@@ -31,7 +31,7 @@ enum Step {
     Freed(usize),
 }
 
-/// What an eviction remembers between its steps.
+/// The state of an eviction between its steps.
 struct Progress {
     steps: usize,
     busy: usize,
@@ -166,7 +166,7 @@ impl<K: Eq> Shard<K> {
         for record in garbage.records {
             let bytes = record.segment.memory_bytes();
             freed_bytes += LEDGER.release(bytes, || {
-                // What was purged before is in the last reading, or in the next.
+                // The last reading, or the next, has the memory that was purged before.
                 let is_intact = record.segment.contents() == Contents::Intact;
                 let is_freed = record.segment.free_sync() && is_intact;
                 let bytes = if is_freed { bytes } else { 0 };

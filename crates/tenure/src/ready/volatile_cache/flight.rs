@@ -26,7 +26,7 @@ pub(super) enum End {
     Refused,
 }
 
-/// What a thread does that misses a value.
+/// The part of a thread that misses a value.
 pub(super) enum Missing<'a> {
     /// Makes it.
     Make(Maker<'a>),

@@ -23,7 +23,7 @@ impl Ghosts {
     pub(super) fn add(&mut self, hash: u32, values: usize) {
         let wanted = (values / WAYS).next_power_of_two();
         if wanted > self.buckets.len() {
-            // What was known is forgotten: the list grows a few times only.
+            // Growing forgets the older hashes, and happens a few times only.
             self.buckets = vec![Bucket::default(); wanted].into_boxed_slice();
         }
         let (index, fingerprint) = self.place(hash);

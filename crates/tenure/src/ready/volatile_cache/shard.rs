@@ -36,7 +36,7 @@ pub(super) struct State<K> {
     time_to_live: Option<u64>,
 }
 
-/// What a shard has given up: dropped without its mutex.
+/// Values that a shard has given up: dropped without its mutex.
 pub(super) struct Garbage<K> {
     pub(super) records: Vec<Record>,
     pub(super) keys: Vec<K>,
@@ -544,7 +544,7 @@ impl<K: Eq> Shard<K> {
         for number in state.entries.numbers() {
             state.give_up(number, Cause::Removed, &mut garbage);
         }
-        // What is being made finds its segment gone.
+        // A value that is being made finds its segment gone.
         garbage.records.extend(state.segments.take_all());
         state.entries = Entries::new();
         drop(state);

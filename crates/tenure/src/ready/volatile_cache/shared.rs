@@ -1,4 +1,4 @@
-//! What the shards of a cache share: memory and its limits.
+//! The common part of a cache's shards: memory and its limits.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -195,7 +195,7 @@ impl<K: Hash + Eq> Shared<K> {
         // An empty value has a page, too.
         let allocated = lock(&self.arenas).allocate(len.max(1));
         let mut buffer = allocated.inspect_err(|_| refuse())?;
-        // What becomes resident here is not in flight while the program makes the value.
+        // Memory that becomes resident here is not in flight while the program makes the value.
         let populated = buffer.populate(|bytes| admission.mark_resident(bytes));
         if populated.is_err() {
             admission.mark_resident(usize::MAX);
