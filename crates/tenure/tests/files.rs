@@ -449,9 +449,10 @@ fn warm_without_threads_reads_all() -> Completion {
 
 fn warm_alone() {
     use rustix::process::{Resource, Rlimit, setrlimit};
+    // The folder of temporary files may be closed to another user.
+    let file = uncached_file(FILE_BYTES).unwrap();
     // Threads count against the limit of their user's processes.
     drop_privileges();
-    let file = uncached_file(FILE_BYTES).unwrap();
     let limit = Rlimit {
         current: Some(0),
         maximum: Some(0),

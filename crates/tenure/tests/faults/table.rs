@@ -54,6 +54,7 @@ pub fn describe(tid: libc::pid_t, data: &libc::seccomp_data) -> Option<Described
         libc::SYS_munlockall => plain("munlockall", &[EPERM]),
         // Not ENOMEM, which reports a hole: there is none.
         libc::SYS_msync => plain("msync", &[EBUSY]),
+        CACHESTAT => plain("cachestat", &[ENOSYS, EPERM, EOPNOTSUPP]),
         libc::SYS_mincore => plain("mincore", &[ENOMEM, EAGAIN]),
         libc::SYS_userfaultfd => plain(
             "userfaultfd",
@@ -247,6 +248,8 @@ const UFFDIO_MOVE: u32 =
     rustix::ioctl::opcode::read_write::<linux_raw_sys::general::uffdio_move>(0xAA, 5);
 const PAGEMAP_SCAN: u32 =
     rustix::ioctl::opcode::read_write::<linux_raw_sys::general::pm_scan_arg>(b'f', 16);
+/// `cachestat(2)`, the same number on all architectures.
+const CACHESTAT: i64 = 451;
 const PROCMAP_QUERY: u32 =
     rustix::ioctl::opcode::read_write::<linux_raw_sys::general::procmap_query>(b'f', 17);
 

@@ -87,7 +87,8 @@ impl State {
     fn start_in_child(&mut self) {
         // Dropping the list would call the allocator.
         std::mem::forget(std::mem::replace(self, Self::OFF));
-        self.show();
+        // The counters of a child begin at zero, or are not there yet.
+        self.show_within();
     }
 
     /// Takes an arena into use, or none.
@@ -99,12 +100,16 @@ impl State {
 
     /// Shows the state to other threads and processes.
     fn show(&self) {
+        self.show_within();
+        stats::POOL_BYTES.set(self.filled * BLOCK_BYTES);
+        stats::POOL_LAZILY_FREE_BYTES.set(self.lazy * BLOCK_BYTES);
+    }
+
+    /// Shows the state to other threads.
+    fn show_within(&self) {
         IS_ON.store(self.arena.is_some(), Ordering::Relaxed);
         FILLED.store(self.filled, Ordering::Relaxed);
-        let lazy_bytes = self.lazy * BLOCK_BYTES;
-        headroom::set_pooled_bytes(self.filled * BLOCK_BYTES - lazy_bytes);
-        stats::POOL_BYTES.set(self.filled * BLOCK_BYTES);
-        stats::POOL_LAZILY_FREE_BYTES.set(lazy_bytes);
+        headroom::set_pooled_bytes((self.filled - self.lazy) * BLOCK_BYTES);
     }
 
     /// Claims empty places, the first that lie side by side, `max` at most.
