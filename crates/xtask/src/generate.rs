@@ -118,6 +118,7 @@ mod tests {
                 "man/tenure-bench.1",
                 "man/tenure-doctor.1",
                 "man/tenure-evict.1",
+                "man/tenure-exporter.1",
                 "man/tenure-fincore.1",
                 "man/tenure-keep.1",
                 "man/tenure-report.1",
@@ -125,6 +126,7 @@ mod tests {
                 "man/tenure-run.1",
                 "man/tenure-snapshot.1",
                 "man/tenure-stat.1",
+                "man/tenure-top.1",
                 "man/tenure-warm.1",
                 "man/tenure.1"
             ]
