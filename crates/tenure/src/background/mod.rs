@@ -1,6 +1,4 @@
-//! Background layer: threads that free memory for callers that do not wait, and the page
-//! pool.
+//! Background layer: threads that free memory for callers that do not wait.
 
 pub(crate) mod chunk_sizer;
 pub(crate) mod freeing;
-pub mod pool;

@@ -63,10 +63,8 @@
 mod background;
 mod file_method;
 mod headroom;
-mod mapped;
 mod options;
 mod plan;
-mod pooled;
 mod prefault;
 mod workers;
 
