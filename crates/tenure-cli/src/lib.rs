@@ -8,6 +8,7 @@ mod doctor;
 mod exporter;
 mod files;
 mod metrics;
+mod replacement;
 mod run;
 mod stat;
 mod top;
