@@ -24,6 +24,9 @@ tests!(
     limit_holds_for_values_of_all_sizes,
     pinned_memory_counts_against_the_limit,
     scan_displaces_no_values_in_use,
+    insertion_beside_values_in_use_moves_few_of_them,
+    pinned_value_keeps_no_other_from_being_evicted,
+    limit_below_a_segment_keeps_small_values,
     evicted_key_that_returns_outlives_new_ones,
     pinned_small_value_outlives_its_neighbours_and_the_cache,
     small_value_is_replaced_by_a_large_one_and_back,
@@ -176,6 +179,62 @@ fn scan_displaces_no_values_in_use() {
         assert!(found * 10 >= used * 9, "{found} of {used}");
         assert_adds_up(&cache);
     }
+}
+
+/// Values that were found lately are moved together; an insertion does not wait for all.
+fn insertion_beside_values_in_use_moves_few_of_them() {
+    tenure::volatile::set_offer_delay(LONG);
+    const LEN: usize = 256;
+    let cache = limited(4 * MIB);
+    let mut count = 0;
+    while cache.stats().evicted == 0 {
+        cache.insert(count, &value(count, LEN)).unwrap();
+        count += 1;
+    }
+    let places = || -> Vec<_> {
+        let place = |key| cache.get(&key).map(|found| found.as_ptr().addr());
+        (0..count).map(place).collect()
+    };
+    let before = places();
+    let evicted = cache.stats().evicted;
+    let mut inserted = 0;
+    while cache.stats().evicted == evicted {
+        inserted += 1;
+        cache.insert(count + inserted, &value(1, LEN)).unwrap();
+    }
+    let after = places();
+    let moved = before.iter().zip(&after).filter(|(old, new)| old != new);
+    let (moved, all) = (moved.count(), before.len());
+    assert!(all > 10_000 && moved < 1000, "{moved} of {all}, {inserted}");
+    assert!(cache.stats().refused == 0);
+}
+
+fn pinned_value_keeps_no_other_from_being_evicted() {
+    tenure::volatile::set_offer_delay(LONG);
+    let cache = limited(64 << 10);
+    for key in 0..200 {
+        let _pinned = cache.get_or_insert_with(key, || value(key, 3000));
+        for other in 1000 + 10 * key..1010 + 10 * key {
+            cache.insert(other, &value(other, 3000)).unwrap();
+            drop(cache.get(&(other / 2)));
+        }
+    }
+    assert_eq!(cache.stats().refused, 0, "{:?}", cache.stats());
+    assert_adds_up(&cache);
+}
+
+fn limit_below_a_segment_keeps_small_values() {
+    let cache = limited(2 * page_size());
+    cache.insert(1, &value(1, 100)).unwrap();
+    assert_eq!(cache.get(&1).unwrap()[..], value(1, 100));
+    for key in 0..10 {
+        cache.insert(key, &value(key, 100)).unwrap();
+    }
+    let stats = cache.stats();
+    assert!(
+        stats.refused == 0 && stats.bytes <= 2 * page_size() as u64,
+        "{stats:?}"
+    );
 }
 
 fn evicted_key_that_returns_outlives_new_ones() {

@@ -20,6 +20,10 @@ impl Drop for OwnPin {
     }
 }
 
+/// An eviction keeps the values of at most so many segments. Readers may find values as
+/// fast as it looks at them.
+const MAX_COPIES: usize = 8;
+
 /// The result of a look at the head of a queue.
 enum Step {
     /// The next one may be evicted.
@@ -35,6 +39,8 @@ enum Step {
 struct Progress {
     steps: usize,
     busy: usize,
+    /// The segments that were made for values found lately: each takes as much as it frees.
+    copies: usize,
     spare: Option<OwnPin>,
     /// A spare segment was asked for, whether there was memory for it or not.
     has_asked: bool,
@@ -53,6 +59,7 @@ impl<K: Eq> Shard<K> {
         let mut progress = Progress {
             steps: 0,
             busy: 0,
+            copies: 0,
             spare: None,
             has_asked: false,
         };
@@ -72,13 +79,15 @@ impl<K: Eq> Shard<K> {
     fn evict_step(&self, priority: Priority, progress: &mut Progress) -> Step {
         let mut garbage = Garbage::new();
         let mut state = self.lock();
-        let Some(id) = state.segments.victim(priority) else {
+        // Behind a busy segment the other queue has its turn.
+        let is_swapped = progress.busy % 2 == 1;
+        let Some(id) = state.segments.victim(priority, is_swapped) else {
             return Step::NoneIdle;
         };
         let capacity = state.segments.capacity();
         progress.steps += 1;
         // Each round lowers the frequencies; other threads may raise them as fast.
-        let is_forced = progress.steps > 4 * capacity + 16;
+        let is_forced = progress.steps > 4 * capacity + 16 || progress.copies >= MAX_COPIES;
         let Some(record) = state.segments.get(id) else {
             return Step::NoneIdle;
         };
@@ -86,7 +95,7 @@ impl<K: Eq> Shard<K> {
         if !record.segment.is_idle() {
             state.segments.move_to_end(id, queue);
             progress.busy += 1;
-            return match progress.busy > capacity {
+            return match progress.busy > 2 * capacity {
                 true => Step::NoneIdle,
                 false => Step::Next,
             };
@@ -145,6 +154,7 @@ impl<K: Eq> Shard<K> {
             }
         }
         let mut targets = Vec::new();
+        let had_spare = progress.spare.is_some();
         if source.is_some() {
             state.copy_found(
                 id,
@@ -157,7 +167,13 @@ impl<K: Eq> Shard<K> {
         state.evict_rest(id, &mut garbage);
         drop(state);
         drop((targets, source));
-        Step::Freed(self.free(garbage))
+        let freed_bytes = self.free(garbage);
+        if had_spare && progress.spare.is_none() {
+            progress.copies += 1;
+            progress.has_asked = false;
+            return Step::Next;
+        }
+        Step::Freed(freed_bytes)
     }
 
     /// Frees what was evicted before it returns. Returns the number of bytes.

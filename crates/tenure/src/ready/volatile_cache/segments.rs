@@ -189,14 +189,14 @@ impl Segments {
         self.link(id);
     }
 
-    /// Returns the head of the queue to evict from.
-    pub(super) fn victim(&self, priority: Priority) -> Option<SegmentId> {
+    /// Returns the head of the queue to evict from, or of the other one.
+    pub(super) fn victim(&self, priority: Priority, is_swapped: bool) -> Option<SegmentId> {
         let [probation, main] = self.lists[priority as usize];
         let bytes = probation.bytes + main.bytes;
         let is_long = probation.bytes > bytes / PROBATION_DIVISOR;
-        match is_long || main.first.is_none() {
+        match is_long != is_swapped {
             true => probation.first.or(main.first),
-            false => main.first,
+            false => main.first.or(probation.first),
         }
     }
 

@@ -423,8 +423,8 @@ impl<K: Eq> Shard<K> {
     }
 
     /// Inserts a value that is made, replacing the key's previous one. The caller still has
-    /// the pin.
-    pub(super) fn commit(&self, key: K, hash: u64, reservation: &Reservation) {
+    /// the pin. Returns what was replaced: dropping a key may panic.
+    pub(super) fn commit(&self, key: K, hash: u64, reservation: &Reservation) -> Garbage<K> {
         let (hash, mut garbage) = (entry_hash(hash), Garbage::new());
         let mut state = self.lock();
         let found = state.entries.find(hash, &key);
@@ -438,9 +438,8 @@ impl<K: Eq> Shard<K> {
         let Some(record) = state.segments.of(reservation.id, segment) else {
             // The cache was cleared meanwhile.
             state.stats.removed += 1;
-            drop(state);
-            drop((garbage, key));
-            return;
+            garbage.keys.push(key);
+            return garbage;
         };
         let is_shared = record.is_shared;
         let entry = Entry {
@@ -455,7 +454,7 @@ impl<K: Eq> Shard<K> {
         if let Some(record) = state.segments.of(reservation.id, segment) {
             record.members.push(number);
         }
-        drop(state);
+        garbage
     }
 
     /// Gives a reserved place back, without a value. The caller still has the pin.

@@ -72,13 +72,16 @@ impl<K: Hash + Eq> Making<'_, K> {
         }
         let reservation = self.reservation.as_ref()?;
         // If comparing keys panics, the place is given back.
-        self.shard.commit(key, hash, reservation);
+        let garbage = self.shard.commit(key, hash, reservation);
         let segment = reservation.segment.handle();
         let (start, len) = (reservation.start(), reservation.len);
         // The guard takes over the pin, which keeps the segment alive without a reference.
         drop(self.reservation.take());
         // SAFETY: the place is filled, and the pin is this guard's.
-        Some(unsafe { Pinned::of(segment, self.shared.process, start, len) })
+        let pinned = unsafe { Pinned::of(segment, self.shared.process, start, len) };
+        // If that panics, the value is in all the same.
+        drop(garbage);
+        Some(pinned)
     }
 
     fn bytes(&mut self) -> &mut [u8] {
@@ -148,7 +151,11 @@ impl<K: Hash + Eq> Shared<K> {
         priority: Priority,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Option<Making<'a, K>>> {
-        let is_small = len <= MAX_SMALL_BYTES && key_bytes <= MAX_SMALL_KEY_BYTES;
+        let is_small = len <= MAX_SMALL_BYTES
+            && key_bytes <= MAX_SMALL_KEY_BYTES
+            && shared_bytes() <= self.max_bytes;
+        // The overhead of a segment of small values has their keys.
+        let key_bytes = if is_small { 0 } else { key_bytes };
         let reserved = is_small.then(|| shard.reserve(hash, len, priority));
         let (admission, reservation) = match reserved.flatten() {
             Some(reservation) => (None, reservation),
