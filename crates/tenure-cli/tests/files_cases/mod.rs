@@ -4,6 +4,7 @@ mod evict;
 mod evict_if_cold;
 mod fincore;
 mod keep;
+mod keep_bounds;
 mod snapshot;
 mod warm;
 
@@ -40,6 +41,7 @@ pub fn trials() -> Vec<Trial> {
         evict::ALL,
         evict_if_cold::ALL,
         keep::ALL,
+        keep_bounds::ALL,
         snapshot::ALL,
     ];
     let cases = groups.iter().flat_map(|group| group.iter());
