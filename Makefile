@@ -5,6 +5,11 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 CARGO ?= cargo
+ifneq ($(words [$(PREFIX)] [$(DESTDIR)]),2)
+$(error PREFIX and DESTDIR cannot have spaces in them)
+endif
+# Other makefiles, in other folders, use it as well.
+override DESTDIR := $(and $(DESTDIR),$(abspath $(DESTDIR)))
 # Where cargo builds.
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 # In CI a test that fails once, and passes each of five repetitions, does not fail the run.

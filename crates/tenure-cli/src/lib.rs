@@ -8,6 +8,7 @@ mod doctor;
 mod exporter;
 mod files;
 mod metrics;
+mod replacement;
 mod run;
 mod stat;
 mod top;
@@ -75,10 +76,16 @@ pub fn run() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => status,
         Err(error) => {
             // It may name files, and what a record says.
-            eprintln!("tenure: {}", printable_lines(&format!("{error:#}")));
+            complain(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints an error, or a warning, on standard error. It may have no reader, or be full: the
+/// exit status tells, too.
+fn complain(message: &str) {
+    let _ = writeln!(io::stderr(), "tenure: {}", printable_lines(message));
 }
 
 /// Prints help or a version, with status 0, or the error in the command line.

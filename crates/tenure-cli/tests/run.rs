@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         program_for_another_processor_is_refused,
         program_that_gains_rights_is_refused,
         missing_library_is_125_with_the_folders_searched,
+        lines_that_nobody_reads_leave_the_program_alone,
     ];
     let mut arguments = Arguments::from_args();
     // execve of a program that was just written fails (ETXTBSY) while a child of another
@@ -378,5 +379,35 @@ fn missing_library_is_125_with_the_folders_searched() -> Completion {
         .output()
         .unwrap();
     is_refused(&output, 125, "a space, a colon or a dollar sign");
+    Completion::Completed
+}
+
+/// Standard error is a pipe without a reader, or one that is full.
+fn lines_that_nobody_reads_leave_the_program_alone() -> Completion {
+    let tenure = cargo_bin_cmd!("tenure").get_program().to_owned();
+    let run_with = |stderr: io::PipeWriter| {
+        let mut command = Command::new(&tenure);
+        command.args(["run", "--heap", "--stats", "--verbose", "--", "sh", "-c"]);
+        command.arg("echo result; exit 7").env_remove("LD_PRELOAD");
+        command.stderr(stderr).output().unwrap()
+    };
+    let (reader, unread) = io::pipe().unwrap();
+    drop(reader);
+    let output = run_with(unread);
+    assert_eq!(
+        (output.status.code(), &*output.stdout),
+        (Some(7), &b"result\n"[..])
+    );
+
+    let (_reader, full) = io::pipe().unwrap();
+    let flags = rustix::fs::fcntl_getfl(&full).unwrap();
+    rustix::fs::fcntl_setfl(&full, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+    while io::Write::write(&mut &full, &[b'x'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&full, flags).unwrap();
+    let output = run_with(full);
+    assert_eq!(
+        (output.status.code(), &*output.stdout),
+        (Some(7), &b"result\n"[..])
+    );
     Completion::Completed
 }

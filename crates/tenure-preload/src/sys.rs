@@ -106,8 +106,34 @@ pub(crate) fn is_secure() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Writes what one call can write; errors are ignored, because nobody could be told.
+/// Writes what one call can write; errors are ignored, because nobody could be told. Writes
+/// nothing where that would wait for a reader, or raise SIGPIPE because there is none.
 pub(crate) fn write(fd: c_int, text: &[u8]) {
+    let mut wanted = libc::pollfd {
+        fd,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    let at_once = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let no_mask = std::ptr::null::<libc::sigset_t>();
+    // SAFETY: the call reads and writes local variables.
+    let ready = unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            &raw mut wanted,
+            1,
+            &raw const at_once,
+            no_mask,
+            0,
+        )
+    };
+    // A pipe is ready for a line as a whole. Where a filter refuses the call, the write is tried.
+    if ready >= 0 && wanted.revents != libc::POLLOUT {
+        return;
+    }
     // SAFETY: pointer and length are a slice's.
     unsafe { libc::syscall(libc::SYS_write, fd, text.as_ptr(), text.len()) };
 }

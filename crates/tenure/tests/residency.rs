@@ -39,6 +39,7 @@ tests!(
     holes_without_pagemap_scan_list_absent_pages,
     residency_of_part_without_pagemap_scan_is_exact,
     residency_of_other_process_matches_its_own,
+    residency_of_process_with_a_cut_name_is_read,
     residency_of_other_users_process_is_permission_denied;
     children:
     reach_map_count_limit,
@@ -548,6 +549,18 @@ fn hold_lazily_free_memory() {
     let own = Residency::of_this_process().unwrap();
     println!("{:?}", own.lazily_free_bytes);
     let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// The kernel cuts a name after 15 bytes.
+fn residency_of_process_with_a_cut_name_is_read() {
+    rustix::thread::set_name(c"nineteen-bytes\xc3\xa9").unwrap();
+    assert!(
+        Residency::of_process(std::process::id())
+            .unwrap()
+            .resident_bytes
+            > 0
+    );
+    assert!(Residency::of_this_process().unwrap().mapped_bytes > 0);
 }
 
 fn residency_of_other_users_process_is_permission_denied() -> Completion {

@@ -21,7 +21,6 @@ use self::http::{Body, Response};
 use crate::cli::ExporterArguments;
 use crate::metrics;
 use crate::stat::{Group, ProcessReport, Report, read_users};
-use tenure_bench::text::printable_lines;
 
 /// Serves the figures until a signal ends it.
 pub fn run(arguments: &ExporterArguments, out: &mut impl Write) -> Result<()> {
@@ -42,10 +41,7 @@ pub fn run(arguments: &ExporterArguments, out: &mut impl Write) -> Result<()> {
     let subjects = Subjects::of(arguments);
     for path in &subjects.cgroups {
         if let Err(error) = Group::find(path) {
-            eprintln!(
-                "tenure: {}; waiting for it",
-                printable_lines(&format!("{error:#}"))
-            );
+            crate::complain(&format!("{error:#}; waiting for it"));
         }
     }
     let figures = Figures::default();

@@ -71,7 +71,9 @@ pub fn run(arguments: &EvictArguments, out: &mut impl Write) -> Result<ExitCode>
 /// Says why pages stayed, as far as that can be seen.
 fn reason(evicted: &Evicted, holders: &Holders, id: FileId) -> String {
     if let Some(error) = &evicted.write_error {
-        return format!("dirty pages cannot be written: {error}");
+        return format!(
+            "dirty pages cannot be written (copy the file before it is evicted once more): {error}"
+        );
     }
     let mapped = holders.mapped_by(id);
     if !mapped.is_empty() {

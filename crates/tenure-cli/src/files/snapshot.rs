@@ -4,14 +4,13 @@ use std::cell::Cell;
 use std::fs::{File, Metadata};
 use std::io::{BufRead as _, BufReader, BufWriter, Write};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 use tenure::files::{self, Wanted, WarmOptions};
 
 use super::complaints::Complaints;
@@ -19,6 +18,7 @@ use super::walk::{Walk, open, reason};
 use super::warm::{Report, left_out};
 use super::{size_text, status};
 use crate::cli::{RestoreArguments, SnapshotArguments};
+use crate::replacement::Replacement;
 
 const FORMAT: &str = "tenure-snapshot";
 const VERSION: u32 = 1;
@@ -53,11 +53,8 @@ pub fn snapshot(arguments: &SnapshotArguments, out: &mut impl Write) -> Result<E
     let complaints = Complaints::plain();
     let path = &arguments.snapshot;
     let writing = || format!("writing {}", path.display());
-    // Beside the snapshot that it replaces: a reader never sees a part.
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let file = NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).with_context(writing)?;
+    // A reader never sees a part.
+    let file = Replacement::of(path).with_context(writing)?;
     let mut lines = BufWriter::new(file);
     let header = Header {
         format: FORMAT.to_owned(),
@@ -101,8 +98,7 @@ pub fn snapshot(arguments: &SnapshotArguments, out: &mut impl Write) -> Result<E
         .into_inner()
         .map_err(|error| error.into_error())
         .with_context(writing)?;
-    file.as_file().sync_all().with_context(writing)?;
-    file.persist(path).with_context(writing)?;
+    file.put_in_place().with_context(writing)?;
     writeln!(
         out,
         "{} of {file_count} files are recorded",
@@ -120,6 +116,9 @@ pub fn restore(arguments: &RestoreArguments, out: &mut impl Write) -> Result<Exi
         .with_context(|| path.display().to_string())?;
     let complaints = Complaints::new(ProgressBar::hidden());
     let (skipped, file_count) = (Cell::new(0_u64), Cell::new(0_u64));
+    let mut is_readable = true;
+    // After an error of reading each further line would be one.
+    let lines = lines.take_while(|line| std::mem::replace(&mut is_readable, line.is_ok()));
     let wanted = lines.enumerate().filter_map(|(index, line)| {
         let entry = line.map_err(anyhow::Error::from);
         let entry: Result<Entry> = entry.and_then(|line| Ok(serde_json::from_str(&line)?));

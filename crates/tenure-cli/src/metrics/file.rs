@@ -1,43 +1,24 @@
 //! A file that others read at any time.
 
-use std::{
-    fs::Permissions,
-    io::Write as _,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-};
+use std::{io::Write as _, path::Path};
 
 use anyhow::{Context as _, Result};
 
-/// Replaces the contents of a file: writes another beside it and renames that, so that a
-/// reader sees the old contents or the new ones. Other users may read it.
+use crate::replacement::Replacement;
+
+/// Replaces the contents of a file, so that a reader sees the old contents or the new ones.
 pub fn replace(file: &Path, contents: &str) -> Result<()> {
     let context = || format!("writing {}", file.display());
-    let folder = match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    // node_exporter reads files that end with .prom.
-    let mut beside = tempfile::Builder::new()
-        .prefix(".tenure-")
-        .suffix(".part")
-        .permissions(Permissions::from_mode(0o644))
-        .tempfile_in(folder)
-        .with_context(context)?;
-    beside
-        .write_all(contents.as_bytes())
-        .with_context(context)?;
-    beside
-        .persist(file)
-        .map_err(|error| error.error)
-        .with_context(context)?;
-    Ok(())
+    let mut replacement = Replacement::of(file).with_context(context)?;
+    let written = replacement.write_all(contents.as_bytes());
+    written.with_context(context)?;
+    replacement.put_in_place().with_context(context)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::{fs, os::unix::fs::PermissionsExt as _};
 
     #[test]
     fn replaced_file_is_another_that_all_may_read() {

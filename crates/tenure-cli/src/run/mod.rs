@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use crate::cli::{Form, RunArguments};
-use tenure_bench::{library, text::printable_lines};
+use tenure_bench::library;
 use tenure_options::{FIRST_PROGRAM, OptionRow};
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
@@ -48,7 +48,7 @@ pub fn run(arguments: &RunArguments) -> ExitCode {
     let Err(Refusal { status, message }) = done else {
         return ExitCode::SUCCESS;
     };
-    eprintln!("tenure: {}", printable_lines(&message));
+    crate::complain(&message);
     ExitCode::from(status)
 }
 

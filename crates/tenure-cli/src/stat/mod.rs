@@ -17,7 +17,7 @@ use anyhow::{Result, bail};
 use self::process::Processes;
 use crate::cli::StatArguments;
 use crate::metrics;
-use tenure_bench::text::{printable, printable_json};
+use tenure_bench::text::printable_json;
 
 pub use self::{
     group::{Group, GroupReport},
@@ -61,7 +61,7 @@ pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
         }
         out.flush()?;
         for ended in &failures {
-            eprintln!("tenure: {}", printable(ended));
+            crate::complain(ended);
         }
         if subject.has_ended() {
             break;

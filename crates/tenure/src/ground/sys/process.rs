@@ -1,7 +1,9 @@
 //! The process's limits, the machine's memory, clocks, and thread scheduling.
 
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use procfs::process::{Stat, StatM, Status};
@@ -28,13 +30,21 @@ impl LockLimit {
     /// cannot be read.
     pub(crate) fn now() -> Option<Self> {
         let limit_bytes = rustix::process::getrlimit(Resource::Memlock).current?;
-        let status = Status::from_file("/proc/thread-self/status").ok()?;
+        let status = status(Path::new("/proc/thread-self")).ok()?;
         Some(Self {
             limit_bytes: limit_bytes as usize,
             used_bytes: status.vmlck?.saturating_mul(1024) as usize,
             mapped_bytes: status.vmsize?.saturating_mul(1024) as usize,
         })
     }
+}
+
+/// Reads the status of a process or thread, given its folder in `/proc`. The kernel cuts a
+/// name after 15 bytes, in the middle of a character at times.
+pub(crate) fn status(folder: &Path) -> io::Result<Status> {
+    let bytes = std::fs::read(folder.join("status"))?;
+    let text = String::from_utf8_lossy(&bytes);
+    Status::from_buf_read(text.as_bytes()).map_err(io::Error::other)
 }
 
 /// Returns an address at the end of the first thread's stack, where the kernel has placed the

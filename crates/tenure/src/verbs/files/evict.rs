@@ -18,7 +18,8 @@ pub struct Evicted {
     /// process maps them (locked or not) or the kernel uses them at this moment, such as
     /// for another read.
     pub after: FileResidency,
-    /// Why dirty pages could not be written, so that they stayed.
+    /// Why dirty pages could not be written, so that everything stayed. The kernel counts
+    /// such pages as clean from then on: evicting the file once more loses them.
     pub write_error: Option<Error>,
 }
 
@@ -61,6 +62,11 @@ pub fn evict(file: &File, part: Range<u64>) -> Result<Evicted> {
             break;
         }
         write_error = write_back(file, &pages, after).err();
+        if write_error.is_some() {
+            // The kernel counts pages as clean that it failed to write, and would drop them.
+            after = residency(file, pages.clone())?;
+            break;
+        }
         page_cache::drop_pages(file, pages.clone()).map_err(system("posix_fadvise"))?;
         after = residency(file, pages.clone())?;
     }

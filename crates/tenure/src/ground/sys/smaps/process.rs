@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::{Figures, parse};
 use crate::PageRange;
 use crate::ground::error::{Error, Result};
-use crate::ground::sys::{maps, page_size};
+use crate::ground::sys::{maps, page_size, process};
 
 /// The memory figures of a process, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,14 +92,7 @@ fn try_read(folder: &Path) -> Result<Option<ProcessFigures>, Errno> {
 
 /// Returns `VmSize` and `VmLck`, if `status` has such lines.
 fn sizes(folder: &Path) -> Result<Option<(usize, usize)>, Errno> {
-    let process = procfs::process::Process::new_with_root(folder.to_owned());
-    let status = process.and_then(|process| process.status());
-    let status = status.map_err(|error| match error {
-        procfs::ProcError::NotFound(_) => Errno::NOENT,
-        procfs::ProcError::PermissionDenied(_) => Errno::ACCESS,
-        procfs::ProcError::Io(error, _) => errno_of(&error),
-        _ => Errno::IO,
-    })?;
+    let status = process::status(folder).map_err(|error| errno_of(&error))?;
     Ok(sizes_in(&status))
 }
 
