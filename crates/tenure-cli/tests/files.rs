@@ -16,6 +16,9 @@ use std::process::ExitCode;
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
+    if let Some(path) = std::env::var_os(files_cases::HOLDER) {
+        files_cases::hold_after_main_thread(path);
+    }
     let mut arguments = Arguments::from_args();
     // A child of another test, between its fork and its exec, has files of this one open.
     arguments.test_threads.get_or_insert(1);

@@ -24,9 +24,19 @@ pub fn run(arguments: &EvictArguments, out: &mut impl Write) -> Result<ExitCode>
     for found in Walk::new(&arguments.tree, &complaints)? {
         report.files += 1;
         let id = FileId::of(&found.metadata);
-        if in_use.as_ref().is_some_and(|in_use| in_use.uses(id)) {
-            report.files_in_use += 1;
-            continue;
+        match in_use
+            .as_ref()
+            .map_or(Some(false), |in_use| in_use.uses(id))
+        {
+            Some(false) => {}
+            Some(true) => {
+                report.files_in_use += 1;
+                continue;
+            }
+            None => {
+                report.files_maybe_in_use += 1;
+                continue;
+            }
         }
         match files::evict(&found.file, range.clone()) {
             Ok(evicted) => {
@@ -54,7 +64,7 @@ pub fn run(arguments: &EvictArguments, out: &mut impl Write) -> Result<ExitCode>
     }
     report.failed_files = complaints.failures();
     report.print(arguments, out)?;
-    let is_partial = report.stayed_bytes > 0;
+    let is_partial = report.stayed_bytes > 0 || report.files_maybe_in_use > 0;
     Ok(status(complaints.have_failed(), is_partial))
 }
 
@@ -88,6 +98,8 @@ struct Report {
     failed_files: u64,
     /// Left by `--if-cold`.
     files_in_use: u64,
+    /// Left by `--if-cold`, because a process could not be examined.
+    files_maybe_in_use: u64,
     evicted_bytes: u64,
     stayed_bytes: u64,
     stayed: Vec<Stayed>,
@@ -114,9 +126,13 @@ impl Report {
             writeln!(out, "{}", printable(&line))?;
         }
         let (evicted, stayed) = (size_text(self.evicted_bytes), size_text(self.stayed_bytes));
-        let in_use = match arguments.if_cold {
-            true => format!(", {} in use were left", self.files_in_use),
-            false => String::new(),
+        let in_use = match (arguments.if_cold, self.files_maybe_in_use) {
+            (true, 0) => format!(", {} in use were left", self.files_in_use),
+            (true, maybe) => format!(
+                ", {} in use and {maybe} that may be were left",
+                self.files_in_use
+            ),
+            (false, _) => String::new(),
         };
         let files = self.files;
         Ok(writeln!(

@@ -11,7 +11,6 @@ use super::{Case, Folder, MIB, cases, has_status, json, read_exactly, tenure};
 pub const ALL: &[(&str, Case)] = cases![
     evict_drops_a_tree_and_loses_nothing,
     evict_says_which_process_maps_what_stayed,
-    evict_if_cold_leaves_open_and_mapped_files,
     evict_of_missing_path_exits_with_1,
 ];
 
@@ -56,32 +55,6 @@ fn evict_says_which_process_maps_what_stayed(folder: &Folder) -> Completion {
     drop(mapping);
     has_status(&tenure(&["evict", folder.text()]), 0);
     assert_eq!(folder.cached_bytes("a"), 0);
-    Completion::Completed
-}
-
-fn evict_if_cold_leaves_open_and_mapped_files(folder: &Folder) -> Completion {
-    for name in ["cold", "open", "mapped"] {
-        folder.write(name, MIB);
-        read_exactly(&folder.open(name), 0..MIB);
-    }
-    let open = folder.open("open");
-    // The mapping outlives its descriptor.
-    let file = folder.open("mapped");
-    let mapped = unsafe { Mapping::file(&file) }.map().unwrap();
-    drop(file);
-    let output = tenure(&["evict", "--if-cold", "--json", folder.text()]);
-    has_status(&output, 0);
-    let report = json(&output);
-    assert_eq!(report["files_in_use"], 2, "{report}");
-    assert_eq!(folder.cached_bytes("cold"), 0);
-    drop((open, mapped));
-    let output = tenure(&["evict", "--if-cold", "--json", folder.text()]);
-    let report = json(&output);
-    assert_eq!(report["files_in_use"], 0, "{report}");
-    assert_eq!(
-        folder.cached_bytes("open") + folder.cached_bytes("mapped"),
-        0
-    );
     Completion::Completed
 }
 

@@ -22,10 +22,10 @@ pub const ALL: &[(&str, Case)] = cases![
 ];
 
 /// Longer than a busy machine needs.
-const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 #[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < LIMIT, "{what}");
@@ -34,11 +34,11 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A running `tenure keep`, killed when it is dropped.
-struct Keep(Child);
+pub struct Keep(pub Child);
 
 impl Keep {
     /// Waits until it is ready; `Err` where it has ended.
-    fn start(command: &mut Command) -> Result<Self, ExitStatus> {
+    pub fn start(command: &mut Command) -> Result<Self, ExitStatus> {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let stdout = child.stdout.as_mut().unwrap();
@@ -68,7 +68,7 @@ impl Drop for Keep {
     }
 }
 
-fn command(arguments: &[&str]) -> Command {
+pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
     command
         .arg("keep")
@@ -77,7 +77,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-fn may_lock(bytes: usize) -> bool {
+pub fn may_lock(bytes: usize) -> bool {
     let limit = getrlimit(Resource::Memlock).current;
     let sets = rustix::thread::capabilities(None).unwrap();
     let may_exceed = sets
@@ -201,7 +201,9 @@ fn keep_over_memlock_limit_names_the_limit(folder: &Folder) -> Completion {
     let mut command = command(&[folder.text()]);
     limited(&mut command, Resource::Memlock, 64 << 10);
     if rustix::process::geteuid().is_root() {
-        // Without the capability that lifts the limit.
+        // Without the capability that lifts the limit, but as the owner: others are not told
+        // what is resident.
+        std::os::unix::fs::chown(folder.path("a"), Some(65534), None).unwrap();
         command.uid(65534);
     }
     let output = match command.output() {

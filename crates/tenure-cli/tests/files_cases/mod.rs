@@ -1,8 +1,10 @@
 //! Shared by the cases: a folder of files that are not in the page cache.
 
 mod evict;
+mod evict_if_cold;
 mod fincore;
 mod keep;
+mod keep_bounds;
 mod snapshot;
 mod warm;
 
@@ -14,6 +16,8 @@ use assert_cmd::cargo::cargo_bin_cmd;
 use libtest_mimic::{Completion, Trial};
 use serde_json::Value;
 use tempfile::TempDir;
+
+pub use evict_if_cold::{HOLDER, hold_after_main_thread};
 
 use super::cached::{despite_reclaim, drop_cache, pages_in_cache, read_exactly};
 
@@ -35,7 +39,9 @@ pub fn trials() -> Vec<Trial> {
         warm::ALL,
         fincore::ALL,
         evict::ALL,
+        evict_if_cold::ALL,
         keep::ALL,
+        keep_bounds::ALL,
         snapshot::ALL,
     ];
     let cases = groups.iter().flat_map(|group| group.iter());

@@ -14,7 +14,8 @@ use super::TreeArguments;
 ///
 /// With --if-cold only files that nobody uses are dropped: a file is cold if no process has
 /// it open or mapped when the command starts. Only processes count that the user may
-/// inspect: as root, all.
+/// inspect: as root, all. Where such a process cannot be examined, a line on standard error
+/// says so, the files stay, and the exit status is 3.
 #[derive(Args, Debug)]
 #[command(after_help = super::EXIT_STATUS)]
 pub struct EvictArguments {

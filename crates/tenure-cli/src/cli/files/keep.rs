@@ -19,7 +19,11 @@ Exit status:
 /// With --budget at most SIZE stays locked; what came into memory first is unlocked first,
 /// and the kernel may reclaim it. The budget is shared among the files by their length.
 /// Without it, all files must fit into the headroom of the machine and the memory cgroups,
-/// of which an eighth is left to others.
+/// of which an eighth is left to others. All of this also holds for files that come later: one
+/// that does not fit is left out and named.
+///
+/// The kernel tells only the owner of a file, or a user who may write it, what of it is in
+/// memory: other files cannot be kept.
 ///
 /// The length of all files counts against RLIMIT_MEMLOCK, whatever the budget. If that does
 /// not suffice, the command ends and names the limit to raise (ulimit -l, or LimitMEMLOCK= in

@@ -1,7 +1,10 @@
 //! `tenure keep`: what is used of files stays in memory.
 
+mod all;
+mod bounds;
 mod held;
 mod notify;
+mod ranges;
 mod signals;
 mod watch;
 
@@ -10,10 +13,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
-use tenure::Headroom;
+use anyhow::{Result, ensure};
 
-use self::held::{Held, HeldFiles};
+use self::all::HeldFiles;
 use self::notify::notify;
 use self::signals::Signals;
 use self::watch::Watch;
@@ -34,9 +36,6 @@ const RESCAN_INTERVAL: Duration = Duration::from_secs(10);
 /// Files are often replaced several at a time.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// The most files that have a part of the budget each: a thread watches over each.
-const MAX_BUDGETED_FILES: usize = 256;
-
 pub fn run(arguments: &KeepArguments, out: &mut impl Write) -> Result<ExitCode> {
     // Before any thread starts, which inherits what is blocked.
     let signals = Signals::block()?;
@@ -45,38 +44,17 @@ pub fn run(arguments: &KeepArguments, out: &mut impl Write) -> Result<ExitCode> 
     let mut watch = Watch::new(&complaints);
     let (found, folders) = find(arguments, &complaints)?;
     watch.folders(&folders, &complaints);
-    let total: u64 = found.iter().map(|found| found.metadata.len()).sum();
     ensure!(
-        total > 0,
+        !found.is_empty(),
         "there is nothing to keep: no file, or all of them are empty"
     );
-    check_headroom(arguments.budget.unwrap_or(total).min(total))?;
-    let mut files = HeldFiles::new(arguments.budget, total);
-    if files.is_budgeted() && found.len() > MAX_BUDGETED_FILES {
-        bail!(
-            "{} files of {} do not fit into a budget of {}: a budget that is smaller than the \
-             files is for {MAX_BUDGETED_FILES} files at most",
-            found.len(),
-            size_text(total),
-            size_text(arguments.budget.unwrap_or(0))
-        );
-    }
-    for found in found {
-        let path = found.path.clone();
-        match Held::new(found, &files) {
-            Ok(held) => files.insert(held),
-            // The next file would be refused as well.
-            Err(error @ tenure::Error::LockLimit { .. }) => bail!("{}: {error}", path.display()),
-            Err(error) => complaints.fail(&path, error),
-        }
-    }
-    ensure!(!files.is_empty(), "no file can be kept");
+    let mut files = HeldFiles::start(found, arguments.budget, &complaints)?;
     files.look(&complaints);
     writeln!(
         out,
         "keeping what is used of {} files, {}",
         files.len(),
-        size_text(total)
+        size_text(files.len_bytes())
     )?;
     out.flush()?;
     notify("READY=1\nSTATUS=keeping files in memory", &complaints);
@@ -139,19 +117,4 @@ fn parent(path: &Path) -> Option<std::path::PathBuf> {
             true => ".".into(),
             false => parent.to_owned(),
         })
-}
-
-/// Locked pages cannot be reclaimed: past the limit of a cgroup the kernel kills.
-fn check_headroom(need: u64) -> Result<()> {
-    let headroom = Headroom::now()?;
-    let most = (headroom.bytes - headroom.bytes / 8) as u64;
-    ensure!(
-        need <= most,
-        "{} may have to stay in memory, and {} leaves {} after an eighth for others: raise that \
-         limit, free memory, or give a smaller --budget",
-        size_text(need),
-        headroom.limit,
-        size_text(most)
-    );
-    Ok(())
 }

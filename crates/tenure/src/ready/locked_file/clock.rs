@@ -54,6 +54,10 @@ impl Clock {
         }
     }
 
+    pub(super) fn set_budget(&mut self, budget_bytes: usize) {
+        self.budget_bytes = budget_bytes;
+    }
+
     /// Returns how much of a chunk was locked at its last update.
     pub(super) fn locked_bytes(&self, index: usize) -> usize {
         self.chunks[index].locked_bytes

@@ -1,5 +1,6 @@
 //! The evictor: the thread that keeps a locked file within its budget.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,7 +32,8 @@ pub(super) struct Evictor {
 
 struct Shared {
     chunks: Chunks,
-    budget_bytes: usize,
+    /// Each pass begins with reading it.
+    budget_bytes: AtomicUsize,
     state: Mutex<State>,
     stopped: Mutex<bool>,
     stop: Condvar,
@@ -71,7 +73,7 @@ impl Evictor {
         let generation = fork::generation().map_err(system("pthread_atfork"))?;
         let shared = Arc::new(Shared {
             chunks,
-            budget_bytes,
+            budget_bytes: AtomicUsize::new(budget_bytes),
             state: Mutex::new(State {
                 clock: Clock::new(chunks.count(), budget_bytes),
                 unlocked: Vec::new(),
@@ -93,7 +95,13 @@ impl Evictor {
     }
 
     pub(super) fn budget_bytes(&self) -> usize {
-        self.shared.budget_bytes
+        self.shared.budget_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Changes the budget, which holds from the next pass on.
+    pub(super) fn set_budget(&self, budget_bytes: usize) {
+        let budget = &self.shared.budget_bytes;
+        budget.store(budget_bytes, Ordering::Relaxed);
     }
 
     /// Evicts chunks until the budget holds. Returns the number of evicted bytes.
@@ -163,6 +171,7 @@ impl Shared {
     fn pass(&self, scope: Scope) -> Result<Pass> {
         let mut state = lock_mutex(&self.state);
         let State { clock, unlocked } = &mut *state;
+        clock.set_budget(self.budget_bytes.load(Ordering::Relaxed));
         unlocked.retain(|&chunk| lock::mlock_onfault(chunk).is_err());
 
         let chunks = self.chunks;

@@ -179,11 +179,27 @@ impl LockedFile {
     pub unsafe fn with_budget(file: &File, budget_bytes: usize) -> Result<Self> {
         // SAFETY: this function has the `# Safety` section of `map`.
         let mut locked = unsafe { Self::map(file) }?;
-        let chunks = Chunks::of(locked.range(), Some(budget_bytes));
-        // SAFETY: the mapping is shared, and is dropped after the evictor.
-        let evictor = unsafe { Evictor::start(chunks, budget_bytes) }?;
-        locked.evictor = Some(evictor);
+        locked.set_budget(budget_bytes)?;
         Ok(locked)
+    }
+
+    /// Changes the budget, and evicts chunks until it holds; or gives one to a file without.
+    /// The size of the chunks is that for the first budget.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] when the kernel does not tell which pages are locked (no `/proc`)
+    /// or cannot start a thread. A budget that was there before has changed nevertheless:
+    /// the evictor retries.
+    pub fn set_budget(&mut self, budget_bytes: usize) -> Result<()> {
+        if let Some(evictor) = &self.evictor {
+            evictor.set_budget(budget_bytes);
+            return evictor.trim().map(drop);
+        }
+        let chunks = Chunks::of(self.range(), Some(budget_bytes));
+        // SAFETY: the mapping is shared, and is dropped after the evictor.
+        self.evictor = Some(unsafe { Evictor::start(chunks, budget_bytes) }?);
+        Ok(())
     }
 
     /// Lends the bytes of the file. Reading them faults missing pages in, and locks
