@@ -27,7 +27,7 @@ impl Replacement {
             Ok(present) => present.permissions(),
             Err(_) => Permissions::from_mode(0o644),
         };
-        // What a link leads to is replaced, not the link.
+        // The file behind a link is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
         // node_exporter reads files that end with .prom.

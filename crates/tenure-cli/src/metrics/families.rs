@@ -108,7 +108,7 @@ pub static PROCESS: &[Row<ProcessReport>] = &[
     Row::bytes("mapped", "Mapped addresses that some access is allowed to.", |p| some(p.mapped_bytes)),
     Row::bytes("reserved", "Mapped addresses without any access, which use no memory.", |p| some(p.reserved_bytes)),
     Row::gauge("pressure_level", LEVEL, |p| p.pressure.map(level)),
-    Row::gauge("preloaded", "Whether the library of tenure run is mapped: 1 or 0.", |p| p.preload.is_known().then(|| u64::from(p.preload.library.is_some()))),
+    Row::gauge("preloaded", "Whether the library of tenure run is mapped: 1 or 0.", |p| p.preload.is_known().then(|| u64::from(p.preload.mapped.is_some()))),
     Row::bytes("volatile", "Memory that is volatile.", |p| stats(p, |s| s.volatile_bytes)),
     Row::bytes("offered", "Volatile memory that is offered to the kernel.", |p| stats(p, |s| s.offered_bytes)),
     Row::bytes("unofferable", "Volatile memory that only tenure can purge, because userfaultfd is unavailable.", |p| stats(p, |s| s.unofferable_bytes)),

@@ -15,7 +15,7 @@ const LIBRARY_STEM: &str = "libtenure_preload.so";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Preload {
     /// The file of the library, if that is mapped.
-    pub library: Option<PathBuf>,
+    pub mapped: Option<PathBuf>,
     /// The options that are on, as flags of `tenure run` without their dashes.
     pub options: Vec<String>,
     /// The variables of options whose values the library ignores.
@@ -46,7 +46,7 @@ impl Preload {
 
     fn from_files(maps: &[u8], environment: &[u8]) -> Self {
         let mut preload = Self {
-            library: library_in(maps),
+            mapped: library_in(maps),
             ..Self::default()
         };
         for row in &TABLE {
@@ -74,7 +74,7 @@ impl Preload {
             [] => "no options".to_owned(),
             options => options.join(", "),
         };
-        let mut text = match &self.library {
+        let mut text = match &self.mapped {
             Some(library) => format!("{options}; {} is mapped", library.display()),
             None if self.options.is_empty() => format!("{LIBRARY_STEM} is not mapped"),
             None => format!(

@@ -29,7 +29,7 @@ pub fn pids_of_user() -> Vec<u32> {
 
 /// Whether a process has the page of counters, or the preloaded library.
 fn uses_tenure(pid: u32) -> bool {
-    matches!(Stats::of_process(pid), Ok(Some(_))) || Preload::of_process(pid).library.is_some()
+    matches!(Stats::of_process(pid), Ok(Some(_))) || Preload::of_process(pid).mapped.is_some()
 }
 
 #[cfg(test)]

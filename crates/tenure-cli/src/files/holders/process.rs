@@ -1,4 +1,4 @@
-//! What one process has open and mapped: `/proc/PID/task/TID/maps` and `fd`.
+//! The open and mapped files of one process: `/proc/PID/task/TID/maps` and `fd`.
 //!
 //! Each call has at most one descriptor open.
 

@@ -54,7 +54,7 @@ impl Held {
         let new = without(&resident, &self.seen);
         let bytes: u64 = new.iter().map(|range| range.end - range.start).sum();
         let budget = self.locked.budget_bytes();
-        // What exceeds the budget would be unlocked at once.
+        // Pages past the budget would be unlocked at once.
         let mut excess = budget.map_or(0, |budget| bytes.saturating_sub(budget as u64));
         for new in new {
             let skipped = excess.min(new.end - new.start);
