@@ -15,6 +15,7 @@ const LIBRARY_STEM: &str = "libtenure_preload.so";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Preload {
     /// The file of the library, if that is mapped.
+    #[serde(rename = "library")]
     pub mapped: Option<PathBuf>,
     /// The options that are on, as flags of `tenure run` without their dashes.
     pub options: Vec<String>,
