@@ -25,7 +25,6 @@ tests!(
     pinned_memory_counts_against_the_limit,
     scan_displaces_no_values_in_use,
     insertion_beside_values_in_use_moves_few_of_them,
-    pinned_value_keeps_no_other_from_being_evicted,
     limit_below_a_segment_keeps_small_values,
     evicted_key_that_returns_outlives_new_ones,
     pinned_small_value_outlives_its_neighbours_and_the_cache,
@@ -207,20 +206,6 @@ fn insertion_beside_values_in_use_moves_few_of_them() {
     let (moved, all) = (moved.count(), before.len());
     assert!(all > 10_000 && moved < 1000, "{moved} of {all}, {inserted}");
     assert!(cache.stats().refused == 0);
-}
-
-fn pinned_value_keeps_no_other_from_being_evicted() {
-    tenure::volatile::set_offer_delay(LONG);
-    let cache = limited(64 << 10);
-    for key in 0..200 {
-        let _pinned = cache.get_or_insert_with(key, || value(key, 3000));
-        for other in 1000 + 10 * key..1010 + 10 * key {
-            cache.insert(other, &value(other, 3000)).unwrap();
-            drop(cache.get(&(other / 2)));
-        }
-    }
-    assert_eq!(cache.stats().refused, 0, "{:?}", cache.stats());
-    assert_adds_up(&cache);
 }
 
 fn limit_below_a_segment_keeps_small_values() {
