@@ -42,6 +42,10 @@ impl Files {
         let mut examined: Vec<i32> = Vec::new();
         for thread in numbers(&format!("/proc/{pid}/task"))? {
             let folder = format!("/proc/{pid}/task/{thread}");
+            // What a main thread that has ended shows belongs to root.
+            if has_ended(&folder)? {
+                continue;
+            }
             // Threads share their memory.
             has_maps = has_maps || files.add_maps(&format!("{folder}/maps"))?;
             if can_compare && examined.iter().any(|&other| share_table(other, thread)) {
@@ -131,6 +135,22 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
+/// Whether a thread has ended, with its memory and descriptors; anyone may read its state.
+fn has_ended(folder: &str) -> Result<bool, Failure> {
+    let path = format!("{folder}/stat");
+    match fs::read(&path) {
+        Ok(stat) => Ok(state(&stat).is_some_and(|state| b"ZXx".contains(&state))),
+        Err(error) if is_gone(&error) => Ok(true),
+        Err(error) => Err(Failure::of(&path)(error)),
+    }
+}
+
+/// Parses `TID (NAME) STATE …`, whose name may hold anything.
+fn state(stat: &[u8]) -> Option<u8> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.get(end + 2).copied()
+}
+
 /// Whether two threads have the same descriptors: `kcmp(2)`. `false` if that cannot be told.
 fn share_table(first: i32, second: i32) -> bool {
     const KCMP_FILES: libc::c_int = 2;
@@ -141,6 +161,14 @@ fn share_table(first: i32, second: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn state_follows_a_name_with_parentheses() {
+        assert_eq!(state(b"7 (a) Z) R 1 7"), Some(b'R'));
+        assert_eq!(state(b"7 (\xff) Z 1 7"), Some(b'Z'));
+        assert_eq!(state(b"7 (a)"), None);
+        assert_eq!(state(b""), None);
+    }
 
     #[test]
     fn line_of_maps_with_any_name_has_its_file() {
