@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+import traceback
 
 import tenure
 
@@ -127,6 +128,9 @@ def test_soak():
         if pid == 0:
             try:
                 child(seed + 1000 + forks)
+            except BaseException:
+                # The captured output of a child is shown with the test's, its buffers are not.
+                os.write(2, traceback.format_exc().encode())
             finally:
                 os._exit(1)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
