@@ -569,6 +569,7 @@ int tenure_cache_stats(struct tenure_cache *cache,
  *   the address space; or a part is not private anonymous memory, or is locked.
  *   Correct the call; use tenure_munlock() first.
  * * -ENOMEM: A part is not mapped. Map it, or shorten the range.
+ * * -EPERM: A part is sealed (mseal()) and not writable. Shorten the range.
  * * -EOPNOTSUPP: The kernel has no MADV_FREE, or not for this memory. Use
  *   tenure_discard().
  *
@@ -985,6 +986,8 @@ int tenure_munmap(void *addr,
  *   the address space; or a part is shared, hugetlb or locked memory. Nothing was done.
  *   Correct the call; use tenure_munlock() first.
  * * -ENOMEM: A part is not mapped. Nothing was done. Map it, or shorten the range.
+ * * -EPERM: A part of anonymous memory is sealed (mseal()) and not writable. Nothing was
+ *   done. Shorten the range.
  *
  * Caveats:
  *
@@ -1087,6 +1090,7 @@ const char *tenure_version(void);
  *   many mappings to split one more, of which volatile memory takes a quarter at most:
  *   raise vm.max_map_count.
  * * -EACCES: A part cannot be read and written. Use mprotect() first.
+ * * -EPERM: A part is sealed (mseal()) and not writable. Shorten the range.
  * * -EBUSY: A part is registered with another userfaultfd. Unregister it first.
  * * -EMFILE, -ENFILE: No file descriptor is left to read the mappings. Raise
  *   RLIMIT_NOFILE, or close some.

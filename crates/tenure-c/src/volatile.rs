@@ -44,6 +44,7 @@ pub const TENURE_VOLATILE_OFFER_NOW: c_uint = 1;
 ///   many mappings to split one more, of which volatile memory takes a quarter at most:
 ///   raise `vm.max_map_count`.
 /// * `-EACCES`: A part cannot be read and written. Use `mprotect()` first.
+/// * `-EPERM`: A part is sealed (`mseal()`) and not writable. Shorten the range.
 /// * `-EBUSY`: A part is registered with another userfaultfd. Unregister it first.
 /// * `-EMFILE`, `-ENFILE`: No file descriptor is left to read the mappings. Raise
 ///   RLIMIT_NOFILE, or close some.

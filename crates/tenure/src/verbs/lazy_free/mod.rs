@@ -158,6 +158,7 @@ impl PageRange {
     /// * [`Error::Hole`] when a part is not mapped,
     /// * [`Error::WrongKind`] for shared, file-backed and hugetlb memory,
     /// * [`Error::Locked`] when a part is locked,
+    /// * [`Error::Sealed`] when a part is sealed (`mseal(2)`) and not writable,
     /// * [`Error::Unsupported`] where the kernel has no `MADV_FREE`,
     /// * [`Error::MappingLimit`] for a part of an offered volatile range, when too few
     ///   mappings are left to split its registration.

@@ -50,6 +50,7 @@ impl PageRange {
     /// * [`Error::WrongKind`] for anything but private anonymous memory,
     /// * [`Error::NoAccess`] when a part cannot be read and written,
     /// * [`Error::Locked`] when a part is locked,
+    /// * [`Error::Sealed`] when a part is sealed (`mseal(2)`) and not writable,
     /// * [`Error::Busy`] when a part is registered with another userfaultfd,
     /// * [`Error::Unsupported`] when userfaultfd worked before, and yet none can be
     ///   opened now (refused since, by a seccomp filter or a sysctl),
@@ -70,6 +71,7 @@ impl PageRange {
     /// [`Error::WrongKind`]: crate::Error::WrongKind
     /// [`Error::NoAccess`]: crate::Error::NoAccess
     /// [`Error::Locked`]: crate::Error::Locked
+    /// [`Error::Sealed`]: crate::Error::Sealed
     /// [`Error::Busy`]: crate::Error::Busy
     /// [`Error::Unsupported`]: crate::Error::Unsupported
     /// [`Error::System`]: crate::Error::System
