@@ -124,7 +124,7 @@ impl Segments {
         is_shared: bool,
     ) -> SegmentId {
         let record = Record {
-            handle: segment.handle(),
+            handle: Segment::handle(&segment),
             start: segment.start(),
             segment,
             members: Vec::new(),

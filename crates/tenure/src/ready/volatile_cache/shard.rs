@@ -278,11 +278,13 @@ impl<K: Eq> Shard<K> {
                         state.count_hit(number?);
                         drop(state);
                         // SAFETY: as in `get`; the pin keeps the segment alive.
-                        return Some(unsafe { Pinned::of(segment.handle(), process, start, len) });
+                        return Some(unsafe {
+                            Pinned::of(Segment::handle(&segment), process, start, len)
+                        });
                     }
                     drop(state);
                     // SAFETY: this thread has just pinned it.
-                    unsafe { Segment::unpin(Arc::as_ptr(&segment)) };
+                    unsafe { Segment::unpin(&segment) };
                 }
                 PinResult::Purged | PinResult::Stale => {
                     state.give_up_all(id, Arc::as_ptr(&segment), Cause::Purged, garbage);
@@ -290,7 +292,7 @@ impl<K: Eq> Shard<K> {
                     garbage.records.clear();
                     if result == PinResult::Purged {
                         // SAFETY: as above.
-                        unsafe { Segment::unpin(Arc::as_ptr(&segment)) };
+                        unsafe { Segment::unpin(&segment) };
                     }
                     return None;
                 }
@@ -348,7 +350,7 @@ impl<K: Eq> Shard<K> {
                     // The next try finds it pinned, or just unpinned.
                     let reservation = self.reserve_pinned(id, &segment, bytes, len);
                     // SAFETY: this thread has just pinned it; a reservation has its own pin.
-                    unsafe { Segment::unpin(Arc::as_ptr(&segment)) };
+                    unsafe { Segment::unpin(&segment) };
                     if reservation.is_some() {
                         return reservation;
                     }
@@ -362,7 +364,7 @@ impl<K: Eq> Shard<K> {
                     drop(garbage);
                     if result == PinResult::Purged {
                         // SAFETY: as above.
-                        unsafe { Segment::unpin(Arc::as_ptr(&segment)) };
+                        unsafe { Segment::unpin(&segment) };
                     }
                 }
                 PinResult::Failed => return None,

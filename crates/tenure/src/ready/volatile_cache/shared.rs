@@ -73,7 +73,7 @@ impl<K: Hash + Eq> Making<'_, K> {
         let reservation = self.reservation.as_ref()?;
         // If comparing keys panics, the place is given back.
         let garbage = self.shard.commit(key, hash, reservation);
-        let segment = reservation.segment.handle();
+        let segment = Segment::handle(&reservation.segment);
         let (start, len) = (reservation.start(), reservation.len);
         // The guard takes over the pin, which keeps the segment alive without a reference.
         drop(self.reservation.take());
