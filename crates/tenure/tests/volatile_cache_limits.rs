@@ -9,6 +9,10 @@ use tenure::volatile::Priority;
 use tenure::{CacheOptions, PageRange, Pinned, VolatileCache, page_size};
 
 tests!(
+    value_that_exceeds_memory_evicts_nothing,
+    value_that_fits_only_without_pinned_values_evicts_nothing,
+    value_that_fits_only_without_higher_priorities_evicts_nothing,
+    value_that_fits_without_all_idle_values_is_cached,
     pinned_values_on_probation_let_the_main_queue_be_evicted,
     value_pinned_across_clear_is_freed_with_its_guard,
 );
@@ -25,6 +29,66 @@ fn insert(cache: &VolatileCache<u64>, key: u64, len: usize, priority: Priority) 
     cache
         .insert_with(key, len, priority, |value| value.fill(7))
         .unwrap();
+}
+
+/// Asserts that a value is refused and takes no other with it.
+fn assert_refuses(cache: &VolatileCache<u64>, len: usize, priority: Priority) {
+    let before = cache.stats();
+    insert(cache, 1 << 40, len, priority);
+    let after = cache.stats();
+    assert_eq!(after.refused, before.refused + 1);
+    let kept = |stats: &tenure::CacheStats| (stats.values, stats.bytes, stats.evicted);
+    assert_eq!(kept(&before), kept(&after));
+}
+
+fn value_that_exceeds_memory_evicts_nothing() {
+    let limit = 1 << 44;
+    let cache = limited(limit);
+    for key in 0..8 {
+        insert(&cache, key, MIB, Priority::Normal);
+    }
+    // Below the limit, if values are evicted.
+    assert_refuses(&cache, limit - MIB, Priority::High);
+}
+
+fn value_that_fits_only_without_pinned_values_evicts_nothing() {
+    let cache = limited(16 * MIB);
+    for key in 0..14 {
+        insert(&cache, key, MIB, Priority::Normal);
+    }
+    let pinned: Vec<_> = (0..10).filter_map(|key| cache.get(&key)).collect();
+    if pinned.len() == 10 && cache.len() == 14 {
+        assert_refuses(&cache, 7 * MIB, Priority::High);
+    }
+    drop(pinned);
+    insert(&cache, 1 << 40, 7 * MIB, Priority::High);
+    assert!(cache.get(&(1 << 40)).is_some());
+}
+
+fn value_that_fits_only_without_higher_priorities_evicts_nothing() {
+    let cache = limited(16 * MIB);
+    for key in 0..14 {
+        let priority = if key < 10 {
+            Priority::High
+        } else {
+            Priority::Low
+        };
+        insert(&cache, key, MIB, priority);
+    }
+    assert_refuses(&cache, 7 * MIB, Priority::Low);
+    assert_refuses(&cache, 7 * MIB, Priority::Normal);
+    insert(&cache, 1 << 40, 7 * MIB, Priority::High);
+    assert!(cache.get(&(1 << 40)).is_some());
+}
+
+fn value_that_fits_without_all_idle_values_is_cached() {
+    let cache = limited(16 * MIB);
+    for key in 0..14 {
+        insert(&cache, key, MIB, Priority::Normal);
+    }
+    insert(&cache, 1 << 40, 16 * MIB, Priority::Normal);
+    let stats = cache.stats();
+    assert_eq!((stats.values, stats.refused), (1, 0), "{stats:?}");
 }
 
 /// More is pinned of the queue to evict from than may be in it, and nothing of it is idle.

@@ -210,6 +210,14 @@ impl Segments {
         self.lists.iter().flatten().map(|list| list.bytes).sum()
     }
 
+    /// Returns the bytes of the segments of this and lower priorities that have no pin.
+    pub(super) fn idle_bytes(&self, max_priority: Priority) -> usize {
+        let records = self.slots.iter().flatten();
+        let may_go = |record: &&Record| record.priority <= max_priority && record.segment.is_idle();
+        let idle = records.filter(may_go);
+        idle.map(|record| record.segment.memory_bytes()).sum()
+    }
+
     /// Returns the first segment at a number or after it, without the ones that are gone.
     pub(super) fn from(&self, number: usize) -> Option<(SegmentId, &Record)> {
         let records = self.slots.iter().enumerate().skip(number).take(16);

@@ -556,6 +556,11 @@ impl<K: Eq> Shard<K> {
         CACHE_MISSES.count();
     }
 
+    /// Returns how many bytes the segments of this and lower priorities have that no pin keeps.
+    pub(super) fn idle_bytes(&self, max_priority: Priority) -> usize {
+        self.lock().segments.idle_bytes(max_priority)
+    }
+
     /// Returns the number of values.
     pub(super) fn len(&self) -> usize {
         self.lock().entries.len()
