@@ -224,7 +224,7 @@ impl<K: Hash + Eq> VolatileCache<K> {
         let place @ (hash, shard) = shared.shard(&key);
         match shared.make(place, (len, key_bytes), priority, fill) {
             Ok(Some(making)) => {
-                drop(making.commit(key, hash));
+                drop(making.commit(key, hash, None));
                 Ok(())
             }
             result => {
@@ -246,6 +246,10 @@ impl<K: Hash + Eq> VolatileCache<K> {
     /// each other's values.
     ///
     /// If memory to keep the value is unavailable, the bytes of `rebuild` are returned
+    /// If the key is inserted or removed while `rebuild` runs, or the cache is cleared or
+    /// [`retain`](VolatileCache::retain) called, the value of `rebuild` may be out of date: the
+    /// caller gets it, but it is not cached. The threads that wait look for the key once more.
+    ///
     /// without being cached, and each of the threads makes its own.
     pub fn get_or_insert_with(&self, key: K, rebuild: impl FnOnce() -> Vec<u8>) -> Pinned {
         let made = self.get_or_try_insert_with(key, || Ok(rebuild()));
@@ -280,25 +284,29 @@ impl<K: Hash + Eq> VolatileCache<K> {
             }
             match shard.flights.enter(hash) {
                 Missing::Make(making) => maker = Some(making),
-                Missing::MakeAgain | Missing::Made(End::Refused) => break,
+                Missing::MakeAgain(making) => {
+                    maker = Some(making);
+                    break;
+                }
+                Missing::Made(End::Refused) => break,
                 Missing::Made(_) => {}
             }
         }
         shard.count_miss();
+        let mut maker = maker.unwrap_or_else(|| shard.flights.enter_alone(hash));
         let bytes = rebuild()?;
         let fill = |value: &mut [u8]| value.copy_from_slice(&bytes);
-        let making = match self.ours() {
+        let making = match self.ours().filter(|_| !maker.is_outdated()) {
             Some(shared) => shared.make(place, (bytes.len(), 0), Priority::default(), fill),
             None => Ok(None),
         };
-        let pinned = making.ok().flatten();
-        let pinned = pinned.and_then(|making| making.commit(key, hash));
-        if let Some(maker) = &mut maker {
-            maker.set_end(match pinned {
-                Some(_) => End::Inserted,
-                None => End::Refused,
-            });
-        }
+        let making = making.ok().flatten();
+        let pinned = making.and_then(|making| making.commit(key, hash, Some(&maker)));
+        maker.set_end(match pinned {
+            Some(_) => End::Inserted,
+            None if maker.is_outdated() => End::Failed,
+            None => End::Refused,
+        });
         Ok(pinned.unwrap_or_else(|| Pinned::uncached(bytes)))
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::entries::{Entries, Entry, MAX_FREQUENCY, SegmentId, entry_hash};
-use super::flight::Flights;
+use super::flight::{Flights, Maker};
 use super::ghosts::Ghosts;
 use super::pinned::Pinned;
 use super::segment::{Attached, Contents, PinResult, Process, Segment};
@@ -425,12 +425,24 @@ impl<K: Eq> Shard<K> {
     }
 
     /// Inserts a value that is made, replacing the key's previous one. The caller still has
-    /// the pin. Returns what was replaced: dropping a key may panic.
-    pub(super) fn commit(&self, key: K, hash: u64, reservation: &Reservation) -> Garbage<K> {
+    /// the pin. Returns what was replaced: dropping a key may panic. `None` if the maker's value
+    /// is out of date.
+    pub(super) fn commit(
+        &self,
+        key: K,
+        hash: u64,
+        reservation: &Reservation,
+        maker: Option<&Maker<'_>>,
+    ) -> Option<Garbage<K>> {
         let (hash, mut garbage) = (entry_hash(hash), Garbage::new());
         let mut state = self.lock();
         let found = state.entries.find(hash, &key);
+        if maker.is_some_and(Maker::is_outdated) {
+            drop(state);
+            return None;
+        }
         if let Some(number) = found {
+        self.flights.outdate(Some(hash), maker);
             state.give_up(number, Cause::Removed, &mut garbage);
         }
         state.stats.insertions += 1;
@@ -441,7 +453,7 @@ impl<K: Eq> Shard<K> {
             // The cache was cleared meanwhile.
             state.stats.removed += 1;
             garbage.keys.push(key);
-            return garbage;
+            return Some(garbage);
         };
         let is_shared = record.is_shared;
         let entry = Entry {
@@ -456,7 +468,7 @@ impl<K: Eq> Shard<K> {
         if let Some(record) = state.segments.of(reservation.id, segment) {
             record.members.push(number);
         }
-        garbage
+        Some(garbage)
     }
 
     /// Gives a reserved place back, without a value. The caller still has the pin.
@@ -478,6 +490,7 @@ impl<K: Eq> Shard<K> {
         let mut state = self.lock();
         let number = Self::find(&mut state, entry_hash(hash), key, &mut garbage);
         if let Some(number) = number {
+        self.flights.outdate(Some(entry_hash(hash)), None);
             state.give_up(number, Cause::Removed, &mut garbage);
         }
         drop(state);
@@ -488,6 +501,7 @@ impl<K: Eq> Shard<K> {
     pub(super) fn retain(&self, mut keep: impl FnMut(&K) -> bool) -> usize {
         let mut garbage = Garbage::new();
         let mut state = self.lock();
+        self.flights.outdate(None, None);
         let now = state.now();
         for number in state.entries.numbers() {
             let Some(entry) = state.entries.get(number) else {
@@ -542,6 +556,7 @@ impl<K: Eq> Shard<K> {
     pub(super) fn clear(&self) {
         let mut garbage = Garbage::new();
         let mut state = self.lock();
+        self.flights.outdate(None, None);
         for number in state.entries.numbers() {
             state.give_up(number, Cause::Removed, &mut garbage);
         }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::arenas::Arenas;
 use super::evict::OwnPin;
+use super::flight::Maker;
 use super::gate::{Gate, Inside};
 use super::options::CacheOptions;
 use super::pinned::Pinned;
@@ -67,15 +68,15 @@ pub(super) struct Making<'a, K: Hash + Eq> {
 }
 
 impl<K: Hash + Eq> Making<'_, K> {
-    /// Inserts the value, and returns it with its pin.
-    pub(super) fn commit(mut self, key: K, hash: u64) -> Option<Pinned> {
+    /// Inserts the value, and returns it with its pin; `None` if it is out of date.
+    pub(super) fn commit(mut self, key: K, hash: u64, maker: Option<&Maker>) -> Option<Pinned> {
         if !self.shared.process.is_this() {
             // The program has forked while it made the value.
             return None;
         }
         let reservation = self.reservation.as_ref()?;
         // If comparing keys panics, the place is given back.
-        let garbage = self.shard.commit(key, hash, reservation);
+        let garbage = self.shard.commit(key, hash, reservation, maker)?;
         let segment = Segment::handle(&reservation.segment);
         let (start, len) = (reservation.start(), reservation.len);
         // The guard takes over the pin, which keeps the segment alive without a reference.
