@@ -117,8 +117,9 @@ use crate::verbs::volatile::Priority;
 ///
 /// Any number of threads may use the cache at once. The hashes of the keys spread values
 /// over shards, and no lock is held while a value is made, or while the kernel is asked for
-/// its pages, or frees some. (`Eq` of a key runs with a lock held: it must not use the cache.
-/// If it panics, the call has no effect, and the cache stays usable.)
+/// its pages, or frees some. (`Eq` of a key runs with a lock held: it must not use the cache,
+/// nor fork. If it panics, the call has no effect, and the cache stays usable. `Drop` of a key
+/// runs without, and may use the cache.)
 ///
 /// A thread of the parent may be using the cache at the moment of a `fork`. So the
 /// child's copy is inert: it is empty and keeps nothing. A child creates its own cache.
@@ -245,11 +246,11 @@ impl<K: Hash + Eq> VolatileCache<K> {
     /// is held while `rebuild` runs: it may use the cache, but two makers must not ask for
     /// each other's values.
     ///
-    /// If memory to keep the value is unavailable, the bytes of `rebuild` are returned
     /// If the key is inserted or removed while `rebuild` runs, or the cache is cleared or
     /// [`retain`](VolatileCache::retain) called, the value of `rebuild` may be out of date: the
     /// caller gets it, but it is not cached. The threads that wait look for the key once more.
     ///
+    /// If memory to keep the value is unavailable, the bytes of `rebuild` are returned
     /// without being cached, and each of the threads makes its own.
     pub fn get_or_insert_with(&self, key: K, rebuild: impl FnOnce() -> Vec<u8>) -> Pinned {
         let made = self.get_or_try_insert_with(key, || Ok(rebuild()));
@@ -292,8 +293,8 @@ impl<K: Hash + Eq> VolatileCache<K> {
                 Missing::Made(_) => {}
             }
         }
-        shard.count_miss();
         let mut maker = maker.unwrap_or_else(|| shard.flights.enter_alone(hash));
+        shard.count_miss();
         let bytes = rebuild()?;
         let fill = |value: &mut [u8]| value.copy_from_slice(&bytes);
         let making = match self.ours().filter(|_| !maker.is_outdated()) {
@@ -337,17 +338,30 @@ impl<K: Hash + Eq> VolatileCache<K> {
         })
     }
 
-    /// Removes the values for whose keys `keep` returns `false`. Returns how many. `keep`
-    /// runs with a lock held: it must not use the cache.
+    /// Removes the values for whose keys `keep` returns `false`. Returns how many. Values that
+    /// are [being made](VolatileCache::get_or_insert_with) meanwhile are not cached.
+    ///
+    /// # Panics
+    ///
+    /// `keep` runs with a lock held: it must not use the cache, which may panic, but never
+    /// waits for itself.
     pub fn retain(&self, mut keep: impl FnMut(&K) -> bool) -> usize {
+        let process = self.shared.process;
         let shards = self.ours().map(|shared| shared.shards.iter());
-        let removed = shards.into_iter().flatten();
-        removed.map(|shard| shard.retain(&mut keep)).sum()
+        let alive = shards
+            .into_iter()
+            .flatten()
+            .take_while(|_| process.is_this());
+        alive.map(|shard| shard.retain(process, &mut keep)).sum()
     }
 
     /// Calls `call` with the key of each value, in no order; some of the values may be
-    /// purged. Values that are inserted or removed meanwhile may be left out. `call` runs
-    /// with a lock held: it must not use the cache.
+    /// purged. Values that are inserted or removed meanwhile may be left out.
+    ///
+    /// # Panics
+    ///
+    /// `call` runs with a lock held: it must not use the cache, which may panic, but never
+    /// waits for itself.
     ///
     /// ```
     /// let cache = tenure::VolatileCache::new();
@@ -360,9 +374,11 @@ impl<K: Hash + Eq> VolatileCache<K> {
     /// # Ok::<(), tenure::Error>(())
     /// ```
     pub fn for_each_key(&self, mut call: impl FnMut(&K)) {
+        let process = self.shared.process;
         let shards = self.ours().map(|shared| shared.shards.iter());
-        for shard in shards.into_iter().flatten() {
-            shard.for_each_key(&mut call);
+        let shards = shards.into_iter().flatten();
+        for shard in shards.take_while(|_| process.is_this()) {
+            shard.for_each_key(process, &mut call);
         }
     }
 

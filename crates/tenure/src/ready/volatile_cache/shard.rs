@@ -1,7 +1,8 @@
 //! One shard of the cache, with a mutex of its own.
 
 use std::borrow::Borrow;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::entries::{Entries, Entry, MAX_FREQUENCY, SegmentId, entry_hash};
 use super::flight::{Flights, Maker};
@@ -436,13 +437,13 @@ impl<K: Eq> Shard<K> {
     ) -> Option<Garbage<K>> {
         let (hash, mut garbage) = (entry_hash(hash), Garbage::new());
         let mut state = self.lock();
-        let found = state.entries.find(hash, &key);
         if maker.is_some_and(Maker::is_outdated) {
             drop(state);
             return None;
         }
-        if let Some(number) = found {
+        let found = state.entries.find(hash, &key);
         self.flights.outdate(Some(hash), maker);
+        if let Some(number) = found {
             state.give_up(number, Cause::Removed, &mut garbage);
         }
         state.stats.insertions += 1;
@@ -489,41 +490,52 @@ impl<K: Eq> Shard<K> {
         let mut garbage = Garbage::new();
         let mut state = self.lock();
         let number = Self::find(&mut state, entry_hash(hash), key, &mut garbage);
-        if let Some(number) = number {
         self.flights.outdate(Some(entry_hash(hash)), None);
+        if let Some(number) = number {
             state.give_up(number, Cause::Removed, &mut garbage);
         }
         drop(state);
         number.is_some()
     }
 
-    /// Removes the values whose keys `keep` refuses. Returns how many.
-    pub(super) fn retain(&self, mut keep: impl FnMut(&K) -> bool) -> usize {
+    /// Removes the values whose keys `keep` refuses. Returns how many. None is removed in a
+    /// child that `keep` has forked, or if it panics.
+    pub(super) fn retain(&self, process: Process, mut keep: impl FnMut(&K) -> bool) -> usize {
         let mut garbage = Garbage::new();
         let mut state = self.lock();
-        self.flights.outdate(None, None);
         let now = state.now();
+        let mut refused = Vec::new();
         for number in state.entries.numbers() {
             let Some(entry) = state.entries.get(number) else {
                 continue;
             };
             let is_expired = now.is_some_and(|now| state.entries.is_expired(number, now));
-            if is_expired || !keep(&entry.key) {
-                state.give_up(number, Cause::Removed, &mut garbage);
+            if is_expired || !in_closure(|| keep(&entry.key)) {
+                refused.push(number);
             }
+            if !process.is_this() {
+                return 0;
+            }
+        }
+        self.flights.outdate(None, None);
+        for number in refused {
+            state.give_up(number, Cause::Removed, &mut garbage);
         }
         drop(state);
         garbage.keys.len()
     }
 
-    /// Calls `call` with each key.
-    pub(super) fn for_each_key(&self, mut call: impl FnMut(&K)) {
+    /// Calls `call` with each key, but not in a child that it has forked.
+    pub(super) fn for_each_key(&self, process: Process, mut call: impl FnMut(&K)) {
         let state = self.lock();
         let now = state.now();
         for number in state.entries.numbers() {
             let is_expired = now.is_some_and(|now| state.entries.is_expired(number, now));
             if let Some(entry) = state.entries.get(number).filter(|_| !is_expired) {
-                call(&entry.key);
+                in_closure(|| call(&entry.key));
+            }
+            if !process.is_this() {
+                return;
             }
         }
     }
@@ -588,11 +600,47 @@ impl<K: Eq> Shard<K> {
         sum.bytes += state.segments.bytes() as u64;
     }
 
+    #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, State<K>> {
+        let is_held = match self.state.try_lock() {
+            Ok(state) => return state,
+            Err(error) => matches!(error, TryLockError::WouldBlock),
+        };
+        self.wait_to_lock(is_held)
+    }
+
+    #[cold]
+    fn wait_to_lock(&self, is_held: bool) -> MutexGuard<'_, State<K>> {
+        // This thread would wait for itself, or for one that waits for it.
+        assert!(
+            !is_held || !IN_CLOSURE.get(),
+            "a closure of VolatileCache::retain or for_each_key has used the cache"
+        );
         // Only Eq of a key can panic under the mutex, or a caller's closure, while nothing
         // is half changed.
+        self.state.clear_poison();
         fork::lock_outer(&self.state)
     }
+}
+
+thread_local! {
+    /// This thread runs a closure of the caller's while it has locked a shard.
+    static IN_CLOSURE: Cell<bool> = const { Cell::new(false) };
+}
+
+fn in_closure<T>(call: impl FnOnce() -> T) -> T {
+    struct Leave {
+        was_inside: bool,
+    }
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            IN_CLOSURE.set(self.was_inside);
+        }
+    }
+    let _leave = Leave {
+        was_inside: IN_CLOSURE.replace(true),
+    };
+    call()
 }
 
 impl<K> State<K> {
