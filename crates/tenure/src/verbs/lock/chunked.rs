@@ -11,7 +11,7 @@
 
 use super::call::{Call, Cover, Refused, Target};
 use super::registry::is_locked;
-use super::{LockFlags, LockMode, apply, can_be_locked};
+use super::{LockFlags, LockMode, apply};
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::lock;
@@ -55,7 +55,7 @@ pub(super) fn lock_plainly(cover: Cover, mode: LockMode) -> Result<()> {
     call.check_limit()?;
     let locked = call.change(range, |part| apply(part, mode), Some(mode));
     locked.map_err(|Refused { part, errno }| {
-        let lockable = call.vmas().iter().filter(|vma| can_be_locked(vma));
+        let lockable = call.vmas().iter().filter(|vma| lock::can_be_locked(vma));
         let is_marked = lockable
             .filter_map(|vma| vma.range.intersection(part))
             .all(is_locked);

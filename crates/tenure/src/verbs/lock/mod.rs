@@ -370,7 +370,7 @@ fn lock_in_one_step(cover: &Cover, mode: LockMode) -> Option<Result<()>> {
         registry.record_locked(vmas, mode);
         return Some(Ok(()));
     };
-    let mut lockable = vmas.iter().filter(|vma| can_be_locked(vma));
+    let mut lockable = vmas.iter().filter(|vma| lock::can_be_locked(vma));
     let is_marked = lockable.all(|vma| is_locked(vma.range));
     restore(vmas, &before);
     drop(registry);
@@ -410,11 +410,6 @@ fn unlock_part(registry: &mut Registry, part: PageRange) -> Result<()> {
     })?;
     registry.remove(part);
     Ok(())
-}
-
-/// Whether the kernel can lock memory of this kind; `mlock` skips the others.
-fn can_be_locked(vma: &Vma) -> bool {
-    !matches!(vma.kind, MemoryKind::HugeTlb | MemoryKind::Special)
 }
 
 /// Restores the previous locks: the kernel may have marked the range before it failed
