@@ -619,6 +619,8 @@ int tenure_lazy_free(void *addr,
  *   machine, the memory cgroup or the pool of huge pages has left: free memory, raise the
  *   limit, or use tenure_mlock_with().
  * * -EPERM: RLIMIT_MEMLOCK is 0. Raise it.
+ * * -EINVAL: A part is droppable memory (MAP_DROPPABLE), which the kernel does not lock.
+ *   Lock other memory.
  * * -EACCES: With TENURE_LOCK_NOW, a part has no access (PROT_NONE) and cannot be
  *   faulted in. Lock it on fault, or use mprotect() first.
  * * -EFAULT: With TENURE_LOCK_NOW, a page cannot be faulted in: its file is shorter
@@ -1102,7 +1104,8 @@ const char *tenure_version(void);
  * While the range is volatile, do not use it in ways that cannot tolerate SIGBUS. Only
  * tenure may unmap it, move it or map over it, which ends its volatility. After fork()
  * the range is volatile in the child as well; the memory of a child made with clone()
- * is not protected.
+ * is not protected. Do not mark droppable memory (MAP_DROPPABLE): the kernel turns its pages
+ * into zeros without a report.
  *
  * Notes:
  *

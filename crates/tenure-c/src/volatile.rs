@@ -56,7 +56,8 @@ pub const TENURE_VOLATILE_OFFER_NOW: c_uint = 1;
 /// While the range is volatile, do not use it in ways that cannot tolerate SIGBUS. Only
 /// tenure may unmap it, move it or map over it, which ends its volatility. After `fork()`
 /// the range is volatile in the child as well; the memory of a child made with `clone()`
-/// is not protected.
+/// is not protected. Do not mark droppable memory (MAP_DROPPABLE): the kernel turns its pages
+/// into zeros without a report.
 ///
 /// # Notes
 ///

@@ -417,6 +417,9 @@ pub enum MemoryKind {
     HugeTlb,
     /// The kernel's own mappings, such as `[vdso]` and `[vvar]`.
     Special,
+    /// Memory that the kernel drops when it needs memory (MAP_DROPPABLE, Linux 6.11). Only
+    /// locking tells it from other private anonymous memory.
+    Droppable,
 }
 
 impl std::fmt::Display for MemoryKind {
@@ -427,6 +430,7 @@ impl std::fmt::Display for MemoryKind {
             Self::PrivateFile => "a private mapping of a file",
             Self::HugeTlb => "hugetlb memory",
             Self::Special => "a special mapping of the kernel",
+            Self::Droppable => "droppable memory",
         })
     }
 }

@@ -66,6 +66,8 @@ impl PageRange {
     ///   again; use pointers, and expect SIGBUS.
     /// * The range must not be unmapped, moved or mapped over except through
     ///   tenure, which then ends its volatility.
+    /// * It must not be droppable memory (MAP_DROPPABLE, Linux 6.11), whose pages the kernel
+    ///   turns into zeros without a report: no call tells it from other memory.
     ///
     /// [`Error::Hole`]: crate::Error::Hole
     /// [`Error::WrongKind`]: crate::Error::WrongKind
