@@ -80,7 +80,8 @@ impl Inner {
 impl VolatileBuffer {
     #[new]
     #[pyo3(signature = (length, *, priority = 2))]
-    fn new(py: Python<'_>, length: usize, priority: u8) -> PyResult<Self> {
+    fn new(py: Python<'_>, length: &Bound<'_, PyAny>, priority: u8) -> PyResult<Self> {
+        let length = error::size("length", length)?;
         if length == 0 {
             return Err(PyValueError::new_err("length must be at least 1"));
         }
