@@ -92,7 +92,7 @@ def test_dict_lets_go_of_the_oldest_half_then_of_all(tell):
     tell(2)
     wait_until(lambda: len(entries) == 0)
     tell(0)
-    wait_until(lambda: entries._level is Level.NONE)
+    wait_until(lambda: entries._limit is None)
     entries["a"] = 1
     assert entries["a"] == 1 and "a" in entries and dict(entries) == {"a": 1}
     del entries["a"]
