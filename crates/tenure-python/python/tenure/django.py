@@ -64,7 +64,7 @@ class Cache(BaseCache):  # type: ignore[misc, unused-ignore]
     """Django's cache in volatile memory: ``"BACKEND": "tenure.django.Cache"``."""
 
     def __init__(self, location: str, params: dict[str, Any]) -> None:
-        super().__init__(params)
+        super().__init__(params)  # type: ignore[no-untyped-call, unused-ignore]
         priority = (params.get("OPTIONS") or {}).get("PRIORITY", 2)
         with _cache._lock:
             values = _locations.get((location, priority))

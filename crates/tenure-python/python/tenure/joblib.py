@@ -64,6 +64,8 @@ class _File(io.BytesIO):
 class Store(StoreBackendBase, StoreBackendMixin):  # type: ignore[misc, unused-ignore]
     """The store that joblib makes for ``joblib.Memory(location, backend="tenure")``."""
 
+    location: Any = None
+
     def configure(
         self, location: str, verbose: int = 0, backend_options: dict[str, Any] | None = None
     ) -> None:
@@ -78,7 +80,7 @@ class Store(StoreBackendBase, StoreBackendMixin):  # type: ignore[misc, unused-i
         return _shelves.setdefault(self.location, _Shelf())
 
     def _path(self, call_id: Any) -> str:
-        return "/".join([self.location, *call_id])
+        return "/".join([str(self.location), *call_id])
 
     def load_item(
         self, call_id: Any, verbose: int = 1, timestamp: Any = None, metadata: Any = None
