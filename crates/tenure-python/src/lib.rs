@@ -31,7 +31,7 @@ mod _native {
         cache::{Cache, Entry, Value},
         error::Purged,
         fork::{after_fork, before_fork},
-        heap::{heap_install, heap_serves_numpy, heap_stats},
+        heap::{heap_install, heap_is_installed, heap_stats},
         locked_file::LockedFile,
         mapping::Mapping,
         observe::{
