@@ -79,3 +79,39 @@ def test_populate_refuses_what_is_no_buffer():
     with pytest.raises(ValueError, match="threads"):
         tenure.populate(bytearray(1), threads=0)
     tenure.populate(bytearray())
+
+
+def test_signals_interrupt_populate_with_their_own_exception(python):
+    python(
+        """
+        import signal, threading, tenure
+        class Stop(Exception): pass
+        def stop(*_):
+            raise Stop
+        signal.signal(signal.SIGUSR1, stop)
+        main = threading.main_thread().ident
+
+        def interrupted(call):
+            # The signal comes from another thread, at some moment of the call.
+            done = threading.Event()
+            def send():
+                while not done.wait(0.0005):
+                    signal.pthread_kill(main, signal.SIGUSR1)
+            thread = threading.Thread(target=send)
+            try:
+                try:
+                    thread.start()
+                    for _ in range(100_000):
+                        call()
+                except Stop:
+                    return True
+                finally:
+                    done.set()
+            except Stop:
+                # Between the statements.
+                done.set()
+                return True
+
+        assert interrupted(lambda: tenure.Mapping(256 << 20, populate=True))
+        """
+    )
