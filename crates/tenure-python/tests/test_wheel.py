@@ -31,7 +31,8 @@ def run(*command, folder, **variables):
         text=True,
         timeout=1800,
     )
-    assert done.returncode == 0, (command, done.returncode, done.stdout, done.stderr)
+    if done.returncode != 0:
+        pytest.fail(f"{command}: {done.returncode}\n{done.stdout}{done.stderr}", pytrace=False)
     return done.stdout
 
 
