@@ -148,9 +148,9 @@ def test_tasks_may_write_to_kept_results(results, tmp_path):
     client, compute = results
     worker = next(iter(client.scheduler_info()["workers"]))
     runs = str(tmp_path / "runs")
-    for _ in range(3):
+    for number in range(3):
         made = client.submit(make, runs, 1, key="made", workers=[worker])
-        assert compute(worker, "written", write_to, made) == 49_998
+        assert compute(worker, f"written-{number}", write_to, made) == 49_998
         made.release()
         wait_until_forgotten(client, "made")
     assert open(runs).read() == "1\n"

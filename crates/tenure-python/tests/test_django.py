@@ -157,6 +157,28 @@ def test_incr_adds_and_keeps_the_end(cache, clock):
         cache.incr("text")
 
 
+class Disturbed(int):
+    """A number to which another thread comes first when something is added."""
+
+    disturb = []
+
+    def __add__(self, other):
+        if self.disturb:
+            self.disturb.pop()()
+        return int(self) + other
+
+
+def test_incr_does_not_undo_what_was_set_meanwhile(cache):
+    cache.set("k", Disturbed(1))
+    Disturbed.disturb.append(lambda: cache.set("k", 100))
+    assert cache.incr("k") == 101 and cache.get("k") == 101
+    cache.set("k", Disturbed(1))
+    Disturbed.disturb.append(lambda: cache.delete("k"))
+    with pytest.raises(ValueError, match="not found"):
+        cache.incr("k")
+    assert cache.get("k") is None
+
+
 def test_concurrent_incr_loses_nothing(cache):
     cache.set("k", 0)
     threads = [
