@@ -55,7 +55,7 @@ impl Cache {
         &self,
         py: Python<'_>,
         parts: Vec<Bound<'_, PyAny>>,
-        priority: u8,
+        priority: i64,
     ) -> PyResult<Option<Entry>> {
         let priority = self::priority(priority)?;
         let parts = parts.iter().map(Borrowed::of);

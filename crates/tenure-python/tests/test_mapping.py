@@ -115,3 +115,24 @@ def test_signals_interrupt_populate_with_their_own_exception(python):
         assert interrupted(lambda: tenure.Mapping(256 << 20, populate=True))
         """
     )
+
+
+def test_wrong_arguments_are_named_and_their_own_errors_kept(tmp_path):
+    class Broken:
+        def __index__(self):
+            raise KeyError("mine")
+
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    calls = {
+        "length": [tenure.Mapping, tenure.VolatileBuffer],
+        "budget": [lambda budget: tenure.LockedFile(path, budget=budget)],
+        "threads": [lambda threads: tenure.populate(bytearray(1), threads=threads)],
+    }
+    for name, called in calls.items():
+        for call in called:
+            for wrong, error in ((-1, ValueError), (2**70, ValueError), ("1", TypeError)):
+                with pytest.raises(error, match=name):
+                    call(wrong)
+            with pytest.raises(KeyError, match="mine"):
+                call(Broken())
