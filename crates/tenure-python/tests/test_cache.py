@@ -266,3 +266,34 @@ def test_function_is_freed_with_its_results():
     del one
     gc.collect()
     assert reference() is None
+
+
+def test_pop_of_value_that_is_purged_in_between_has_it():
+    class Purging:
+        """Purges the value as soon as it has been found."""
+
+        places = property(lambda self: self.entry.places)
+        number = property(lambda self: self.entry.number)
+
+        def __init__(self, entry):
+            self.entry = entry
+
+        def get(self):
+            return self.entry.get()
+
+        def remove(self):
+            self.entry.remove()
+            return False
+
+        def is_there(self):
+            return self.entry.is_there()
+
+    cache = tenure.Cache()
+    cache["a"] = cache["b"] = [1]
+    cache._entries = {key: Purging(entry) for key, entry in cache._entries.items()}
+    assert cache.pop("a", None) == [1] and cache.pop("a", None) is None
+    with pytest.raises(KeyError):
+        cache.pop("a")
+    assert cache.popitem() == ("b", [1])
+    with pytest.raises(KeyError):
+        cache.popitem()

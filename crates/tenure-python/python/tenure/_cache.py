@@ -5,13 +5,15 @@ import os
 import pickle
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, MutableMapping
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from . import _native
+from ._vanishing import RAISE, VanishingMapping
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -24,7 +26,15 @@ _generation = 0
 _SWEPT = 2
 
 
-class Cache(MutableMapping[K, V], Generic[K, V]):
+def _object(value: _native.Value, entry: _native.Entry, *, is_writable: bool = False) -> Any:
+    """Returns the object; with arrays of their own memory if they are to be writable."""
+    view = memoryview(value)
+    parts = [view[start : start + length] for start, length in entry.places]
+    buffers: list[Any] = [bytearray(it) for it in parts[1:]] if is_writable else parts[1:]
+    return pickle.loads(parts[0], buffers=buffers)
+
+
+class Cache(VanishingMapping[K, V], Generic[K, V]):
     """A mapping that keeps its values as long as there is memory for them.
 
     Values are kept as pickles (protocol 5) in volatile memory: the kernel may take them
@@ -73,15 +83,11 @@ class Cache(MutableMapping[K, V], Generic[K, V]):
         return self._load_entry(key, entry, is_writable=is_writable)
 
     def _load_entry(self, key: K, entry: _native.Entry, *, is_writable: bool) -> Any:
-        """Returns the value; with arrays of their own memory if they are to be writable."""
         value = entry.get()
         if value is None:
             self._forget(key, entry)
             raise KeyError(key)
-        view = memoryview(value)
-        parts = [view[start : start + length] for start, length in entry.places]
-        buffers: list[Any] = [bytearray(it) for it in parts[1:]] if is_writable else parts[1:]
-        return pickle.loads(parts[0], buffers=buffers)
+        return _object(value, entry, is_writable=is_writable)
 
     def __setitem__(self, key: K, value: V) -> None:
         hash(key)
@@ -113,6 +119,23 @@ class Cache(MutableMapping[K, V], Generic[K, V]):
             entry = self._entries.pop(key)
         if not entry.remove():
             raise KeyError(key)
+
+    @overload
+    def pop(self, key: K) -> V: ...
+    @overload
+    def pop(self, key: K, default: T) -> V | T: ...
+
+    def pop(self, key: K, default: Any = RAISE) -> Any:
+        self._values()
+        with _lock:
+            entry = self._entries.pop(key, None)
+        value = None if entry is None else entry.get()
+        if entry is None or value is None:
+            if default is RAISE:
+                raise KeyError(key)
+            return default
+        entry.remove()
+        return _object(value, entry)
 
     def __contains__(self, key: object) -> bool:
         self._values()
