@@ -82,6 +82,13 @@ fn restore_refuses_other_files_and_versions(folder: &Folder) -> Completion {
         has_status(&output, 1);
         assert!(told(&output).contains(wanted), "{}", told(&output));
     }
+    // No line ends.
+    let output = tenure(&["restore", "/dev/zero"]);
+    has_status(&output, 1);
+    assert_eq!(
+        told(&output),
+        "tenure: /dev/zero: is no snapshot of tenure\n"
+    );
     let missing = folder.path("missing");
     has_status(&tenure(&["restore", missing.to_str().unwrap()]), 1);
     // A line that is none does not keep the others from being restored.
