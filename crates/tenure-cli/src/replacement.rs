@@ -175,26 +175,6 @@ mod tests {
         names
     }
 
-    /// As a command leaves it that is killed.
-    #[test]
-    fn part_of_killed_command_is_taken_over() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("file");
-        for _ in 0..3 {
-            let mut part = Replacement::of(&file).unwrap();
-            part.write_all(b"a part that is longer").unwrap();
-            let Replacement::Beside(part, _) = part else {
-                panic!("it is a regular file");
-            };
-            let (_, path) = part.into_parts();
-            path.keep().unwrap();
-            assert_eq!(names(folder.path()), [".tenure-file.part"]);
-        }
-        replace(&file, "whole").unwrap();
-        assert_eq!(fs::read_to_string(&file).unwrap(), "whole");
-        assert_eq!(names(folder.path()), ["file"]);
-    }
-
     #[test]
     fn commands_that_write_the_same_file_have_parts_of_their_own() {
         let folder = tempfile::tempdir().unwrap();
