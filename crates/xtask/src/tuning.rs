@@ -90,8 +90,9 @@ show it without what is lazily free. The last two print for Prometheus:
 | `tenure_process_readable` | 1, or 0 where a process has no samples of a source because they are unknown: `source` is `counters`, `preload` or `pressure` |
 
 A figure that is unknown has no sample, and neither has one of tenure for a process that does
-not use it; the last three tell which. Alert on `tenure_target_up == 0` and on
-`tenure_scrape_errors > 0`; that a textfile is no longer written is `node_textfile_mtime_seconds`.
+not use it; the last three tell which. Alert on `tenure_target_up == 0`, and
+where `tenure_scrape_errors` rises: it is never 0 beside a process that may not be read. That a
+textfile is no longer written is `node_textfile_mtime_seconds`.
 
 [grafana-dashboard.json](grafana-dashboard.json) draws them.
 ";
