@@ -189,13 +189,7 @@ fn populate_after_end_of_first_thread_is_rejected_not_killed() -> Completion {
 fn populate_over_limit_without_first_thread() {
     enter_group();
     std::thread::spawn(|| {
-        let is_first_ended = || {
-            let stat = fs::read_to_string("/proc/self/stat").unwrap();
-            stat.contains(") Z ")
-        };
-        while !is_first_ended() {
-            std::thread::yield_now();
-        }
+        wait_for_end_of_first_thread();
         let memory = anonymous(192 * MIB / page_size());
         let result = memory.populate(.., Access::Write);
         let is_refused = matches!(result, Err(Error::NoMemory { .. }));
