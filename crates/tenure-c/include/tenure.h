@@ -206,6 +206,25 @@ struct tenure_populate_options {
 };
 
 /**
+ * How much the page pool holds. Set all of it to zeros, then size, then the fields to
+ * change.
+ */
+struct tenure_pool_options {
+    /**
+     * sizeof(struct tenure_pool_options) as the program was built with it.
+     */
+    size_t size;
+    /**
+     * The bytes that the pool holds at most, rounded up to 2 MiB. 0 turns it off.
+     */
+    size_t max_bytes;
+    /**
+     * The bytes that the pool is filled with ahead of need, max_bytes at most.
+     */
+    size_t prefill_bytes;
+};
+
+/**
  * How often one operation succeeded, and on how much memory.
  */
 struct tenure_count {
@@ -352,6 +371,30 @@ struct tenure_stats {
      * The values in caches, at the moment (not in the C interface).
      */
     uint64_t cache_bytes;
+    /**
+     * Memory that the page pool holds at the moment.
+     */
+    uint64_t pool_bytes;
+    /**
+     * The part of it that is lazily free, at the moment.
+     */
+    uint64_t pool_lazily_free_bytes;
+    /**
+     * Released memory that the page pool has kept.
+     */
+    uint64_t pool_recycled_bytes;
+    /**
+     * Memory that the page pool has taken from the kernel ahead of need.
+     */
+    uint64_t pool_prefilled_bytes;
+    /**
+     * Ranges, or parts of them, that were populated from the page pool.
+     */
+    struct tenure_count pool_given;
+    /**
+     * Memory that the page pool has returned to the kernel.
+     */
+    uint64_t pool_returned_bytes;
 };
 
 /**
@@ -831,6 +874,55 @@ int tenure_mmap(void **out,
                 int fd,
                 off_t offset,
                 unsigned int tenure_flags);
+
+/**
+ * Sets the size of the process's page pool, and turns it on or off: workers keep released
+ * memory as zeroed pages, and populating takes pages from there with mremap() or
+ * UFFDIO_MOVE before it asks the kernel for others.
+ *
+ * options must not be NULL. The structure is the caller's, and tenure does not use it
+ * after the call. The pool is off until it is configured, in a child of fork() as well.
+ * With max_bytes 0 it is emptied and off; a changed max_bytes empties it first.
+ *
+ * What tenure_munmap() and tenure_discard() release enters the pool in whole blocks of
+ * 2 MiB until it is full; tenure_drain() waits until it is zeroed and ready.
+ * tenure_populate() for writing and tenure_mmap() with TENURE_MAP_POPULATE_WRITE take
+ * blocks for private anonymous memory.
+ *
+ * Return value:
+ *
+ * 0, or one of the errors below, negative. errno is unchanged.
+ *
+ * Errors:
+ *
+ * The pool is unchanged:
+ *
+ * * -EFAULT: options is NULL. Correct the call.
+ * * -EINVAL: options->size is smaller than the structure was in the first version.
+ *   Set it to sizeof(struct tenure_pool_options).
+ * * -E2BIG: The structure is a later version's and sets a field that this version does
+ *   not know. Use the library that the program was built for.
+ *
+ * The pool is off:
+ *
+ * * -EOPNOTSUPP: The kernel lacks MREMAP_DONTUNMAP (Linux 5.7) or MADV_POPULATE_WRITE
+ *   (Linux 5.14). The program runs without the pool.
+ * * -ENOMEM: The kernel has no addresses for so many bytes (RLIMIT_AS, strict
+ *   overcommit). Use a smaller pool.
+ * * -EAGAIN: No thread can be started. Raise RLIMIT_NPROC or the cgroup's pids.max.
+ *
+ * Caveats:
+ *
+ * The memory in the pool counts as the process's. Blocks that nobody takes for seconds become
+ * lazily free, memory pressure empties the pool, and no call of tenure fails for what it
+ * holds; other processes cannot use it before.
+ *
+ * Notes:
+ *
+ * Released memory enters the pool from Linux 6.8 on, and needs userfaultfd(). Without it
+ * the pool has what it was filled with ahead of need.
+ */
+int tenure_pool_configure(const struct tenure_pool_options *options);
 
 /**
  * Populates a range of memory: faults it in now with madvise(MADV_POPULATE_READ) or

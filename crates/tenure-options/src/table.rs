@@ -19,6 +19,8 @@ pub enum OptionName {
     Lock,
     /// `--populate`
     Populate,
+    /// `--pool`
+    Pool,
     /// `--exit`
     Exit,
     /// `--stats`
@@ -65,7 +67,7 @@ pub struct OptionRow {
 }
 
 /// All options, in the order of the documentation.
-pub static TABLE: [OptionRow; 11] = [
+pub static TABLE: [OptionRow; 12] = [
     OptionRow {
         name: OptionName::Heap,
         flag: "heap",
@@ -173,6 +175,21 @@ pub static TABLE: [OptionRow; 11] = [
                threads fault it in. Where headroom is too low, or the program only reserves \
                addresses (MAP_NORESERVE, or not writable), the mapping stays as it is. \
                Mappings that malloc makes for itself are not populated.",
+    },
+    OptionRow {
+        name: OptionName::Pool,
+        flag: "pool",
+        variable: "TENURE_POOL",
+        kind: Kind::Size { min_bytes: 1 },
+        unit: Some("bytes"),
+        default: "off",
+        help: "Keep up to SIZE of unmapped and discarded memory, zeroed, for --populate",
+        when: "For programs that unmap and map large memory in turns, together with \
+               --populate: it takes zeroed pages from there. munmap and \
+               madvise(MADV_DONTNEED) of 4 MiB and more go on in the background, as with \
+               --munmap and --discard. The memory stays in use; blocks idle for seconds, or \
+               all where memory is short, are the kernel's to take. Needs Linux 6.8 and \
+               userfaultfd. Off together with --lock.",
     },
     OptionRow {
         name: OptionName::Exit,

@@ -39,6 +39,7 @@ use self::headroom::{Known, split_parts};
 use self::limits::max_active;
 pub(crate) use self::queue::register_fork_handlers;
 use self::queue::{FREED, QUEUE, Queue, WORK_ARRIVED};
+use crate::background::pool;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, DestructiveAdvice, advise, advise_destructive};
@@ -235,15 +236,16 @@ fn enqueue(
     }
 }
 
-/// Waits for pending memory because the kernel has refused memory or addresses.
+/// Waits for pending memory, and empties the page pool, because the kernel has refused memory
+/// or addresses.
 /// Returns whether another attempt may succeed.
 pub(crate) fn drain_for_retry() -> bool {
     let was_pending = pending_bytes() > 0;
     if was_pending {
         // Even a part of the memory may suffice.
-        let _ = drain(Some(RETRY_TIMEOUT));
+        let _ = pool::without_recycling(|| drain(Some(RETRY_TIMEOUT)));
     }
-    was_pending
+    pool::empty() || was_pending
 }
 
 /// Waits for pending memory if more is pending than the headroom has left: the
@@ -253,7 +255,7 @@ pub(crate) fn drain_if_short() {
     let pending_bytes = queue.pending_bytes;
     if pending_bytes > 0 && queue.headroom.is_exceeded_by(pending_bytes) {
         drop(queue);
-        let _ = drain(Some(RETRY_TIMEOUT));
+        let _ = pool::without_recycling(|| drain(Some(RETRY_TIMEOUT)));
     }
 }
 
@@ -295,7 +297,9 @@ pub(crate) fn pending_bytes() -> usize {
 /// Reserves addresses for a range of the same length and the same offset within
 /// the page-table pages that can move whole, and for one page behind it at least. Returns
 /// the reservation, and the part to move to.
-fn reserve_like(range: PageRange) -> std::result::Result<(Reservation, PageRange), Errno> {
+pub(in crate::background) fn reserve_like(
+    range: PageRange,
+) -> std::result::Result<(Reservation, PageRange), Errno> {
     let granule = if range.len() >= pud_bytes() {
         pud_bytes()
     } else {
