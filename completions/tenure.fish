@@ -96,7 +96,7 @@ complete -c tenure -n "__fish_tenure_using_subcommand run" -l munmap -d 'Unmap l
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l discard -d 'Have madvise(MADV_DONTNEED) return at once; free the pages behind it' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l lock -d 'Lock all memory, each page on its first use' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l populate -d 'Fault private anonymous mappings of SIZE and more in when they are made' -r
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l pool -d 'Keep up to SIZE of unmapped and discarded memory, zeroed, for --populate' -r
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l pool -d 'Keep SIZE of zeroed memory ready for --populate' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l exit -d 'Let the process\'s end be seen before its memory is freed' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l stats -d 'Print a summary to standard error when a program ends' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l verbose -d 'Print one line to standard error when a program begins: the options in effect' -r

@@ -1,4 +1,4 @@
-/* The page pool: released memory is populated again as zeros, and the structure of options
+/* The page pool: recycled memory is populated again as zeros, and the structure of options
  * is accepted or refused. */
 #include "check.h"
 
@@ -13,7 +13,7 @@ static struct tenure_pool_options options_of(size_t max_bytes)
     return options;
 }
 
-static void released_memory_is_populated_again_as_zeros(void)
+static void recycled_memory_is_populated_again_as_zeros(void)
 {
     struct tenure_pool_options options = options_of(LEN);
     struct tenure_stats stats;
@@ -27,7 +27,7 @@ static void released_memory_is_populated_again_as_zeros(void)
         for (size_t at = 0; at < LEN; at += 512)
             CHECK_IS(((char *)memory)[at], 0);
         memset(memory, 7, LEN);
-        CHECK_IS(tenure_munmap(memory, LEN), 0);
+        CHECK_IS(tenure_recycle(memory, LEN), 0);
         CHECK_IS(tenure_drain(-1), 0);
     }
     CHECK_IS(tenure_stats(&stats, sizeof(stats)), 0);
@@ -58,7 +58,7 @@ static void options_of_other_version_are_accepted_or_refused(void)
 
 int main(void)
 {
-    released_memory_is_populated_again_as_zeros();
+    recycled_memory_is_populated_again_as_zeros();
     options_of_other_version_are_accepted_or_refused();
     return 0;
 }

@@ -380,7 +380,7 @@ struct tenure_stats {
      */
     uint64_t pool_lazily_free_bytes;
     /**
-     * Released memory that the page pool has kept.
+     * Recycled memory that the page pool has kept.
      */
     uint64_t pool_recycled_bytes;
     /**
@@ -876,16 +876,16 @@ int tenure_mmap(void **out,
                 unsigned int tenure_flags);
 
 /**
- * Sets the size of the process's page pool, and turns it on or off: workers keep released
- * memory as zeroed pages, and populating takes pages from there with mremap() or
- * UFFDIO_MOVE before it asks the kernel for others.
+ * Sets the size of the process's page pool, and turns it on or off: populating takes zeroed
+ * pages from there with mremap() or UFFDIO_MOVE before it asks the kernel for others.
  *
  * options must not be NULL. The structure is the caller's, and tenure does not use it
  * after the call. The pool is off until it is configured, in a child of fork() as well.
  * With max_bytes 0 it is emptied and off; a changed max_bytes empties it first.
  *
- * What tenure_munmap() and tenure_discard() release enters the pool in whole blocks of
- * 2 MiB until it is full; tenure_drain() waits until it is zeroed and ready.
+ * A thread fills the pool with prefill_bytes ahead of need. Memory given to
+ * tenure_recycle() enters it in whole blocks of 2 MiB until it is full; tenure_drain()
+ * waits until that is zeroed and ready. Memory that is released otherwise never enters it.
  * tenure_populate() for writing and tenure_mmap() with TENURE_MAP_POPULATE_WRITE take
  * blocks for private anonymous memory.
  *
@@ -900,6 +900,8 @@ int tenure_mmap(void **out,
  * * -EFAULT: options is NULL. Correct the call.
  * * -EINVAL: options->size is smaller than the structure was in the first version.
  *   Set it to sizeof(struct tenure_pool_options).
+ * * -ESRCH: The process is a child of one with a pool, made without the handlers of
+ *   fork() (_Fork(), clone()). It has no pool.
  * * -E2BIG: The structure is a later version's and sets a field that this version does
  *   not know. Use the library that the program was built for.
  *
@@ -907,8 +909,8 @@ int tenure_mmap(void **out,
  *
  * * -EOPNOTSUPP: The kernel lacks MREMAP_DONTUNMAP (Linux 5.7) or MADV_POPULATE_WRITE
  *   (Linux 5.14). The program runs without the pool.
- * * -ENOMEM: The kernel has no addresses for so many bytes (RLIMIT_AS, strict
- *   overcommit). Use a smaller pool.
+ * * -ENOMEM: The kernel has no addresses for so many bytes (RLIMIT_AS,
+ *   RLIMIT_DATA, strict overcommit). Use a smaller pool.
  * * -EAGAIN: No thread can be started. Raise RLIMIT_NPROC or the cgroup's pids.max.
  *
  * Caveats:
@@ -919,7 +921,7 @@ int tenure_mmap(void **out,
  *
  * Notes:
  *
- * Released memory enters the pool from Linux 6.8 on, and needs userfaultfd(). Without it
+ * Recycled memory enters the pool from Linux 6.8 on, and needs userfaultfd(). Without it
  * the pool has what it was filled with ahead of need.
  */
 int tenure_pool_configure(const struct tenure_pool_options *options);
@@ -1055,6 +1057,38 @@ int tenure_populate_with(void *addr,
  */
 int tenure_munmap(void *addr,
                   size_t len);
+
+/**
+ * Unmaps a range of memory like tenure_munmap(), and lets the page pool keep its pages:
+ * workers zero them for the next populate. Without a pool it is tenure_munmap().
+ *
+ * addr must be the start of a page, and len, in bytes, whole pages; 0 succeeds and does
+ * nothing. Whole blocks of 2 MiB of private anonymous memory that is not locked enter the pool,
+ * where the range has 4 MiB and more in one mapping; all else is freed.
+ *
+ * Return value:
+ *
+ * 0, or an error of tenure_munmap(), negative. errno is unchanged.
+ *
+ * Errors:
+ *
+ * * -EINVAL, -EPERM, -ENOMEM: As for tenure_munmap().
+ *
+ * Caveats:
+ *
+ * Nothing else may refer to the pages. The kernel may: those in a pipe (vmsplice()), or in
+ * a socket that has not sent them yet (MSG_ZEROCOPY). What reads there later finds zeros, or
+ * the contents of the memory that gets the pages next. Pages that are pinned (O_DIRECT,
+ * io_uring, RDMA) or shared with a child stay out of the pool.
+ *
+ * No code may use the range any more.
+ *
+ * Notes:
+ *
+ * tenure_drain() waits until the pages are zeroed and ready.
+ */
+int tenure_recycle(void *addr,
+                   size_t len);
 
 /**
  * Discards the contents of a range: as madvise(MADV_DONTNEED) does, but the caller does

@@ -22,16 +22,16 @@ pub struct tenure_pool_options {
 // SAFETY: `repr(C)`, `size` is its first field, and all are integers.
 unsafe impl WithSize for tenure_pool_options {}
 
-/// Sets the size of the process's page pool, and turns it on or off: workers keep released
-/// memory as zeroed pages, and populating takes pages from there with `mremap()` or
-/// UFFDIO_MOVE before it asks the kernel for others.
+/// Sets the size of the process's page pool, and turns it on or off: populating takes zeroed
+/// pages from there with `mremap()` or UFFDIO_MOVE before it asks the kernel for others.
 ///
 /// `options` must not be NULL. The structure is the caller's, and tenure does not use it
 /// after the call. The pool is off until it is configured, in a child of `fork()` as well.
 /// With `max_bytes` 0 it is emptied and off; a changed `max_bytes` empties it first.
 ///
-/// Memory that `tenure_munmap()` and `tenure_discard()` release enters the pool in whole blocks of
-/// 2 MiB until it is full; `tenure_drain()` waits until it is zeroed and ready.
+/// A thread fills the pool with `prefill_bytes` ahead of need. Memory given to
+/// `tenure_recycle()` enters it in whole blocks of 2 MiB until it is full; `tenure_drain()`
+/// waits until that is zeroed and ready. Memory that is released otherwise never enters it.
 /// `tenure_populate()` for writing and `tenure_mmap()` with `TENURE_MAP_POPULATE_WRITE` take
 /// blocks for private anonymous memory.
 ///
@@ -46,6 +46,8 @@ unsafe impl WithSize for tenure_pool_options {}
 /// * `-EFAULT`: `options` is NULL. Correct the call.
 /// * `-EINVAL`: `options->size` is smaller than the structure was in the first version.
 ///   Set it to `sizeof(struct tenure_pool_options)`.
+/// * `-ESRCH`: The process is a child of one with a pool, made without the handlers of
+///   `fork()` (`_Fork()`, `clone()`). It has no pool.
 /// * `-E2BIG`: The structure is a later version's and sets a field that this version does
 ///   not know. Use the library that the program was built for.
 ///
@@ -53,8 +55,8 @@ unsafe impl WithSize for tenure_pool_options {}
 ///
 /// * `-EOPNOTSUPP`: The kernel lacks MREMAP_DONTUNMAP (Linux 5.7) or MADV_POPULATE_WRITE
 ///   (Linux 5.14). The program runs without the pool.
-/// * `-ENOMEM`: The kernel has no addresses for so many bytes (RLIMIT_AS, strict
-///   overcommit). Use a smaller pool.
+/// * `-ENOMEM`: The kernel has no addresses for so many bytes (RLIMIT_AS,
+///   RLIMIT_DATA, strict overcommit). Use a smaller pool.
 /// * `-EAGAIN`: No thread can be started. Raise RLIMIT_NPROC or the cgroup's `pids.max`.
 ///
 /// # Caveats
@@ -65,12 +67,12 @@ unsafe impl WithSize for tenure_pool_options {}
 ///
 /// # Notes
 ///
-/// Released memory enters the pool from Linux 6.8 on, and needs `userfaultfd()`. Without it
+/// Recycled memory enters the pool from Linux 6.8 on, and needs `userfaultfd()`. Without it
 /// the pool has what it was filled with ahead of need.
 ///
 /// # See also
 ///
-/// tenure_populate(3), tenure_munmap(3), tenure_drain(3), mremap(2), tenure(7)
+/// tenure_populate(3), tenure_recycle(3), tenure_drain(3), mremap(2), tenure(7)
 ///
 /// # Safety
 ///

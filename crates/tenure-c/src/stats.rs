@@ -94,7 +94,7 @@ pub struct tenure_stats {
     pub pool_bytes: u64,
     /// The part of it that is lazily free, at the moment.
     pub pool_lazily_free_bytes: u64,
-    /// Released memory that the page pool has kept.
+    /// Recycled memory that the page pool has kept.
     pub pool_recycled_bytes: u64,
     /// Memory that the page pool has taken from the kernel ahead of need.
     pub pool_prefilled_bytes: u64,

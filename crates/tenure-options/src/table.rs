@@ -183,13 +183,13 @@ pub static TABLE: [OptionRow; 12] = [
         kind: Kind::Size { min_bytes: 1 },
         unit: Some("bytes"),
         default: "off",
-        help: "Keep up to SIZE of unmapped and discarded memory, zeroed, for --populate",
-        when: "For programs that unmap and map large memory in turns, together with \
-               --populate: it takes zeroed pages from there. munmap and \
-               madvise(MADV_DONTNEED) of 4 MiB and more go on in the background, as with \
-               --munmap and --discard. The memory stays in use; blocks idle for seconds, or \
-               all where memory is short, are the kernel's to take. Needs Linux 6.8 and \
-               userfaultfd. Off together with --lock.",
+        help: "Keep SIZE of zeroed memory ready for --populate",
+        when: "For programs that map large memory while they serve requests, together with \
+               --populate: it takes zeroed pages from there, which a thread has faulted in \
+               ahead of need. The memory counts as used by the program; blocks idle for \
+               seconds, or all where memory is short, are the kernel's to take. Needs Linux \
+               5.14, and for mappings below 32 MiB Linux 6.8 and userfaultfd. Off together \
+               with --lock.",
     },
     OptionRow {
         name: OptionName::Exit,

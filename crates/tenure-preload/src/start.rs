@@ -147,8 +147,10 @@ fn turn_on(options: Options) {
         let unavailable: Option<Box<dyn std::fmt::Display>> = match on.lock {
             true => Some(Box::new("lock=onfault locks all memory")),
             false => {
-                let answer = pool::configure(&PoolOptions::new().max_bytes(bytes));
-                answer.err().map(|error| Box::new(error) as _)
+                let options = PoolOptions::new().max_bytes(bytes).prefill_bytes(bytes);
+                pool::configure(&options)
+                    .err()
+                    .map(|error| Box::new(error) as _)
             }
         };
         if let Some(reason) = unavailable {

@@ -1,4 +1,4 @@
-//! pool: released memory becomes the next populated memory, as zeros and nothing else.
+//! pool: recycled memory becomes the next populated memory, as zeros and nothing else.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -7,6 +7,8 @@
 
 mod common;
 
+use std::io::Read as _;
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,8 +21,8 @@ use tenure::{Access, Error, Features, HugePages, Mapping, MmapRequest, PageRange
 
 tests!(
     unless: missing;
-    released_memory_becomes_next_mapping,
-    released_memory_becomes_next_c_mapping,
+    recycled_memory_becomes_next_mapping,
+    recycled_memory_becomes_next_c_mapping,
     mapping_from_pool_is_as_a_new_one,
     populate_fills_missing_blocks_and_keeps_pages,
     populate_beside_writers_loses_no_write,
@@ -29,6 +31,8 @@ tests!(
     locked_memory_is_left_to_kernel,
     inherited_memory_stays_out_of_pool,
     sparse_memory_stays_out_of_pool,
+    released_memory_stays_out_of_pool,
+    recycling_beside_forks_leaves_children_no_descriptor,
     child_has_no_pool,
     needed_memory_empties_pool,
     prefill_fills_pool_ahead_of_need,
@@ -91,7 +95,12 @@ fn base_pages(len: usize) -> Mapping {
     memory
 }
 
-/// Releases filled memory until the pool has kept so much of it. An error is the reason why
+fn recycle(memory: Mapping) {
+    memory.recycle().unwrap();
+    tenure::drain(Some(LIMIT)).unwrap();
+}
+
+/// Recycles filled memory until the pool has kept so much of it. An error is the reason why
 /// it keeps none here.
 fn fill_pool(bytes: usize) -> Result<(), Completion> {
     let start = Instant::now();
@@ -100,8 +109,7 @@ fn fill_pool(bytes: usize) -> Result<(), Completion> {
             assert_ne!(pressure::level(), Level::None, "the pool has kept nothing");
             return Err(skip("memory is short, and the pool keeps nothing"));
         }
-        drop(base_pages(LEN));
-        tenure::drain(Some(LIMIT)).unwrap();
+        recycle(base_pages(LEN));
     }
     Ok(())
 }
@@ -138,7 +146,7 @@ fn is_all_zero(memory: &Mapping) -> bool {
     is_zero(memory.range())
 }
 
-fn released_memory_becomes_next_mapping() -> Completion {
+fn recycled_memory_becomes_next_mapping() -> Completion {
     let _pool = Pool::of(LEN);
     completion(until_given(|| map_populated(LEN)).map(|memory| {
         assert!(count_present(memory.range()) > 0);
@@ -146,7 +154,7 @@ fn released_memory_becomes_next_mapping() -> Completion {
     }))
 }
 
-fn released_memory_becomes_next_c_mapping() -> Completion {
+fn recycled_memory_becomes_next_c_mapping() -> Completion {
     let _pool = Pool::of(LEN);
     let map = || {
         let request = MmapRequest {
@@ -303,15 +311,13 @@ fn inherited_memory_stays_out_of_pool() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        use std::io::Read;
         drop(writer);
         let _ = reader.read(&mut [0]);
         let bytes = unsafe { std::slice::from_raw_parts(range.as_ptr(), range.len()) };
         unsafe { libc::_exit(i32::from(bytes.iter().any(|&byte| byte != 7))) };
     }
     drop(reader);
-    drop(memory);
-    tenure::drain(Some(LIMIT)).unwrap();
+    recycle(memory);
     drop(writer);
     let mut status = 0;
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
@@ -326,9 +332,59 @@ fn sparse_memory_stays_out_of_pool() {
     for page in memory.as_mut_slice().unwrap().chunks_mut(2 * page_size()) {
         page[0] = 1;
     }
-    memory.munmap().unwrap();
-    tenure::drain(Some(LIMIT)).unwrap();
+    recycle(memory);
     assert_eq!(pool::stats().bytes, 0);
+}
+
+fn released_memory_stays_out_of_pool() {
+    let _pool = Pool::of(LEN);
+    let before = pool::stats().recycled_bytes;
+    drop(base_pages(LEN));
+    base_pages(LEN).munmap().unwrap();
+    let mut memory = base_pages(LEN);
+    memory.discard(..).unwrap();
+    tenure::drain(Some(LIMIT)).unwrap();
+    assert_eq!(pool::stats().recycled_bytes, before);
+    // What the kernel refers to still has its bytes.
+    let (reader, writer) = std::io::pipe().unwrap();
+    memory.as_mut_slice().unwrap().fill(8);
+    let vector = libc::iovec {
+        iov_base: memory.range().as_ptr().cast(),
+        iov_len: page_size(),
+    };
+    let sent = unsafe { libc::vmsplice(writer.as_raw_fd(), &raw const vector, 1, 0) };
+    assert_eq!(sent, page_size() as isize);
+    drop(memory);
+    tenure::drain(Some(LIMIT)).unwrap();
+    map_populated(LEN).as_mut_slice().unwrap().fill(9);
+    let mut bytes = vec![0; page_size()];
+    (&reader).read_exact(&mut bytes).unwrap();
+    assert!(bytes.iter().all(|&byte| byte == 8));
+}
+
+fn recycling_beside_forks_leaves_children_no_descriptor() {
+    let _pool = Pool::of(LEN);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let recycler = scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                recycle(base_pages(8 * MIB));
+                drop(map_populated(8 * MIB));
+            }
+        });
+        for _ in 0..50 {
+            let has_userfaultfd = || {
+                let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+                let links = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+                links
+                    .filter(|link| link.as_os_str() == "anon_inode:[userfaultfd]")
+                    .count()
+            };
+            assert_eq!(fork(|| has_userfaultfd() as i32), 0);
+        }
+        is_done.store(true, Ordering::Relaxed);
+        recycler.join().unwrap();
+    });
 }
 
 fn child_has_no_pool() -> Completion {
@@ -412,8 +468,7 @@ fn idle_blocks_become_lazily_free_and_populate_again() -> Completion {
 fn fill_cgroup_beside_pool() {
     enter_group();
     let _pool = Pool::of(128 * MIB);
-    drop(base_pages(128 * MIB));
-    tenure::drain(Some(LIMIT)).unwrap();
+    recycle(base_pages(128 * MIB));
     let memory = base_pages(225 * MIB);
     assert!(memory.as_slice().iter().all(|&byte| byte == 7));
 }
@@ -453,11 +508,13 @@ fn pool_without_mremap_is_unsupported() {
 
 fn configure_without_addresses() {
     Features::get();
-    // More than there are addresses.
-    let answer = pool::configure(&PoolOptions::new().max_bytes(1 << 50));
-    let is_memory =
-        matches!(answer, Err(Error::System { errno, .. }) if errno == tenure::Errno::NOMEM);
-    assert!(is_memory, "{answer:?}");
+    // More than there are addresses, and more than a number can say.
+    for bytes in [1 << 50, usize::MAX] {
+        let answer = pool::configure(&PoolOptions::new().max_bytes(bytes));
+        let is_memory =
+            matches!(answer, Err(Error::System { errno, .. }) if errno == tenure::Errno::NOMEM);
+        assert!(is_memory, "{answer:?}");
+    }
     assert_eq!(pool::stats().max_bytes, 0);
 }
 
@@ -475,8 +532,7 @@ fn prefill_without_userfaultfd() {
     let Ok(_pool) = prefill(LEN) else { return };
     let memory = Mapping::anonymous(LEN).map_populated().unwrap();
     assert!(is_all_zero(&memory));
-    drop(memory);
-    tenure::drain(Some(LIMIT)).unwrap();
+    recycle(memory);
     assert_eq!(pool::stats().recycled_bytes, 0);
 }
 

@@ -31,6 +31,7 @@ enum Step {
     },
     Write,
     Release,
+    Recycle,
     Discard,
     Populate,
     LazyFree,
@@ -87,7 +88,8 @@ fn sequences() {
             Step::Map { mib, is_populated, huge_pages }
         }),
         6 => Just(Step::Write),
-        6 => Just(Step::Release),
+        2 => Just(Step::Release),
+        5 => Just(Step::Recycle),
         2 => Just(Step::Discard),
         5 => Just(Step::Populate),
         1 => Just(Step::LazyFree),
@@ -159,10 +161,13 @@ fn take(step: Step, model: &mut Option<Model>, from: f64, len: f64, tag: u8) {
             pool::configure(&options.prefill_bytes(prefill_bytes)).unwrap();
         }
         (Step::Drain, _) => tenure::drain(None).unwrap(),
-        (Step::Release, place @ Some(_)) => {
+        (step @ (Step::Release | Step::Recycle), place @ Some(_)) => {
             let model = place.take().unwrap();
             model.check_all();
-            drop(model);
+            match step {
+                Step::Recycle => model.memory.recycle().unwrap(),
+                _ => drop(model),
+            }
         }
         (step, Some(model)) => {
             let count = model.pages.len();

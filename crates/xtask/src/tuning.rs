@@ -229,7 +229,7 @@ fn library() -> Vec<Setting> {
             "0: no pool",
             "bytes",
             "2 MiB and more",
-            "For programs that release large memory and populate as much again: workers zero \
+            "For programs that recycle large memory and populate as much again: workers zero \
              it and keep it. The memory stays in use until it is idle for 5 seconds, or \
              memory is short; other processes would have had it.",
         ),

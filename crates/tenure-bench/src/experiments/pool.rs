@@ -1,4 +1,4 @@
-//! Experiment: requests for zeroed memory, from pages that this process has released before.
+//! Experiment: requests for zeroed memory, from pages that this process has recycled before.
 
 use rustix::mm::{Advice, madvise};
 use tenure::pool::{self, PoolOptions};
@@ -16,8 +16,8 @@ const BLOCK_BYTES: usize = 2 * MIB;
 pub fn experiment(settings: &Settings) -> Result<Experiment> {
     let mut notes = vec![
         "CPU time is that of all threads of the process. A table is replaced by another: the \
-         first is released, and the time ends when the second is populated; with the pool that \
-         includes waiting until the released pages are zeroed."
+         first is released, or recycled, and the time ends when the second is populated; with the \
+         pool that includes waiting until the recycled pages are zeroed."
             .to_owned(),
         "tenure's pool keeps blocks that the kernel cannot take only while several GiB are left; \
          otherwise they are lazily free, and populating takes them back."
@@ -60,7 +60,7 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
         }
     }
     Ok(Experiment {
-        title: "populate from released memory".to_owned(),
+        title: "populate from recycled memory".to_owned(),
         notes,
         compared: REQUEST,
         cases,
@@ -102,7 +102,7 @@ impl Drop for Pool {
     }
 }
 
-/// Fills a pool of so many bytes with what is released.
+/// Fills a pool of so many bytes with recycled memory.
 fn filled_pool(len: usize, choice: HugePages) -> Result<Pool> {
     const MAX_TRIES: usize = 20;
     pool::configure(&PoolOptions::new().max_bytes(len))?;
@@ -111,10 +111,17 @@ fn filled_pool(len: usize, choice: HugePages) -> Result<Pool> {
         if pool::stats().bytes as usize == len {
             return Ok(pool);
         }
-        fill(&mut map(len, choice)?)?;
-        tenure::drain(None)?;
+        let mut memory = map(len, choice)?;
+        fill(&mut memory)?;
+        recycle(memory)?;
     }
-    bail!("released memory does not enter the pool (UFFDIO_MOVE needs Linux 6.8)")
+    bail!("recycled memory does not enter the pool (UFFDIO_MOVE needs Linux 6.8)")
+}
+
+/// Has the pool take the pages, and waits until they are zeroed.
+fn recycle(memory: Mapping) -> Result<()> {
+    memory.recycle().map_err(|refused| refused.error)?;
+    Ok(tenure::drain(None)?)
 }
 
 /// Fails unless all of the memory is zeros, and the first write to each page takes no fault.
@@ -212,8 +219,7 @@ fn replace_by_pool(len: usize, choice: HugePages) -> Way {
         move |(memory, pool), recorder| {
             let cpu_before = kernel::process_cpu_time();
             let memory = recorder.time(REPLACED, || -> Result<Mapping> {
-                drop(memory);
-                tenure::drain(None)?;
+                recycle(memory)?;
                 Ok(Mapping::anonymous(len).huge_pages(choice).map_populated()?)
             })?;
             let cpu = kernel::process_cpu_time() - cpu_before;

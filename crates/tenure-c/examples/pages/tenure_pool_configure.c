@@ -25,7 +25,7 @@ int main(void)
             return 1;
         memset(memory, 1, len);
         /* The pages go to the pool, and the next round takes them from there. */
-        if (tenure_munmap(memory, len) < 0)
+        if (tenure_recycle(memory, len) < 0)
             return 1;
         tenure_drain(10000);
     }

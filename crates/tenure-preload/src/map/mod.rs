@@ -35,12 +35,9 @@ static MIN_RELEASE_BYTES: AtomicUsize = AtomicUsize::new(NEVER);
 /// Puts the options into effect.
 pub(crate) fn turn_on(options: &Options) {
     let large_if = |is_on| if is_on { LARGE_BYTES } else { NEVER };
-    // The pool takes released memory.
-    let munmap = options.munmap || options.pool_bytes.is_some();
-    let discard = options.discard || options.pool_bytes.is_some();
-    MUNMAP_BYTES.store(large_if(munmap), Ordering::Relaxed);
-    DISCARD_BYTES.store(large_if(discard), Ordering::Relaxed);
-    let releases = munmap || discard;
+    MUNMAP_BYTES.store(large_if(options.munmap), Ordering::Relaxed);
+    DISCARD_BYTES.store(large_if(options.discard), Ordering::Relaxed);
+    let releases = options.munmap || options.discard;
     MIN_RELEASE_BYTES.store(large_if(releases), Ordering::Relaxed);
     POPULATE_BYTES.store(options.populate_bytes.unwrap_or(NEVER), Ordering::Relaxed);
 }

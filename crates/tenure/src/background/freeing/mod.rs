@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use self::headroom::{Known, split_parts};
 use self::limits::max_active;
-pub(crate) use self::queue::register_fork_handlers;
+pub(crate) use self::queue::{Destination, register_fork_handlers};
 use self::queue::{FREED, QUEUE, Queue, WORK_ARRIVED};
 use crate::background::pool;
 use crate::ground::error::{Error, Result};
@@ -130,7 +130,7 @@ pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<
         return unmoved;
     }
     let targets = moved.into_iter().map(target);
-    enqueue(queue, &reservation, pages, targets);
+    enqueue(queue, &reservation, pages, targets, Destination::Kernel);
     unmoved
 }
 
@@ -144,7 +144,7 @@ pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<
 /// # Safety
 ///
 /// No part of the range may be locked, and nothing may use it any more.
-pub(crate) unsafe fn defer_free_of_mapping(range: PageRange) -> bool {
+pub(crate) unsafe fn defer_free_of_mapping(range: PageRange, destination: Destination) -> bool {
     if register_fork_handlers().is_err() {
         return false;
     }
@@ -169,7 +169,7 @@ pub(crate) unsafe fn defer_free_of_mapping(range: PageRange) -> bool {
         let _ = advise(range, Advice::KeepOnFork);
         return false;
     };
-    enqueue(queue, &reservation, pages, iter::once(pages));
+    enqueue(queue, &reservation, pages, iter::once(pages), destination);
     true
 }
 
@@ -199,6 +199,7 @@ fn enqueue(
     reservation: &Reservation,
     pages: PageRange,
     targets: impl Iterator<Item = PageRange> + Clone,
+    destination: Destination,
 ) {
     for own in reservation.parts() {
         // Neither call can fail on these mappings; if one did, a child would
@@ -208,7 +209,7 @@ fn enqueue(
         let inside = targets.clone().filter(|&target| own.contains(target));
         let moved_bytes = inside.map(PageRange::len).sum();
         let pages = own.intersection(pages);
-        queue.push(own, pages.unwrap_or(own), moved_bytes);
+        queue.push(own, pages.unwrap_or(own), moved_bytes, destination);
     }
     stats::DEFERRED_FREE.done(targets.map(PageRange::len).sum());
     pending::set_free(drain_for_retry);
@@ -344,7 +345,7 @@ mod tests {
     fn private_anonymous_mapping_moves_whole() {
         let range = filled(crate::Mapping::anonymous(LEN).map().unwrap()).range();
         // SAFETY: the test's own memory, which nothing uses any more.
-        assert!(unsafe { defer_free_of_mapping(range) });
+        assert!(unsafe { defer_free_of_mapping(range, Destination::Kernel) });
         assert_ne!(lock_state(range), Ok(LockState::Unlocked), "it is unmapped");
         drain(None).unwrap();
     }
@@ -360,7 +361,7 @@ mod tests {
         let file = filled(memfd.private().map().unwrap());
         for memory in [several, shared, file] {
             // SAFETY: the test's own memory.
-            assert!(!unsafe { defer_free_of_mapping(memory.range()) });
+            assert!(!unsafe { defer_free_of_mapping(memory.range(), Destination::Kernel) });
             assert!(memory.as_slice().iter().all(|&byte| byte == 7));
             drop(std::mem::ManuallyDrop::into_inner(memory));
         }

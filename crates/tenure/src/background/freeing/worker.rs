@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::calls::CALLS;
 use super::headroom::{Known, is_short};
 use super::limits::max_active;
-use super::queue::{FREED, Job, QUEUE, WORK_ARRIVED};
+use super::queue::{Destination, FREED, Job, QUEUE, WORK_ARRIVED};
 use crate::background::chunk_sizer::{ChunkSizer, ChunkTarget};
 use crate::background::pool;
 use crate::ground::range::PageRange;
@@ -123,14 +123,17 @@ fn free_all(urgency: &mut Urgency) {
         if queue.workers > queue.worker_scaling.wanted() {
             return;
         }
-        let recycles = !urgency.is_memory_short && pool::is_recycling();
-        let chunk_bytes = match recycles {
-            true => chunk_sizer.chunk_bytes().max(RECYCLED_BYTES),
-            false => chunk_sizer.chunk_bytes(),
-        };
-        let Some(chunk) = queue.next_chunk(chunk_bytes) else {
+        let keeps = !urgency.is_memory_short && pool::is_recycling();
+        let recycles = |destination| keeps && destination == Destination::Pool;
+        let chunk_bytes = chunk_sizer.chunk_bytes();
+        let chunk = queue.next_chunk(|destination| match recycles(destination) {
+            true => chunk_bytes.max(RECYCLED_BYTES),
+            false => chunk_bytes,
+        });
+        let Some(chunk) = chunk else {
             return;
         };
+        let recycles = recycles(chunk.destination);
         // A release wakes one worker only.
         let wakes_another = queue.idle_workers > 0 && queue.has_more();
         let starts_another = queue.wants_worker();

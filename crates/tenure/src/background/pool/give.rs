@@ -42,7 +42,7 @@ pub(crate) fn fill(range: PageRange, is_huge: bool) -> Vec<PageRange> {
         return unfilled;
     };
     let aligned = PageRange::between(start, end);
-    let Ok(destination) = mover.register_memory(aligned) else {
+    let Ok(destination) = mover.register(aligned) else {
         return unfilled;
     };
     let (mut left, mut at) = (Vec::new(), range.start());
@@ -77,6 +77,7 @@ pub(crate) fn fill(range: PageRange, is_huge: bool) -> Vec<PageRange> {
                 _ => {
                     // SAFETY: the place is claimed.
                     unsafe { discard(place) };
+                    stats::POOL_RETURNED_BYTES.add(BLOCK_BYTES);
                     Place::Empty
                 }
             });

@@ -52,7 +52,7 @@ pub struct PoolStats {
     pub bytes: u64,
     /// The bytes of these that the kernel may take.
     pub lazily_free_bytes: u64,
-    /// Released bytes that were kept.
+    /// Recycled bytes that were kept.
     pub recycled_bytes: u64,
     /// Bytes that were taken from the kernel ahead of need.
     pub prefilled_bytes: u64,
@@ -70,9 +70,11 @@ pub struct PoolStats {
 /// * [`Error::Unsupported`] without MREMAP_DONTUNMAP (Linux 5.7) or MADV_POPULATE_WRITE
 ///   (Linux 5.14),
 /// * [`Error::System`] with the kernel's answer: ENOMEM without addresses for `max_bytes`
-///   (RLIMIT_AS, strict overcommit), EAGAIN when no thread can be started.
+///   (RLIMIT_AS, RLIMIT_DATA, strict overcommit), EAGAIN when no thread can be started,
+/// * [`Error::System`] with ESRCH in a child of a process with a pool that was made without
+///   `fork(2)`'s handlers (`_Fork`, `clone`, `vfork`): nothing changes.
 ///
-/// The pool is off after an error.
+/// The pool is off after any other error.
 ///
 /// ```
 /// use tenure::pool::{self, PoolOptions};
@@ -83,9 +85,15 @@ pub struct PoolStats {
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub fn configure(options: &PoolOptions) -> Result<()> {
+    let system = |call| move |errno| Error::System { call, errno };
     let places = options.max_bytes.div_ceil(BLOCK_BYTES);
-    let prefill_bytes = options.prefill_bytes.min(places * BLOCK_BYTES);
+    let max_bytes = places.checked_mul(BLOCK_BYTES);
+    let max_bytes = max_bytes.ok_or(Errno::NOMEM).map_err(system("mmap"))?;
+    let prefill_bytes = options.prefill_bytes.min(max_bytes);
     let mut pool = POOL.lock();
+    if !pool.is_own() {
+        return Err(system("fork")(Errno::SRCH));
+    }
     if !pool.is_closing && pool.arena.is_some() && pool.places.len() == places {
         pool.prefill_bytes = prefill_bytes;
         drop(pool);
@@ -98,7 +106,6 @@ pub fn configure(options: &PoolOptions) -> Result<()> {
         return Ok(());
     }
     check_features()?;
-    let system = |call| move |errno| Error::System { call, errno };
     register_fork_handlers().map_err(system("pthread_atfork"))?;
     let mut list = Vec::new();
     if list.try_reserve_exact(places).is_err() {
@@ -202,7 +209,10 @@ fn turn_off() {
 /// Returns the pool's size and what it has done.
 pub fn stats() -> PoolStats {
     let pool = POOL.lock();
-    let (max_bytes, prefill_bytes) = (pool.places.len() * BLOCK_BYTES, pool.prefill_bytes);
+    let (max_bytes, prefill_bytes) = match pool.is_own() {
+        true => (pool.places.len() * BLOCK_BYTES, pool.prefill_bytes),
+        false => (0, 0),
+    };
     drop(pool);
     let all = all_stats();
     PoolStats {

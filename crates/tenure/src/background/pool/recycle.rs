@@ -1,7 +1,5 @@
 //! Released memory enters the pool.
 
-use std::ops::ControlFlow;
-
 use super::BLOCK_BYTES;
 use super::arena::{Run, discard, free_lazily};
 use super::shrink::{is_memory_ample, may_keep};
@@ -32,9 +30,6 @@ pub(in crate::background) fn is_recycling() -> bool {
 pub(in crate::background) unsafe fn recycle(chunk: PageRange) -> Vec<PageRange> {
     let mut left = Vec::new();
     let blocks = whole_blocks(chunk).unwrap_or_default();
-    let Ok(mover) = PageMover::open() else {
-        return vec![chunk];
-    };
     let mut at = chunk.start();
     let mut next = 0;
     while next < blocks.len() {
@@ -45,7 +40,7 @@ pub(in crate::background) unsafe fn recycle(chunk: PageRange) -> Vec<PageRange> 
         next += run.count;
         // SAFETY: nothing uses the chunk any more (the caller's contract), and the places
         // are claimed.
-        let moved = unsafe { take(&mover, taken, range) };
+        let moved = unsafe { take(taken, range) };
         publish(run, range, taken, &moved);
         for (block, is_moved) in taken.iter().zip(moved) {
             if is_moved {
@@ -97,42 +92,50 @@ fn whole_blocks(chunk: PageRange) -> Result<Vec<Released>, Errno> {
 /// # Safety
 ///
 /// Nothing may use the blocks any more, and the places must be claimed.
-unsafe fn take(mover: &PageMover, blocks: &[Released], places: PageRange) -> Vec<bool> {
-    let mut moved = vec![false; blocks.len()];
-    let Ok(destination) = mover.register_untouched(places) else {
-        return moved;
-    };
-    let each = blocks.iter().zip(places.chunks(BLOCK_BYTES));
-    let _ = each
-        .zip(&mut moved)
-        .try_for_each(|((block, place), is_moved)| {
-            let from = PageRange::between(block.start, block.start + BLOCK_BYTES);
-            // SAFETY: nothing uses the block any more (the caller's contract), and nobody sees
-            // the place before it is zeroed.
-            let (bytes, answer) = unsafe { destination.move_pages(from, place.start()) };
-            *is_moved = answer.is_ok();
-            match answer {
-                Ok(()) => {
-                    // SAFETY: all pages of the place are there, writable, and nobody else's.
-                    unsafe { write_zeros(place) };
-                    ControlFlow::Continue(())
-                }
-                // A page is shared with a child, or was reclaimed meanwhile.
-                Err(Errno::BUSY | Errno::NOENT | Errno::AGAIN) => {
-                    if bytes > 0 {
-                        // SAFETY: the place is claimed, and what was moved there is released.
-                        unsafe { discard(place) };
-                    }
-                    ControlFlow::Continue(())
-                }
-                Err(_) => {
-                    // SAFETY: as above.
-                    unsafe { discard(place) };
-                    ControlFlow::Break(())
-                }
-            }
-        });
-    moved
+unsafe fn take(blocks: &[Released], places: PageRange) -> Vec<bool> {
+    // SAFETY: the conditions are the same.
+    let moved = unsafe { move_to(blocks, places) }.unwrap_or_default();
+    // Nothing is registered any more, and forks do not wait for this.
+    let places = places.chunks(BLOCK_BYTES).zip(moved);
+    let zero = places.map(|(place, is_moved)| {
+        if is_moved {
+            // SAFETY: the place is claimed and writable. A page that the kernel has reclaimed
+            // meanwhile is one of zeros.
+            unsafe { write_zeros(place) };
+        }
+        is_moved
+    });
+    zero.chain(std::iter::repeat(false))
+        .take(blocks.len())
+        .collect()
+}
+
+/// Moves the blocks to places, one to each. Returns which of them moved; all others are empty.
+///
+/// # Safety
+///
+/// Nothing may use the blocks any more, and the places must be claimed.
+unsafe fn move_to(blocks: &[Released], places: PageRange) -> Result<Vec<bool>, Errno> {
+    let mover = PageMover::open()?;
+    let destination = mover.register(places)?;
+    let mut moved = Vec::with_capacity(blocks.len());
+    for (block, place) in blocks.iter().zip(places.chunks(BLOCK_BYTES)) {
+        let from = PageRange::between(block.start, block.start + BLOCK_BYTES);
+        // SAFETY: nothing uses the block any more (the caller's contract), and nobody sees
+        // the place before it is zeroed.
+        let (bytes, answer) = unsafe { destination.move_pages(from, place.start()) };
+        if answer.is_err() && bytes > 0 {
+            // SAFETY: the place is claimed, and what was moved there is released.
+            unsafe { discard(place) };
+        }
+        moved.push(answer.is_ok());
+        match answer {
+            // A page is shared with a child or pinned, or was reclaimed meanwhile.
+            Ok(()) | Err(Errno::BUSY | Errno::NOENT | Errno::AGAIN) => {}
+            Err(_) => break,
+        }
+    }
+    Ok(moved)
 }
 
 /// Publishes the places that blocks have moved to, and the others as empty.

@@ -3,6 +3,8 @@
 use std::sync::Condvar;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use rustix::process::{self, Pid};
+
 use super::BLOCK_BYTES;
 use super::arena::{Arena, Run};
 use crate::ground::range::PageRange;
@@ -32,6 +34,9 @@ pub(super) struct Block {
 
 #[derive(Debug)]
 pub(super) struct State {
+    /// The process that the pool belongs to. The memory of a child made without fork handlers
+    /// (`_Fork`, `clone`) lacks the pool's, and one of `vfork` shares this state.
+    pid: Option<Pid>,
     pub(super) arena: Option<Arena>,
     pub(super) places: Vec<Place>,
     pub(super) prefill_bytes: usize,
@@ -71,6 +76,7 @@ pub(super) fn filled() -> usize {
 
 impl State {
     const OFF: Self = Self {
+        pid: None,
         arena: None,
         places: Vec::new(),
         prefill_bytes: 0,
@@ -93,9 +99,15 @@ impl State {
 
     /// Takes an arena into use, or none.
     pub(super) fn set_arena(&mut self, arena: Option<Arena>, places: Vec<Place>) {
+        self.pid = arena.is_some().then(process::getpid);
         (self.arena, self.places) = (arena, places);
         (self.filled, self.lazy) = (0, 0);
         self.show();
+    }
+
+    /// Whether the state is that of this process's own pool, or of none.
+    pub(super) fn is_own(&self) -> bool {
+        self.pid.is_none_or(|pid| pid == process::getpid())
     }
 
     /// Shows the state to other threads and processes.
@@ -147,7 +159,7 @@ impl State {
         is_exact: bool,
         is_wanted: impl Fn(&Place) -> bool,
     ) -> Option<Run> {
-        if self.is_closing || max == 0 {
+        if self.is_closing || max == 0 || !self.is_own() {
             return None;
         }
         let mut first = 0;
@@ -205,4 +217,30 @@ impl State {
 pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
     static ENTRY: fork::Entry = fork::Entry::new(&POOL);
     fork::register(&ENTRY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pool_of_another_process_has_nothing_to_claim() {
+        let block = Block {
+            is_huge: false,
+            is_lazy: false,
+            since_secs: 0,
+        };
+        let mut state = State::OFF;
+        let arena = Arena::map(2).unwrap();
+        state.set_arena(Some(arena), vec![Place::Filled(block), Place::Empty]);
+        // What a child made without fork handlers finds.
+        state.pid = Pid::from_raw(1);
+        assert!(state.claim_filled(1, false, |_| true).is_none() && state.claim_empty(1).is_none());
+        state.pid = Some(process::getpid());
+        assert!(state.claim_filled(1, false, |_| true).is_some() && state.claim_empty(1).is_some());
+        let arena = state.arena.take().unwrap();
+        state.set_arena(None, Vec::new());
+        // SAFETY: no other code knows the addresses.
+        unsafe { arena.unmap() }.unwrap();
+    }
 }

@@ -7,13 +7,14 @@
 use std::os::fd::OwnedFd;
 
 use linux_raw_sys::general::{
-    UFFD_FEATURE_MOVE, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFDIO_REGISTER_MODE_MISSING,
-    UFFDIO_REGISTER_MODE_WP, uffdio_move, uffdio_range, uffdio_register,
+    UFFD_FEATURE_MOVE, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFDIO_REGISTER_MODE_WP, uffdio_move,
+    uffdio_range, uffdio_register,
 };
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
 use super::features::Features;
+use super::fork::{self, ForkGuard};
 use super::userfaultfd::{MAGIC, REGISTER, UNREGISTER, open_with, uffdio};
 use crate::PageRange;
 
@@ -25,19 +26,21 @@ pub(crate) fn is_supported() -> bool {
     features.pagemap_scan.is_ok()
         && features
             .userfaultfd
-            .is_ok_and(|features| features & u64::from(UFFD_FEATURE_MOVE) != 0)
+            .is_ok_and(|features| features & u64::from(FEATURES) == u64::from(FEATURES))
 }
 
-/// A userfaultfd for some moves. It is opened for each use, so that neither a child nor a
-/// program that closes all descriptors is left with a stale one.
-#[derive(Debug)]
+const FEATURES: u32 = UFFD_FEATURE_MOVE | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+
+/// A userfaultfd for some moves. It is opened for each use, so that a program that closes all
+/// descriptors is not left with a stale one, and forks wait until it is closed: with an
+/// inherited one a child could write to the memory of its parent.
 pub(crate) struct PageMover {
     fd: OwnedFd,
+    _forks_blocked: ForkGuard<()>,
 }
 
 /// A destination of moves: registered with a userfaultfd, as UFFDIO_MOVE requires, until it
 /// is dropped.
-#[derive(Debug)]
 pub(crate) struct Destination<'a> {
     mover: &'a PageMover,
     range: PageRange,
@@ -45,27 +48,21 @@ pub(crate) struct Destination<'a> {
 
 impl PageMover {
     pub(crate) fn open() -> Result<Self, Errno> {
-        let (fd, _) = open_with(UFFD_FEATURE_MOVE | UFFD_FEATURE_PAGEFAULT_FLAG_WP)
-            .or_else(|_| open_with(UFFD_FEATURE_MOVE))?;
-        Ok(Self { fd })
+        let forks_blocked = fork::block_forks()?;
+        let (fd, _) = open_with(FEATURES)?;
+        Ok(Self {
+            fd,
+            _forks_blocked: forks_blocked,
+        })
     }
 
-    /// Makes the program's memory a destination. Its faults are handled as before: it is
-    /// registered for write protection, and no page of it is protected. EINVAL where the
-    /// architecture has none, EBUSY where another userfaultfd has the range.
-    pub(crate) fn register_memory(&self, range: PageRange) -> Result<Destination<'_>, Errno> {
-        self.register(range, UFFDIO_REGISTER_MODE_WP)
-    }
-
-    /// Makes memory a destination in which no thread touches a missing page meanwhile.
-    pub(crate) fn register_untouched(&self, range: PageRange) -> Result<Destination<'_>, Errno> {
-        self.register(range, UFFDIO_REGISTER_MODE_MISSING)
-    }
-
-    fn register(&self, range: PageRange, mode: u32) -> Result<Destination<'_>, Errno> {
+    /// Makes memory a destination. Its faults are handled as before: it is registered for
+    /// write protection, and no page of it is protected. EBUSY where another userfaultfd has
+    /// the range.
+    pub(crate) fn register(&self, range: PageRange) -> Result<Destination<'_>, Errno> {
         let mut register = uffdio_register {
             range: uffdio(range),
-            mode: u64::from(mode),
+            mode: u64::from(UFFDIO_REGISTER_MODE_WP),
             ioctls: 0,
         };
         // SAFETY: the code belongs to this structure, which outlives the call.
@@ -161,7 +158,7 @@ mod tests {
         let mut to = Mapping::anonymous(4 * page_size()).map().unwrap();
         to.as_mut_slice().unwrap()[2 * page_size()] = 9;
         let mover = PageMover::open().unwrap();
-        let Ok(destination) = mover.register_memory(to.range()) else {
+        let Ok(destination) = mover.register(to.range()) else {
             return;
         };
         // SAFETY: the test's own memory.
@@ -190,7 +187,7 @@ mod tests {
         let from = Mapping::anonymous(2 * page_size()).map().unwrap();
         let to = Mapping::anonymous(2 * page_size()).map().unwrap();
         let mover = PageMover::open().unwrap();
-        let destination = mover.register_untouched(to.range()).unwrap();
+        let destination = mover.register(to.range()).unwrap();
         // SAFETY: the test's own memory.
         let moved = unsafe { destination.move_pages(from.range(), to.range().start()) };
         assert_eq!(moved, (0, Err(Errno::NOENT)));

@@ -128,7 +128,7 @@ pub struct Stats {
     pub pool_bytes: u64,
     /// Bytes of these that are lazily free: the kernel may have taken them.
     pub pool_lazily_free_bytes: u64,
-    /// Released bytes that the pool has kept.
+    /// Recycled bytes that the pool has kept.
     pub pool_recycled_bytes: u64,
     /// Bytes that the pool has taken from the kernel ahead of need.
     pub pool_prefilled_bytes: u64,

@@ -1,4 +1,4 @@
-//! The page pool: configure, release into it, and populate from it.
+//! The page pool: configure, recycle into it, and populate from it.
 
 use std::time::Duration;
 
@@ -35,32 +35,32 @@ fn base_pages(len: usize) -> MappingBuilder<'static> {
     Mapping::anonymous(len).huge_pages(HugePages::Never)
 }
 
-/// Releases filled memory and populates the same amount, in a new mapping and in one that is
+/// Recycles filled memory and populates the same amount, in a new mapping and in one that is
 /// there: all of it is zeros, whatever failed.
 fn cycle(case: &Case, len: usize) {
     if Features::get().mremap_dontunmap.is_err() || Features::get().madv_populate.is_err() {
         return;
     }
     turn_on(case, len);
-    release(case, again(base_pages(len).map()));
+    recycle(case, again(base_pages(len).map()));
     let memory = case.attempt_twice(|| base_pages(len).map_populated());
     assert!(is_zero(memory.range()));
-    release(case, memory);
+    recycle(case, memory);
     let memory = again(base_pages(len).map());
     case.attempt_twice(|| memory.populate(.., Access::Write));
     assert!(is_zero(memory.range()));
     turn_off(case);
 }
 
-fn release(case: &Case, memory: Mapping) {
+fn recycle(case: &Case, memory: Mapping) {
     let range = memory.range();
     fill(range);
     tag(range);
     case.armed(|| {
-        drop(memory);
+        drop(memory.recycle());
         tenure::drain(Some(Duration::from_secs(20))).unwrap();
     });
-    // A failed drop leaves it mapped.
+    // Where it was refused it stays mapped.
     if is_still_mapped(pages(range, 0, 1)) {
         unsafe { range.munmap() }.unwrap();
         tenure::drain(Some(Duration::from_secs(20))).unwrap();
