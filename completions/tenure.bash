@@ -121,7 +121,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__bench)
-            opts="-h --quick --full --rounds --only --json --record --seed --help populate lock lazy_free volatile release heap"
+            opts="-h --quick --full --rounds --only --json --record --seed --help populate lock lazy_free volatile release heap pool"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -132,7 +132,7 @@ _tenure() {
                     return 0
                     ;;
                 --only)
-                    COMPREPLY=($(compgen -W "populate lock lazy_free volatile release heap" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "populate lock lazy_free volatile release heap pool" -- "${cur}"))
                     return 0
                     ;;
                 --record)
@@ -519,7 +519,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__run)
-            opts="-h --heap --heap-threshold --heap-dirty-decay --heap-muzzy-decay --munmap --discard --lock --populate --exit --stats --verbose --config --print-environment --help"
+            opts="-h --heap --heap-threshold --heap-dirty-decay --heap-muzzy-decay --munmap --discard --lock --populate --pool --exit --stats --verbose --config --print-environment --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -554,6 +554,10 @@ _tenure() {
                     return 0
                     ;;
                 --populate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pool)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -126,9 +126,21 @@ pub enum Name {
     Release,
     /// Make and free blocks with one malloc and another
     Heap,
+    /// Populate from pages that were released before; runs only if it is named
+    Pool,
 }
 
 impl Name {
+    /// Those that run when none is named.
+    const ALL: [Self; 6] = [
+        Self::Populate,
+        Self::Lock,
+        Self::LazyFree,
+        Self::Volatile,
+        Self::Release,
+        Self::Heap,
+    ];
+
     /// Returns the name as it stands on the command line.
     pub fn as_str(self) -> &'static str {
         [
@@ -138,6 +150,7 @@ impl Name {
             "volatile",
             "release",
             "heap",
+            "pool",
         ][self as usize]
     }
 }
@@ -151,7 +164,7 @@ impl BenchArguments {
             false => &self.only,
         };
         let named = match named.is_empty() {
-            true => Name::value_variants(),
+            true => &Name::ALL,
             false => named,
         };
         let mut chosen = Vec::new();

@@ -29,6 +29,7 @@ fn seconds(name: Name) -> [u64; 4] {
         Name::Release => [8, 270, 270, 270],
         // Ratios near 1 need many rounds.
         Name::Heap => [2, 120, 400, 800],
+        Name::Pool => [20, 120, 120, 240],
     }
 }
 

@@ -22,6 +22,39 @@ impl From<Error> for Errno {
     }
 }
 
+/// A structure of options, whose first field is its size as the program was built with it.
+///
+/// # Safety
+///
+/// The structure is `repr(C)`, begins with a `usize`, and every bit pattern of a program's
+/// structure is valid for it.
+pub(crate) unsafe trait WithSize: Copy {}
+
+/// Reads the structure of a program that may have been built with an older or a newer
+/// version. Fields that this version lacks must be zeros. Each structure has one version so
+/// far, so that none may be shorter.
+///
+/// # Safety
+///
+/// `options` points to as many bytes as its first field says.
+pub(crate) unsafe fn read_options<T: WithSize>(options: *const T) -> Result<T, Errno> {
+    // SAFETY: every version begins with the size.
+    let size = unsafe { options.cast::<usize>().read() };
+    let known_size = size_of::<T>();
+    if size < known_size {
+        return Err(INVALID);
+    }
+    let bytes = options.cast::<u8>();
+    for at in known_size..size {
+        // SAFETY: within the `size` bytes that `options` points to.
+        if unsafe { bytes.add(at).read() } != 0 {
+            return Err(Errno(libc::E2BIG));
+        }
+    }
+    // SAFETY: the program's structure has `known_size` bytes at least.
+    Ok(unsafe { options.read() })
+}
+
 /// Runs `call` as [`answer_without_memory`] does, but returns `-ENOMEM` instead where
 /// `malloc()` has nothing left.
 pub(crate) fn answer(call: impl FnOnce() -> Answer) -> c_int {

@@ -1,14 +1,15 @@
 //! populate: fault a range in now.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::mem::offset_of;
 
 use tenure::{
     Access,
     populate::{CancelToken, PopulateOptions, Progress},
 };
 
-use crate::answer::{Errno, INVALID, answer_zero, check_flags, covering_pages};
+use crate::answer::{
+    Errno, INVALID, WithSize, answer_zero, check_flags, covering_pages, read_options,
+};
 
 /// Populates for reading: maps the pages that exist. In private anonymous memory each
 /// address maps the zero page, and no memory is used.
@@ -197,36 +198,8 @@ fn options_of(flags: c_uint) -> Result<PopulateOptions, Errno> {
     })
 }
 
-/// The size of the structure in its first version.
-const FIRST_SIZE: usize = offset_of!(tenure_populate_options, data) + size_of::<*mut c_void>();
-
-/// Reads the structure of a program that may have been built with an older or a newer
-/// version. Fields that the program lacks are zeros; fields that this version lacks must
-/// be zeros.
-///
-/// # Safety
-///
-/// `options` points to `options->size` bytes.
-unsafe fn read_options(
-    options: *const tenure_populate_options,
-) -> Result<tenure_populate_options, Errno> {
-    // SAFETY: every version has the first field.
-    let size = unsafe { (&raw const (*options).size).read() };
-    if size < FIRST_SIZE {
-        return Err(INVALID);
-    }
-    let known_size = size_of::<tenure_populate_options>();
-    let bytes = options.cast::<u8>();
-    for at in known_size..size.max(known_size) {
-        // SAFETY: within the `size` bytes that `options` points to.
-        if unsafe { bytes.add(at).read() } != 0 {
-            return Err(Errno(libc::E2BIG));
-        }
-    }
-    // SAFETY: `size` is at least `FIRST_SIZE`, which is `known_size` as long as the
-    // structure has one version.
-    Ok(unsafe { options.read() })
-}
+// SAFETY: `repr(C)`, `size` is its first field, and the program's pointers may be anything.
+unsafe impl WithSize for tenure_populate_options {}
 
 /// The program's progress callback.
 struct Callback {

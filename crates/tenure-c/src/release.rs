@@ -63,6 +63,51 @@ pub unsafe extern "C" fn tenure_munmap(addr: *mut c_void, len: usize) -> c_int {
     })
 }
 
+/// Unmaps a range of memory like `tenure_munmap()`, and lets the page pool keep its pages:
+/// workers zero them for the next populate. Without a pool it is `tenure_munmap()`.
+///
+/// `addr` must be the start of a page, and `len`, in bytes, whole pages; 0 succeeds and does
+/// nothing. Whole blocks of 2 MiB of private anonymous memory that is not locked enter the pool,
+/// where the range has {RELEASE_THRESHOLD} and more in one mapping; all else is freed.
+///
+/// # Return value
+///
+/// 0, or an error of `tenure_munmap()`, negative. `errno` is unchanged.
+///
+/// # Errors
+///
+/// * `-EINVAL`, `-EPERM`, `-ENOMEM`: As for `tenure_munmap()`.
+///
+/// # Caveats
+///
+/// Nothing else may refer to the pages. The kernel may: those in a pipe (`vmsplice()`), or in
+/// a socket that has not sent them yet (MSG_ZEROCOPY). What reads there later finds zeros, or
+/// the contents of the memory that gets the pages next. Pages that are pinned (O_DIRECT,
+/// io_uring, RDMA) or shared with a child stay out of the pool.
+///
+/// No code may use the range any more.
+///
+/// # Notes
+///
+/// `tenure_drain()` waits until the pages are zeroed and ready.
+///
+/// # See also
+///
+/// tenure_munmap(3), tenure_pool_configure(3), tenure_drain(3), tenure(7)
+///
+/// # Safety
+///
+/// No code uses the range any more, or a mapping that another thread has made in a hole of
+/// it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tenure_recycle(addr: *mut c_void, len: usize) -> c_int {
+    answer_without_memory(|| {
+        // SAFETY: handed on to the caller.
+        unsafe { whole_pages(addr, len)?.recycle() }?;
+        Ok(0)
+    })
+}
+
 /// Discards the contents of a range: as `madvise(MADV_DONTNEED)` does, but the caller does
 /// not wait for large memory to be freed. The range stays mapped and reads as zeros, or,
 /// for a private mapping of a file, as the file does. Pages of private

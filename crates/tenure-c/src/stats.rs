@@ -90,6 +90,18 @@ pub struct tenure_stats {
     pub cache_purged: tenure_count,
     /// The values in caches, at the moment (not in the C interface).
     pub cache_bytes: u64,
+    /// Memory that the page pool holds at the moment.
+    pub pool_bytes: u64,
+    /// The part of it that is lazily free, at the moment.
+    pub pool_lazily_free_bytes: u64,
+    /// Recycled memory that the page pool has kept.
+    pub pool_recycled_bytes: u64,
+    /// Memory that the page pool has taken from the kernel ahead of need.
+    pub pool_prefilled_bytes: u64,
+    /// Ranges, or parts of them, that were populated from the page pool.
+    pub pool_given: tenure_count,
+    /// Memory that the page pool has returned to the kernel.
+    pub pool_returned_bytes: u64,
 }
 
 /// A counter of the core crate is missing here if the sizes differ.
@@ -137,6 +149,12 @@ impl From<Stats> for tenure_stats {
             cache_evicted: stats.cache_evicted.into(),
             cache_purged: stats.cache_purged.into(),
             cache_bytes: stats.cache_bytes,
+            pool_bytes: stats.pool_bytes,
+            pool_lazily_free_bytes: stats.pool_lazily_free_bytes,
+            pool_recycled_bytes: stats.pool_recycled_bytes,
+            pool_prefilled_bytes: stats.pool_prefilled_bytes,
+            pool_given: stats.pool_given.into(),
+            pool_returned_bytes: stats.pool_returned_bytes,
         }
     }
 }

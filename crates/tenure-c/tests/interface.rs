@@ -12,7 +12,7 @@ use common::*;
 use libtest_mimic::Completion;
 use tenure_c::{
     tenure_cache_options, tenure_cache_stats, tenure_cache_value, tenure_count,
-    tenure_populate_options, tenure_range, tenure_stats,
+    tenure_pool_options, tenure_populate_options, tenure_range, tenure_stats,
 };
 
 fn main() -> ExitCode {
@@ -88,6 +88,7 @@ fn layouts(installed: &Installed) -> Verdict {
             size: 0, threads: 8, chunk_bytes: 16, progress: 24, data: 32; 40);
         layout!(c, tenure_cache_options, size: 0, max_bytes: 8; 16);
         layout!(c, tenure_cache_value, data: 0, len: 8, pin: 16; 24);
+        layout!(c, tenure_pool_options, size: 0, max_bytes: 8, prefill_bytes: 16; 24);
     }
     layout!(c, tenure_count, calls: 0, bytes: 8; 16);
     // New fields come last, and the size grows.
@@ -99,7 +100,9 @@ fn layouts(installed: &Installed) -> Verdict {
         freed_by_caller_bytes: 208, workers_started: 216, pending_release_bytes: 224,
         eager_free: 232, freed_under_pressure: 248, purged_under_pressure_bytes: 264,
         offered_bytes: 272, offer_failed_bytes: 280, unofferable_bytes: 288, cache_hits: 296,
-        cache_misses: 304, cache_evicted: 312, cache_purged: 328, cache_bytes: 344; 352);
+        cache_misses: 304, cache_evicted: 312, cache_purged: 328, cache_bytes: 344,
+        pool_bytes: 352, pool_lazily_free_bytes: 360, pool_recycled_bytes: 368,
+        pool_prefilled_bytes: 376, pool_given: 384, pool_returned_bytes: 400; 408);
     layout!(c, tenure_cache_stats,
         hits: 0, misses: 8, insertions: 16, evictions: 24, purged: 32, values: 40, bytes: 48,
         refused: 56; 64);
@@ -158,7 +161,7 @@ fn functions(installed: &Installed) -> Verdict {
             )
         })
         .collect();
-    assert_eq!(declared.len(), 25, "{declared:?}");
+    assert_eq!(declared.len(), 26, "{declared:?}");
 
     let map = fs::read_to_string(crate_folder().join("tenure.map"))?;
     let mapped = map.lines().filter_map(|line| line.trim().strip_suffix(';'));
@@ -197,7 +200,7 @@ fn symbols(installed: &Installed) -> Vec<(String, String)> {
 
 fn versions(installed: &Installed) -> Verdict {
     let symbols = symbols(installed);
-    assert_eq!(symbols.len(), 25);
+    assert_eq!(symbols.len(), 26);
     assert!(
         symbols.iter().all(|(_, version)| version == "TENURE_0.1"),
         "{symbols:?}"

@@ -32,6 +32,8 @@ pub struct Options {
     pub lock: bool,
     /// The size from which new mappings are populated, in bytes.
     pub populate_bytes: Option<usize>,
+    /// The size of the page pool, in bytes.
+    pub pool_bytes: Option<usize>,
     /// The process's memory is freed after its end has been reported.
     pub exit: bool,
     /// A summary is printed at the end.
@@ -50,6 +52,7 @@ impl Options {
         discard: false,
         lock: false,
         populate_bytes: None,
+        pool_bytes: None,
         exit: false,
         stats: false,
         verbose: false,
@@ -57,7 +60,7 @@ impl Options {
 
     /// Returns whether an option concerns `mmap` and its relatives.
     pub fn wants_mappings(&self) -> bool {
-        self.munmap || self.discard || self.populate_bytes.is_some()
+        self.munmap || self.discard || self.populate_bytes.is_some() || self.pool_bytes.is_some()
     }
 
     /// Returns the options without those that concern `mmap` and its relatives.
@@ -66,6 +69,7 @@ impl Options {
             munmap: false,
             discard: false,
             populate_bytes: None,
+            pool_bytes: None,
             ..self
         }
     }
@@ -118,6 +122,7 @@ impl Options {
                 (OptionName::Populate, Value::Bytes(bytes)) => {
                     options.populate_bytes = Some(bytes);
                 }
+                (OptionName::Pool, Value::Bytes(bytes)) => options.pool_bytes = Some(bytes),
                 (OptionName::Exit, Value::On(is_on)) => options.exit = is_on,
                 (OptionName::Stats, Value::On(is_on)) => options.stats = is_on,
                 (OptionName::Verbose, Value::On(is_on)) => options.verbose = is_on,
@@ -252,6 +257,7 @@ mod tests {
             ("TENURE_DISCARD", "background"),
             ("TENURE_LOCK", "onfault"),
             ("TENURE_POPULATE", "1M"),
+            ("TENURE_POOL", "1G"),
             ("TENURE_EXIT", "background"),
             ("TENURE_STATS", "1"),
             ("TENURE_VERBOSE", "1"),
@@ -265,6 +271,7 @@ mod tests {
             discard: true,
             lock: true,
             populate_bytes: Some(1 << 20),
+            pool_bytes: Some(1 << 30),
             exit: true,
             stats: true,
             verbose: true,
@@ -279,6 +286,7 @@ mod tests {
             ("TENURE_MUNMAP", "background", true),
             ("TENURE_DISCARD", "background", true),
             ("TENURE_POPULATE", "1M", true),
+            ("TENURE_POOL", "1G", true),
             ("TENURE_HEAP", "1", false),
         ] {
             let (options, _) = read(&[(variable, value)]);

@@ -19,6 +19,8 @@ pub enum OptionName {
     Lock,
     /// `--populate`
     Populate,
+    /// `--pool`
+    Pool,
     /// `--exit`
     Exit,
     /// `--stats`
@@ -65,7 +67,7 @@ pub struct OptionRow {
 }
 
 /// All options, in the order of the documentation.
-pub static TABLE: [OptionRow; 11] = [
+pub static TABLE: [OptionRow; 12] = [
     OptionRow {
         name: OptionName::Heap,
         flag: "heap",
@@ -173,6 +175,21 @@ pub static TABLE: [OptionRow; 11] = [
                threads fault it in. Where headroom is too low, or the program only reserves \
                addresses (MAP_NORESERVE, or not writable), the mapping stays as it is. \
                Mappings that malloc makes for itself are not populated.",
+    },
+    OptionRow {
+        name: OptionName::Pool,
+        flag: "pool",
+        variable: "TENURE_POOL",
+        kind: Kind::Size { min_bytes: 1 },
+        unit: Some("bytes"),
+        default: "off",
+        help: "Keep SIZE of zeroed memory ready for --populate",
+        when: "For programs that map large memory while they serve requests, together with \
+               --populate: it takes zeroed pages from there, which a thread has faulted in \
+               ahead of need. The memory counts as used by the program; blocks idle for \
+               seconds, or all where memory is short, are the kernel's to take. Needs Linux \
+               5.14, and for mappings below 32 MiB Linux 6.8 and userfaultfd. Off together \
+               with --lock.",
     },
     OptionRow {
         name: OptionName::Exit,

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tenure::pool::{self, PoolOptions};
 use tenure::{LockMode, lock::LockScope, teardown};
 use tenure_heap::HeapOptions;
 use tenure_options::{FIRST_PROGRAM, OptionRow, Options, ValueError};
@@ -142,6 +143,21 @@ fn turn_on(options: Options) {
         print_left_out("exit=background", &error);
         on.exit = false;
     }
+    if let Some(bytes) = options.pool_bytes {
+        let unavailable: Option<Box<dyn std::fmt::Display>> = match on.lock {
+            true => Some(Box::new("lock=onfault locks all memory")),
+            false => {
+                let options = PoolOptions::new().max_bytes(bytes).prefill_bytes(bytes);
+                pool::configure(&options)
+                    .err()
+                    .map(|error| Box::new(error) as _)
+            }
+        };
+        if let Some(reason) = unavailable {
+            print_left_out("pool", &reason);
+            on.pool_bytes = None;
+        }
+    }
     if on.wants_mappings() {
         if allocators::find(mallocs) {
             map::turn_on(&on);
@@ -226,6 +242,7 @@ fn print_options(on: &Options, next: &CStr) {
     let ms = |decay: Option<Duration>| decay.unwrap_or_default().as_millis();
     let heap_bytes = on.heap_threshold_bytes;
     let populate_bytes = on.populate_bytes;
+    let pool_bytes = on.pool_bytes;
     let mut line = Line::new();
     let name = sys::program_name().to_string_lossy();
     line.add(format_args!("tenure: {name} (process {}): ", sys::pid()));
@@ -248,6 +265,10 @@ fn print_options(on: &Options, next: &CStr) {
         (
             populate_bytes.is_some(),
             format_args!("populate from {} on, ", size(populate_bytes)),
+        ),
+        (
+            pool_bytes.is_some(),
+            format_args!("pool of {}, ", size(pool_bytes)),
         ),
         (on.exit, format_args!("exit=background, ")),
         (on.stats, format_args!("stats, ")),

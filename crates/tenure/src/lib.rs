@@ -76,13 +76,13 @@
 //! tenure installs no signal handlers, and its threads block all signals. Threads start when they
 //! are needed, and end when they are idle: `tenure-free` frees released memory,
 //! `tenure-offer` offers volatile memory to the kernel, `tenure-files` keeps the files that
-//! volatile memory needs open, `tenure-pressure` watches pressure, `tenure-populate` faults
+//! volatile memory needs open, `tenure-pool` fills and shrinks the page [`pool`], `tenure-pressure` watches pressure, `tenure-populate` faults
 //! pages in, `tenure-limits` reads the memory limits where no descriptor is left, and `tenure-evictor` keeps a [`LockedFile`] within its budget. [`teardown::enable`] starts a process,
 //! `tenure-teardown`, and the heap of the crate tenure-heap a thread, `tenure-decay`. Where `main`
 //! has called pthread_exit(3), `tenure-offer` ends the process after the program's last thread.
 //!
 //! After `fork` the child's volatile ranges are protected anew; the child has no locks,
-//! no pending frees, and no subscriptions to pressure. Fork handlers
+//! no pending frees, no page pool, and no subscriptions to pressure. Fork handlers
 //! (`pthread_atfork(3)`) may call every verb; one in the child that was registered before
 //! tenure was loaded makes volatile memory nonvolatile before it reads it. A child made by a bare `clone`
 //! system call runs no fork handlers, so its volatile ranges are not protected. Tear-down
@@ -118,6 +118,7 @@ mod prepare;
 mod ready;
 mod verbs;
 
+pub use background::pool;
 pub use ground::error::{Error, MemoryKind, Refused, Result};
 pub use ground::headroom_limit::HeadroomLimit;
 pub use ground::mapping::{HugePages, Mapping, MappingBuilder, MemfdPages};

@@ -1,6 +1,6 @@
 //! Initialization of the verbs' process-wide state, ahead of their first use.
 
-use crate::background::freeing;
+use crate::background::{freeing, pool};
 use crate::ground::sys::advise::flush_lazyfree_batch;
 use crate::ground::sys::features::Features;
 use crate::ground::sys::split;
@@ -44,6 +44,7 @@ extern "C" fn register_fork_handlers() {
     let _ = pressure::register_fork_handlers();
     let _ = headroom::register_fork_handlers();
     let _ = freeing::register_fork_handlers();
+    let _ = pool::register_fork_handlers();
     let _ = lazy_free::register_fork_handlers();
     let _ = lock::register_fork_handlers();
     let _ = volatile::register_fork_handlers();

@@ -234,6 +234,23 @@ fn library() -> Vec<Setting> {
              caller frees as well.",
         ),
         Setting::new(
+            "`pool::PoolOptions::max_bytes`, of the process",
+            "0: no pool",
+            "bytes",
+            "2 MiB and more",
+            "For programs that recycle large memory and populate as much again: workers zero \
+             it and keep it. The memory stays in use until it is idle for 5 seconds, or \
+             memory is short; other processes would have had it.",
+        ),
+        Setting::new(
+            "`pool::PoolOptions::prefill_bytes`, of the process",
+            "0",
+            "bytes",
+            "0 to `max_bytes`",
+            "Set it where the first requests must not wait for the kernel either, and several \
+             GiB of memory are left.",
+        ),
+        Setting::new(
             "`teardown::enable`, of the process",
             "off",
             "–",
@@ -273,6 +290,13 @@ fn c_library() -> Vec<Setting> {
             "–",
             "a flag",
             "As `PopulateOptions::force`.",
+        ),
+        Setting::new(
+            "`tenure_pool_options.max_bytes`, `tenure_pool_options.prefill_bytes`",
+            "0: no pool",
+            "bytes",
+            "0 and more",
+            "As in Rust.",
         ),
         Setting::new(
             "`priority` of `tenure_mvolatile_with`",

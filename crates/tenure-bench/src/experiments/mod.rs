@@ -3,6 +3,7 @@
 mod heap;
 mod lazy_free;
 mod lock;
+mod pool;
 mod populate;
 mod release;
 mod volatile;
@@ -17,5 +18,6 @@ pub fn prepare(name: Name, settings: &Settings) -> Result<Experiment> {
         Name::Volatile => volatile::experiment(settings),
         Name::Release => release::experiment(settings),
         Name::Heap => heap::experiment(settings),
+        Name::Pool => pool::experiment(settings),
     }
 }

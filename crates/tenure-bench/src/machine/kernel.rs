@@ -76,6 +76,12 @@ pub fn is_mapped(start: usize) -> Result<bool> {
     Ok(pages_in_memory(start, page_size())?.is_some())
 }
 
+/// Returns the CPU time of all threads of this process.
+pub fn process_cpu_time() -> std::time::Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 pub fn minor_faults() -> u64 {
     minor_faults_of(libc::RUSAGE_THREAD)
 }

@@ -19,6 +19,7 @@ const OF_MMAP: &[c_int] = &[
 const NAMES: &[(&str, c_int)] = &[
     ("E2BIG", libc::E2BIG),
     ("EACCES", libc::EACCES),
+    ("EAGAIN", libc::EAGAIN),
     ("EBADF", libc::EBADF),
     ("EBUSY", libc::EBUSY),
     ("ECANCELED", libc::ECANCELED),

@@ -136,6 +136,9 @@ pub static PROCESS: &[Row<ProcessReport>] = &[
     Row::bytes_total("cache_lost", "Memory of the values that left volatile caches by themselves, by cause.", |p| stats(p, |s| s.cache_evicted.bytes)).with("cause", "evicted"),
     Row::bytes_total("cache_lost", "Memory of the values that left volatile caches by themselves, by cause.", |p| stats(p, |s| s.cache_purged.bytes)).with("cause", "purged"),
     Row::bytes("cache", "Memory of the values in volatile caches.", |p| stats(p, |s| s.cache_bytes)),
+    Row::bytes("pool", "Zeroed memory that the page pool keeps.", |p| stats(p, |s| s.pool_bytes)),
+    Row::bytes("pool_lazily_free", "Memory of the page pool that the kernel may reclaim.", |p| stats(p, |s| s.pool_lazily_free_bytes)),
+    Row::bytes_total("pool_given", "Memory that the page pool has given to populate.", |p| stats(p, |s| s.pool_given.bytes)),
 ];
 
 /// The families of the calls of each operation.

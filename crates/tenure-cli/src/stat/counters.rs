@@ -119,6 +119,12 @@ fn figures(stats: &Stats) -> Vec<Figure> {
         verb("evicted by caches", stats.cache_evicted),
         verb("purged in caches", stats.cache_purged),
         bytes("in caches now", stats.cache_bytes),
+        bytes("in the pool now", stats.pool_bytes),
+        bytes("of it lazily free", stats.pool_lazily_free_bytes),
+        bytes("kept by the pool", stats.pool_recycled_bytes),
+        bytes("prefilled", stats.pool_prefilled_bytes),
+        verb("given by the pool", stats.pool_given),
+        bytes("returned by the pool", stats.pool_returned_bytes),
     ]
 }
 

@@ -3,6 +3,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use crate::background::pool;
 use crate::ground::error::{Error, Result};
 use crate::ground::mapping::explain_mmap;
 use crate::ground::range::PageRange;
@@ -69,15 +70,41 @@ impl PageRange {
             return Err(Error::EmptyMapping);
         }
         let len = request.len;
+        if let Some(range) = request.take_from_pool() {
+            let rest = MmapRequest {
+                populate: None,
+                ..*request
+            };
+            return make_ready_or_unmap(range, &rest);
+        }
         let start = map::map_raw(len, request.prot, request.flags, request.file)
             .map_err(|errno| explain_mmap(len, errno))?;
-        let range = whole_mapping(start, len);
-        make_ready(range, request).map(|()| range).inspect_err(|_| {
-            // SAFETY: the caller has not seen the mapping yet, so nothing uses it. If
-            // it cannot be unmapped (vm.max_map_count), it stays.
-            let _ = unsafe { range.munmap() };
-        })
+        make_ready_or_unmap(whole_mapping(start, len), request)
     }
+}
+
+impl MmapRequest<'_> {
+    /// Takes a populated mapping from the page pool, if the request is for plain memory and
+    /// the pool has enough.
+    fn take_from_pool(&self) -> Option<PageRange> {
+        const PLAIN_PROT: i32 = libc::PROT_READ | libc::PROT_WRITE;
+        const PLAIN_FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let is_plain = self.populate == Some(Access::Write)
+            && self.lock.is_none()
+            && self.file.is_none()
+            && self.prot == PLAIN_PROT as u32
+            && self.flags == PLAIN_FLAGS as u32;
+        let len = self.len.checked_next_multiple_of(page_size())?;
+        is_plain.then(|| pool::map_mapping(len, None)).flatten()
+    }
+}
+
+fn make_ready_or_unmap(range: PageRange, request: &MmapRequest<'_>) -> Result<PageRange> {
+    make_ready(range, request).map(|()| range).inspect_err(|_| {
+        // SAFETY: the caller has not seen the mapping yet, so nothing uses it. If
+        // it cannot be unmapped (vm.max_map_count), it stays.
+        let _ = unsafe { range.munmap() };
+    })
 }
 
 /// Returns the range of a new mapping: the kernel rounds its length up to the page

@@ -8,7 +8,12 @@ use std::time::{Duration, Instant};
 pub type State = BTreeMap<String, u64>;
 
 /// Threads that end when their work is done; others stay for a while.
-const PASSING: &[&str] = &["tenure-populate", "tenure-evictor", "tenure-limits"];
+const PASSING: &[&str] = &[
+    "tenure-populate",
+    "tenure-pool",
+    "tenure-evictor",
+    "tenure-limits",
+];
 
 /// Waits until pending memory is freed and every passing thread has ended.
 pub fn wait_until_idle() {

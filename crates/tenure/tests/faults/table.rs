@@ -229,6 +229,11 @@ fn request(request: u32) -> Option<(&'static str, &'static [i32])> {
         known::UFFDIO_UNREGISTER => ("UFFDIO_UNREGISTER", &[ENOMEM, EINVAL]),
         // Not EEXIST, which reports a page that is present: it would be present.
         known::UFFDIO_ZEROPAGE => ("UFFDIO_ZEROPAGE", &[EAGAIN, ENOENT, ENOMEM, ESRCH]),
+        // Not EEXIST, which reports a page at the destination: there is none.
+        UFFDIO_MOVE => (
+            "UFFDIO_MOVE",
+            &[EAGAIN, EBUSY, ENOENT, ENOMEM, EINVAL, ESRCH],
+        ),
         // This only queries: both answers are valid.
         known::UFFDIO_CONTINUE => ("UFFDIO_CONTINUE", &[]),
         USERFAULTFD_IOC_NEW => ("USERFAULTFD_IOC_NEW", &[EMFILE, ENFILE, ENOMEM]),
@@ -239,6 +244,8 @@ fn request(request: u32) -> Option<(&'static str, &'static [i32])> {
 }
 
 const USERFAULTFD_IOC_NEW: u32 = rustix::ioctl::opcode::none(0xAA, 0);
+const UFFDIO_MOVE: u32 =
+    rustix::ioctl::opcode::read_write::<linux_raw_sys::general::uffdio_move>(0xAA, 5);
 const PAGEMAP_SCAN: u32 =
     rustix::ioctl::opcode::read_write::<linux_raw_sys::general::pm_scan_arg>(b'f', 16);
 /// `cachestat(2)`, the same number on all architectures.

@@ -16,7 +16,7 @@ use crate::figures;
 pub use self::functions::mistakes;
 
 /// The source files, in the order of the header.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "lib",
     "populate",
     "lock",
@@ -25,6 +25,7 @@ const SOURCES: [&str; 9] = [
     "volatile",
     "release",
     "cache",
+    "pool",
     "stats",
 ];
 

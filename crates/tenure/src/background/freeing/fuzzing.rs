@@ -1,6 +1,6 @@
 //! Fuzzing of the queue of deferred frees, beside a list of the pushed jobs.
 
-use super::queue::{Chunk, Queue};
+use super::queue::{Chunk, Destination, Queue};
 use crate::fuzzing::{range, steps};
 use crate::ground::range::PageRange;
 use crate::page_size;
@@ -28,7 +28,7 @@ pub(crate) fn queue(data: &[u8]) {
                 let pages = range(place - 64 + step.from, place - 64 + step.to);
                 let moved_bytes = usize::from(step.more) % (pages.pages() + 1) * page_size();
                 assert!(queue.try_reserve(1));
-                queue.push(whole, pages, moved_bytes);
+                queue.push(whole, pages, moved_bytes, Destination::Kernel);
                 pushed.push(Pushed {
                     reservation: whole,
                     moved_bytes,
@@ -38,7 +38,7 @@ pub(crate) fn queue(data: &[u8]) {
             1 => {
                 let max_bytes = (1 + usize::from(step.more) % 8) * page_size();
                 let has_more = queue.has_more();
-                let chunk = queue.next_chunk(max_bytes);
+                let chunk = queue.next_chunk(|_| max_bytes);
                 assert_eq!(chunk.is_some(), has_more);
                 if let Some(chunk) = chunk {
                     assert!((1..=max_bytes).contains(&chunk.range.len()));
@@ -60,7 +60,7 @@ pub(crate) fn queue(data: &[u8]) {
         assert_eq!(queue.pending_bytes, pending);
     }
     // Workers continue until the queue is empty.
-    while let Some(chunk) = queue.next_chunk(usize::MAX).or_else(|| in_flight.pop()) {
+    while let Some(chunk) = queue.next_chunk(|_| usize::MAX).or_else(|| in_flight.pop()) {
         complete(&mut queue, &mut pushed, chunk);
     }
     assert!(pushed.is_empty() && queue.pending_bytes == 0);

@@ -37,8 +37,9 @@ use std::time::{Duration, Instant};
 
 use self::headroom::{Known, split_parts};
 use self::limits::max_active;
-pub(crate) use self::queue::register_fork_handlers;
+pub(crate) use self::queue::{Destination, register_fork_handlers};
 use self::queue::{FREED, QUEUE, Queue, WORK_ARRIVED};
+use crate::background::pool;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, DestructiveAdvice, advise, advise_destructive};
@@ -129,7 +130,7 @@ pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<
         return unmoved;
     }
     let targets = moved.into_iter().map(target);
-    enqueue(queue, &reservation, pages, targets);
+    enqueue(queue, &reservation, pages, targets, Destination::Kernel);
     unmoved
 }
 
@@ -143,7 +144,7 @@ pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<
 /// # Safety
 ///
 /// No part of the range may be locked, and nothing may use it any more.
-pub(crate) unsafe fn defer_free_of_mapping(range: PageRange) -> bool {
+pub(crate) unsafe fn defer_free_of_mapping(range: PageRange, destination: Destination) -> bool {
     if register_fork_handlers().is_err() {
         return false;
     }
@@ -168,7 +169,7 @@ pub(crate) unsafe fn defer_free_of_mapping(range: PageRange) -> bool {
         let _ = advise(range, Advice::KeepOnFork);
         return false;
     };
-    enqueue(queue, &reservation, pages, iter::once(pages));
+    enqueue(queue, &reservation, pages, iter::once(pages), destination);
     true
 }
 
@@ -198,6 +199,7 @@ fn enqueue(
     reservation: &Reservation,
     pages: PageRange,
     targets: impl Iterator<Item = PageRange> + Clone,
+    destination: Destination,
 ) {
     for own in reservation.parts() {
         // Neither call can fail on these mappings; if one did, a child would
@@ -207,7 +209,7 @@ fn enqueue(
         let inside = targets.clone().filter(|&target| own.contains(target));
         let moved_bytes = inside.map(PageRange::len).sum();
         let pages = own.intersection(pages);
-        queue.push(own, pages.unwrap_or(own), moved_bytes);
+        queue.push(own, pages.unwrap_or(own), moved_bytes, destination);
     }
     stats::DEFERRED_FREE.done(targets.map(PageRange::len).sum());
     pending::set_free(drain_for_retry);
@@ -235,15 +237,16 @@ fn enqueue(
     }
 }
 
-/// Waits for pending memory because the kernel has refused memory or addresses.
+/// Waits for pending memory, and empties the page pool, because the kernel has refused memory
+/// or addresses.
 /// Returns whether another attempt may succeed.
 pub(crate) fn drain_for_retry() -> bool {
     let was_pending = pending_bytes() > 0;
     if was_pending {
         // Even a part of the memory may suffice.
-        let _ = drain(Some(RETRY_TIMEOUT));
+        let _ = pool::without_recycling(|| drain(Some(RETRY_TIMEOUT)));
     }
-    was_pending
+    pool::empty() || was_pending
 }
 
 /// Waits for pending memory if more is pending than the headroom has left: the
@@ -253,7 +256,7 @@ pub(crate) fn drain_if_short() {
     let pending_bytes = queue.pending_bytes;
     if pending_bytes > 0 && queue.headroom.is_exceeded_by(pending_bytes) {
         drop(queue);
-        let _ = drain(Some(RETRY_TIMEOUT));
+        let _ = pool::without_recycling(|| drain(Some(RETRY_TIMEOUT)));
     }
 }
 
@@ -295,7 +298,9 @@ pub(crate) fn pending_bytes() -> usize {
 /// Reserves addresses for a range of the same length and the same offset within
 /// the page-table pages that can move whole, and for one page behind it at least. Returns
 /// the reservation, and the part to move to.
-fn reserve_like(range: PageRange) -> std::result::Result<(Reservation, PageRange), Errno> {
+pub(in crate::background) fn reserve_like(
+    range: PageRange,
+) -> std::result::Result<(Reservation, PageRange), Errno> {
     let granule = if range.len() >= pud_bytes() {
         pud_bytes()
     } else {
@@ -340,7 +345,7 @@ mod tests {
     fn private_anonymous_mapping_moves_whole() {
         let range = filled(crate::Mapping::anonymous(LEN).map().unwrap()).range();
         // SAFETY: the test's own memory, which nothing uses any more.
-        assert!(unsafe { defer_free_of_mapping(range) });
+        assert!(unsafe { defer_free_of_mapping(range, Destination::Kernel) });
         assert_ne!(lock_state(range), Ok(LockState::Unlocked), "it is unmapped");
         drain(None).unwrap();
     }
@@ -356,7 +361,7 @@ mod tests {
         let file = filled(memfd.private().map().unwrap());
         for memory in [several, shared, file] {
             // SAFETY: the test's own memory.
-            assert!(!unsafe { defer_free_of_mapping(memory.range()) });
+            assert!(!unsafe { defer_free_of_mapping(memory.range(), Destination::Kernel) });
             assert!(memory.as_slice().iter().all(|&byte| byte == 7));
             drop(std::mem::ManuallyDrop::into_inner(memory));
         }

@@ -30,6 +30,15 @@ pub(super) struct Job {
     next: usize,
     /// The number of chunks that workers are freeing.
     in_flight: usize,
+    destination: Destination,
+}
+
+/// Where the pages of pending memory go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    Kernel,
+    /// The page pool, where it has room for them.
+    Pool,
 }
 
 /// A chunk that one worker frees.
@@ -38,6 +47,7 @@ pub(super) struct Chunk {
     pub(super) range: PageRange,
     /// The reservation of its job, which identifies the job.
     reservation: PageRange,
+    pub(super) destination: Destination,
 }
 
 #[derive(Debug)]
@@ -112,7 +122,13 @@ impl Queue {
         self.jobs.try_reserve(count).is_ok()
     }
 
-    pub(super) fn push(&mut self, reservation: PageRange, pages: PageRange, moved_bytes: usize) {
+    pub(super) fn push(
+        &mut self,
+        reservation: PageRange,
+        pages: PageRange,
+        moved_bytes: usize,
+        destination: Destination,
+    ) {
         self.set_pending(self.pending_bytes + moved_bytes);
         self.jobs.push_back(Job {
             reservation,
@@ -120,6 +136,7 @@ impl Queue {
             moved_bytes,
             next: pages.start(),
             in_flight: 0,
+            destination,
         });
     }
 
@@ -132,8 +149,12 @@ impl Queue {
     /// Takes the next chunk of the oldest job that has one. It ends between two
     /// page-table pages where it can: the kernel frees one whose pages a call
     /// frees all (Linux 6.14), and unmapping the job takes less time then.
-    pub(super) fn next_chunk(&mut self, chunk_bytes: usize) -> Option<Chunk> {
+    pub(super) fn next_chunk(
+        &mut self,
+        chunk_bytes: impl FnOnce(Destination) -> usize,
+    ) -> Option<Chunk> {
         let job = self.jobs.iter_mut().find(|job| job.has_more())?;
+        let chunk_bytes = chunk_bytes(job.destination);
         let mut end = job.next.saturating_add(chunk_bytes).min(job.pages.end());
         if end < job.pages.end() && end - end % pmd_bytes() > job.next {
             end -= end % pmd_bytes();
@@ -144,6 +165,7 @@ impl Queue {
         Some(Chunk {
             range,
             reservation: job.reservation,
+            destination: job.destination,
         })
     }
 
@@ -256,14 +278,14 @@ mod tests {
         let mut queue = Queue::EMPTY;
         let tables = |count: usize| count * pmd_bytes();
         let pages = PageRange::between(tables(1) + page_size(), tables(4) + page_size());
-        queue.push(pages, pages, 1);
+        queue.push(pages, pages, 1, Destination::Kernel);
         let mut ends = Vec::new();
-        while let Some(chunk) = queue.next_chunk(tables(2)) {
+        while let Some(chunk) = queue.next_chunk(|_| tables(2)) {
             ends.push(chunk.range.end());
         }
         assert_eq!(ends, [tables(3), pages.end()]);
-        queue.push(pages, pages, 1);
-        let chunk = queue.next_chunk(page_size()).unwrap();
+        queue.push(pages, pages, 1, Destination::Kernel);
+        let chunk = queue.next_chunk(|_| page_size()).unwrap();
         assert_eq!(chunk.range.len(), page_size(), "no page table is so short");
     }
 
@@ -287,9 +309,9 @@ mod tests {
     #[test]
     fn free_queue_is_not_urgent() {
         let mut queue = Queue::EMPTY;
-        queue.push(range(1, 2), range(1, 2), 1);
+        queue.push(range(1, 2), range(1, 2), 1, Destination::Kernel);
         queue.worker_scaling.set_urgent(Some(4));
-        let chunk = queue.next_chunk(page_size()).unwrap();
+        let chunk = queue.next_chunk(|_| page_size()).unwrap();
         let job = queue.complete(chunk).unwrap();
         queue.subtract_pending(&job);
         assert!(!queue.worker_scaling.is_urgent());
@@ -300,14 +322,14 @@ mod tests {
     fn jobs_are_split_into_chunks_and_complete_with_the_last() {
         let mut queue = Queue::EMPTY;
         assert!(queue.try_reserve(1));
-        queue.push(range(10, 20), range(12, 17), 5);
-        queue.push(range(30, 40), range(30, 32), 2);
+        queue.push(range(10, 20), range(12, 17), 5, Destination::Kernel);
+        queue.push(range(30, 40), range(30, 32), 2, Destination::Kernel);
         assert_eq!(queue.pending_bytes, 7);
-        let mut take = || queue.next_chunk(3 * page_size()).unwrap();
+        let mut take = || queue.next_chunk(|_| 3 * page_size()).unwrap();
         let (first, second, third) = (take(), take(), take());
         let ranges = [first, second, third].map(|chunk| chunk.range);
         assert_eq!(ranges, [range(12, 15), range(15, 17), range(30, 32)]);
-        assert!(!queue.has_more() && queue.next_chunk(page_size()).is_none());
+        assert!(!queue.has_more() && queue.next_chunk(|_| page_size()).is_none());
         assert!(
             queue.complete(second).is_none(),
             "the first is still in flight"

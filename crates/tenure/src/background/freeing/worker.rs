@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use super::calls::CALLS;
 use super::headroom::{Known, is_short};
 use super::limits::max_active;
-use super::queue::{FREED, Job, QUEUE, WORK_ARRIVED};
+use super::queue::{Destination, FREED, Job, QUEUE, WORK_ARRIVED};
 use crate::background::chunk_sizer::{ChunkSizer, ChunkTarget};
+use crate::background::pool;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive};
 use crate::ground::sys::thread::Thread;
@@ -31,6 +32,10 @@ const URGENT_CHUNKS: ChunkTarget = ChunkTarget {
     min_bytes: 1 << 20,
     max_bytes: 1 << 30,
 };
+
+/// The bytes that a worker hands to the page pool at a time. No call takes long there: each
+/// moves 2 MiB at most.
+const RECYCLED_BYTES: usize = 16 << 20;
 
 /// The bytes that one call unmaps after their pages are free: before Linux 6.14
 /// there are still 2 MiB of page tables for each GiB.
@@ -118,27 +123,39 @@ fn free_all(urgency: &mut Urgency) {
         if queue.workers > queue.worker_scaling.wanted() {
             return;
         }
-        let Some(chunk) = queue.next_chunk(chunk_sizer.chunk_bytes()) else {
+        let keeps = !urgency.is_memory_short && pool::is_recycling();
+        let recycles = |destination| keeps && destination == Destination::Pool;
+        let chunk_bytes = chunk_sizer.chunk_bytes();
+        let chunk = queue.next_chunk(|destination| match recycles(destination) {
+            true => chunk_bytes.max(RECYCLED_BYTES),
+            false => chunk_bytes,
+        });
+        let Some(chunk) = chunk else {
             return;
         };
+        let recycles = recycles(chunk.destination);
         // A release wakes one worker only.
         let wakes_another = queue.idle_workers > 0 && queue.has_more();
         let starts_another = queue.wants_worker();
         if starts_another {
             queue.workers += 1;
         }
-        let call = CALLS.begin();
+        let call = (!recycles).then(|| CALLS.begin());
         drop(queue);
         if wakes_another {
             WORK_ARRIVED.notify_one();
         }
         start_others(usize::from(starts_another));
-        let before = Instant::now();
-        // SAFETY: the chunk is this thread's own, and no other code knows the
-        // addresses. (If the call fails, unmapping frees the pages.)
-        let _ = unsafe { advise_destructive(chunk.range, DestructiveAdvice::DontNeed) };
-        drop(call);
-        chunk_sizer.record(chunk.range.len(), before.elapsed());
+        if recycles {
+            recycle(chunk.range);
+        } else {
+            let before = Instant::now();
+            // SAFETY: the chunk is this thread's own, and no other code knows the
+            // addresses. (If the call fails, unmapping frees the pages.)
+            let _ = unsafe { advise_destructive(chunk.range, DestructiveAdvice::DontNeed) };
+            drop(call);
+            chunk_sizer.record(chunk.range.len(), before.elapsed());
+        }
 
         let mut queue = QUEUE.lock();
         queue.record(chunk.range.len(), max_active(cpus));
@@ -146,6 +163,19 @@ fn free_all(urgency: &mut Urgency) {
             drop(queue);
             unmap(&job);
         }
+    }
+}
+
+/// Has the page pool take what fits, and frees the rest.
+fn recycle(chunk: PageRange) {
+    // SAFETY: the chunk is the calling worker's own, and no other code knows the addresses.
+    for part in unsafe { pool::recycle(chunk) } {
+        let queue = QUEUE.lock();
+        let call = CALLS.begin();
+        drop(queue);
+        // SAFETY: as above. (If the call fails, unmapping frees the pages.)
+        let _ = unsafe { advise_destructive(part, DestructiveAdvice::DontNeed) };
+        drop(call);
     }
 }
 
@@ -165,6 +195,7 @@ struct Urgency {
     /// stays unchanged.
     is_worker_thread: bool,
     is_urgent: bool,
+    is_memory_short: bool,
     next_reading: Instant,
 }
 
@@ -173,6 +204,7 @@ impl Urgency {
         Self {
             is_worker_thread,
             is_urgent: false,
+            is_memory_short: false,
             next_reading: Instant::now(),
         }
     }
@@ -191,6 +223,7 @@ impl Urgency {
         if let Some(headroom_bytes) = found {
             queue.is_memory_short = is_short(headroom_bytes, queue.pending_bytes);
         }
+        self.is_memory_short = queue.is_memory_short;
         queue.worker_cpus = cpus;
         let urgent_workers = queue.urgent_workers(cpus);
         queue.worker_scaling.set_urgent(urgent_workers);

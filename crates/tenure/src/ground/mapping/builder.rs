@@ -206,6 +206,32 @@ impl MappingBuilder<'_> {
         Ok(mapping)
     }
 
+    /// Returns the length of the mapping in bytes if it is private anonymous memory that is
+    /// writable, and the caller's choice of huge pages.
+    pub(crate) fn as_private_anonymous(&self) -> Option<(usize, Option<HugePages>)> {
+        let len = self.len?.checked_next_multiple_of(page_size())?;
+        let is_anonymous = matches!(self.source, Source::Anonymous);
+        (is_anonymous && self.private && self.writable).then_some((len, self.huge_pages))
+    }
+
+    /// Makes the mapping of memory that is as `mmap(2)` would have made it, by the `madvise(2)`
+    /// calls of the options. On an error, the memory is unmapped.
+    ///
+    /// # Safety
+    ///
+    /// No other code may know the memory, which must be as long as
+    /// [`as_private_anonymous`](Self::as_private_anonymous) says.
+    pub(crate) unsafe fn adopt(&self, range: PageRange) -> Result<Mapping> {
+        let mapping = Mapping {
+            range,
+            len: self.len.unwrap_or(range.len()),
+            writable: self.writable,
+            file: None,
+        };
+        self.apply_advice(range)?;
+        Ok(mapping)
+    }
+
     fn len_bytes(&self) -> Result<usize> {
         let Source::File { file, offset } = self.source else {
             return Ok(self.len.unwrap_or(0));

@@ -61,6 +61,10 @@ impl Mapping {
         self.range.as_ptr()
     }
 
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
     /// Borrows the bytes.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `len` bytes stay mapped readable as long as `self` lives.

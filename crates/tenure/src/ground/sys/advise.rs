@@ -85,6 +85,8 @@ pub(crate) enum Advice {
     PopulateRead,
     PopulateWrite,
     DontFork,
+    /// Ends `DontFork`.
+    DoFork,
     DontDump,
     DoDump,
     HugePage,
@@ -103,6 +105,7 @@ impl From<Advice> for mm::Advice {
             Advice::PopulateRead => Self::LinuxPopulateRead,
             Advice::PopulateWrite => Self::LinuxPopulateWrite,
             Advice::DontFork => Self::LinuxDontFork,
+            Advice::DoFork => Self::LinuxDoFork,
             Advice::DontDump => Self::LinuxDontDump,
             Advice::DoDump => Self::LinuxDoDump,
             Advice::HugePage => Self::LinuxHugepage,

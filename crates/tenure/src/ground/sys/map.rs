@@ -201,6 +201,21 @@ pub(crate) fn reserve(len: usize) -> Result<PageRange, Errno> {
     ))
 }
 
+/// Reserves addresses without access, for memory that the kernel is to charge as any other
+/// once it is made accessible.
+pub(crate) fn reserve_charged(len: usize) -> Result<PageRange, Errno> {
+    // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
+    unsafe {
+        map_at(
+            ptr::null_mut(),
+            Backing::Anonymous,
+            len,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE,
+        )
+    }
+}
+
 /// Reserves these addresses: `mmap(MAP_FIXED_NOREPLACE)`; EEXIST if any of them
 /// is in use.
 pub(crate) fn reserve_at(range: PageRange) -> Result<(), Errno> {

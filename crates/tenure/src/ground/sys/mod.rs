@@ -24,6 +24,7 @@ mod mountinfo;
 pub(crate) mod numa;
 pub(crate) mod once_box;
 pub(crate) mod page_cache;
+pub(crate) mod page_mover;
 pub(crate) mod page_runs;
 pub(crate) mod pagemap;
 pub(crate) mod pending;
@@ -42,6 +43,7 @@ pub(crate) mod thread;
 pub(crate) mod userfaultfd;
 pub(crate) mod vma;
 pub(crate) mod watch;
+pub(crate) mod zero;
 
 pub use rustix::io::Errno;
 

@@ -38,6 +38,16 @@ pub(crate) fn run_on(cpus: &CpuSet) {
     let _ = thread::sched_setaffinity(None, cpus);
 }
 
+/// Returns whether new pages come from where the kernel takes them by default: neither the
+/// memory at the address nor, without an address, this thread has a policy of its own. True
+/// where the kernel does not tell (no NUMA, or a container that denies the calls).
+pub(crate) fn is_default_policy(addr: Option<usize>) -> bool {
+    policy(addr).map_or_else(
+        |errno| errno != Errno::FAULT,
+        |policy| policy.is(MPOL_DEFAULT) || policy.is(MPOL_LOCAL),
+    )
+}
+
 fn has_several_nodes(folder: &Path) -> bool {
     let online = fs::read_to_string(folder.join("online")).unwrap_or_default();
     parse_list(&online).nth(1).is_some()

@@ -92,6 +92,19 @@ pub(crate) fn is_inside_huge_page(at: usize) -> Option<bool> {
     Some(huge_bytes == sides.len() as u64)
 }
 
+/// Returns the parts of the range that are mapped by huge pages, in order (Linux 6.7).
+pub(crate) fn huge_parts(range: PageRange) -> Result<Vec<PageRange>, Errno> {
+    Features::get().pagemap_scan?;
+    let mut parts = Vec::new();
+    scan_regions(&ProcFile::pagemap()?, range, Filter::Huge, |region| {
+        parts.push(PageRange::between(
+            region.start as usize,
+            region.end as usize,
+        ));
+    })?;
+    Ok(parts)
+}
+
 /// Returns how many bytes of a range of shared memory or of a file are not in
 /// the page cache: `mincore(2)`.
 pub(crate) fn uncached_bytes(range: PageRange) -> Result<usize, Errno> {

@@ -17,10 +17,10 @@ use super::page_size;
 use super::private_files::{self, PrivateFile, run_with_file};
 use crate::PageRange;
 
-const MAGIC: u8 = UFFDIO as u8;
+pub(super) const MAGIC: u8 = UFFDIO as u8;
 const API: Opcode = opcode::read_write::<uffdio_api>(MAGIC, 0x3f);
-const REGISTER: Opcode = opcode::read_write::<uffdio_register>(MAGIC, 0);
-const UNREGISTER: Opcode = opcode::read::<uffdio_range>(MAGIC, 1);
+pub(super) const REGISTER: Opcode = opcode::read_write::<uffdio_register>(MAGIC, 0);
+pub(super) const UNREGISTER: Opcode = opcode::read::<uffdio_range>(MAGIC, 1);
 const ZEROPAGE: Opcode = opcode::read_write::<uffdio_zeropage>(MAGIC, 4);
 const CONTINUE: Opcode = opcode::read_write::<uffdio_continue>(MAGIC, 7);
 
@@ -42,43 +42,12 @@ impl Userfaultfd {
     /// Opens one by the system call, or by `/dev/userfaultfd` (Linux 6.1) where
     /// the call is denied, as in many containers.
     pub(crate) fn open() -> Result<Self, Errno> {
-        Self::from_call().or_else(|errno| Self::from_device().map_err(|_| errno))
-    }
-
-    fn from_call() -> Result<Self, Errno> {
-        let flags =
-            UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(UFFD_USER_MODE_ONLY);
-        // SAFETY: opening one changes nothing by itself.
-        Self::enable(unsafe { rustix::mm::userfaultfd(flags) }?)
-    }
-
-    fn from_device() -> Result<Self, Errno> {
-        const NEW: Opcode = opcode::none(MAGIC, 0);
-        let device = rustix::fs::open(
-            "/dev/userfaultfd",
-            OFlags::RDWR | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        let flags = (OFlags::CLOEXEC.bits() | UFFD_USER_MODE_ONLY) as usize;
-        // SAFETY: USERFAULTFD_IOC_NEW takes its flags by value and returns a
-        // new descriptor, which nobody else owns.
-        Self::enable(unsafe { ioctl(device, NewDescriptor::<NEW>(flags)) }?)
-    }
-
-    /// Enables SIGBUS mode: UFFDIO_API.
-    fn enable(fd: OwnedFd) -> Result<Self, Errno> {
-        let mut api = uffdio_api {
-            api: u64::from(UFFD_API),
-            features: u64::from(UFFD_FEATURE_SIGBUS),
-            ioctls: 0,
-        };
-        // SAFETY: the code belongs to this structure, which outlives the call.
-        unsafe { ioctl(&fd, Updater::<API, uffdio_api>::new(&mut api)) }?;
+        let (fd, features) = open_with(UFFD_FEATURE_SIGBUS)?;
         let identity = identity(&fd)?;
         Ok(Self {
             fd,
             identity,
-            features: api.features,
+            features,
         })
     }
 
@@ -225,12 +194,45 @@ impl Userfaultfd {
     }
 }
 
+/// Opens a userfaultfd and enables features, `UFFD_FEATURE_*`. Returns also the kernel's
+/// feature set.
+pub(super) fn open_with(features: u32) -> Result<(OwnedFd, u64), Errno> {
+    let fd = from_call().or_else(|errno| from_device().map_err(|_| errno))?;
+    let mut api = uffdio_api {
+        api: u64::from(UFFD_API),
+        features: u64::from(features),
+        ioctls: 0,
+    };
+    // SAFETY: the code belongs to this structure, which outlives the call.
+    unsafe { ioctl(&fd, Updater::<API, uffdio_api>::new(&mut api)) }?;
+    Ok((fd, api.features))
+}
+
+fn from_call() -> Result<OwnedFd, Errno> {
+    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(UFFD_USER_MODE_ONLY);
+    // SAFETY: opening one changes nothing by itself.
+    unsafe { rustix::mm::userfaultfd(flags) }
+}
+
+fn from_device() -> Result<OwnedFd, Errno> {
+    const NEW: Opcode = opcode::none(MAGIC, 0);
+    let device = rustix::fs::open(
+        "/dev/userfaultfd",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let flags = (OFlags::CLOEXEC.bits() | UFFD_USER_MODE_ONLY) as usize;
+    // SAFETY: USERFAULTFD_IOC_NEW takes its flags by value and returns a
+    // new descriptor, which nobody else owns.
+    unsafe { ioctl(device, NewDescriptor::<NEW>(flags)) }
+}
+
 pub(super) fn identity(fd: &OwnedFd) -> Result<(u64, u64), Errno> {
     let stat = rustix::fs::fstat(fd)?;
     Ok((stat.st_dev, stat.st_ino))
 }
 
-fn uffdio(range: PageRange) -> uffdio_range {
+pub(super) fn uffdio(range: PageRange) -> uffdio_range {
     uffdio_range {
         start: range.start() as u64,
         len: range.len() as u64,

@@ -8,6 +8,7 @@
 use std::cell::LazyCell;
 
 use super::ledger::Limit;
+use super::pooled_bytes;
 use super::reader::outstanding_bytes;
 use crate::ground::error::{Error, Result};
 use crate::ground::headroom_limit::HeadroomLimit;
@@ -34,7 +35,8 @@ impl Headroom {
     /// In a cgroup, inactive page cache and memory that this process has freed
     /// lazily count as headroom, because the kernel reclaims them first. Swap
     /// does not. Limits that this process cannot see, outside its container, do
-    /// not count. Memory that is [admitted](super::admit) and not resident yet is subtracted.
+    /// not count. Memory that is [admitted](super::admit) and not resident yet is subtracted;
+    /// what the page [pool](crate::pool) holds is added.
     ///
     /// Reads a few small files. In a cgroup that holds lazily freed memory, the
     /// kernel also walks every page of this process.
@@ -184,6 +186,8 @@ impl Bounds {
         let groups = self.groups.iter().cloned();
         let in_groups = groups.map(|group| Headroom::in_group(group, &lazily_free_bytes));
         let mut tightest = Headroom::smallest(self.machine.available_bytes, in_groups);
+        // The pool is emptied before an admission is refused.
+        tightest.bytes = tightest.bytes.saturating_add(pooled_bytes());
         tightest.bytes = tightest.bytes.saturating_sub(outstanding_bytes());
         tightest
     }

@@ -52,7 +52,23 @@ pub use admission::{announce, read};
 #[doc(hidden)]
 pub use reader::outstanding_bytes;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::ground::sys::hugetlb;
+
+/// The bytes that the page pool can return at once.
+static POOLED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets how much the page pool holds and returns before a call fails for it: it counts as
+/// headroom.
+pub(crate) fn set_pooled_bytes(bytes: usize) {
+    POOLED_BYTES.store(bytes, Ordering::Relaxed);
+}
+
+/// Returns how much the page pool can return at once.
+pub(crate) fn pooled_bytes() -> usize {
+    POOLED_BYTES.load(Ordering::Relaxed)
+}
 
 /// Returns the headroom in the hugetlb pool of `page_bytes`, in bytes; `None`
 /// where there is no such pool or it cannot be read.

@@ -124,6 +124,18 @@ pub struct Stats {
     pub cache_purged: Count,
     /// Bytes of the values in caches now.
     pub cache_bytes: u64,
+    /// Bytes that the page [pool](crate::pool) holds now.
+    pub pool_bytes: u64,
+    /// Bytes of these that are lazily free: the kernel may have taken them.
+    pub pool_lazily_free_bytes: u64,
+    /// Recycled bytes that the pool has kept.
+    pub pool_recycled_bytes: u64,
+    /// Bytes that the pool has taken from the kernel ahead of need.
+    pub pool_prefilled_bytes: u64,
+    /// Calls that the pool has given pages to, and their bytes: a populate may take several.
+    pub pool_given: Count,
+    /// Bytes that the pool has returned to the kernel.
+    pub pool_returned_bytes: u64,
 }
 
 /// Flushes local counts, which modules keep where counting in the page would
@@ -238,6 +250,15 @@ mod tests {
         assert_eq!(stats.offer_failed_bytes, 35);
         assert_eq!(stats.unofferable_bytes, 36);
         assert_eq!(stats.cache_bytes, 43);
-        assert_eq!(size_of::<Stats>(), 44 * size_of::<u64>());
+        assert_eq!(stats.pool_bytes, 44);
+        assert_eq!(
+            stats.pool_given,
+            Count {
+                calls: 48,
+                bytes: 49
+            }
+        );
+        assert_eq!(stats.pool_returned_bytes, 50);
+        assert_eq!(size_of::<Stats>(), 51 * size_of::<u64>());
     }
 }

@@ -63,8 +63,10 @@
 mod background;
 mod file_method;
 mod headroom;
+mod mapped;
 mod options;
 mod plan;
+mod pooled;
 mod prefault;
 mod workers;
 

@@ -4,6 +4,7 @@
 use std::os::fd::BorrowedFd;
 
 use super::options::{Access, PopulateOptions, Strategy};
+use crate::background::pool;
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::features::Features;
@@ -39,6 +40,8 @@ pub(super) enum Method {
     BeforeLock,
     /// [`Method::Populate`] or [`Method::ReadAhead`], whichever measures faster.
     Fastest,
+    /// [`Method::Populate`], for what the page pool has no block.
+    Pool,
 }
 
 /// A part of the range within one VMA.
@@ -65,17 +68,44 @@ pub(super) fn plan(
         }
         strategy => strategy,
     };
-    let part = |vma: &Vma| {
+    let mut parts = Vec::with_capacity(vmas.len());
+    for vma in &vmas {
         check(range, vma, access)?;
-        Ok(Part {
+        let part = Part {
             range: vma.range,
             method: method(range, vma, access, strategy, source.is_some())?,
             access,
             page_bytes: vma.page_bytes,
-        })
-    };
-    let parts = vmas.iter().map(part).collect::<Result<_>>()?;
+        };
+        let can_move = strategy == Strategy::Auto
+            && part.method == Method::Populate
+            && access == Access::Write
+            && vma.kind == MemoryKind::PrivateAnonymous;
+        match can_move && pool::has_blocks_for(vma.range) {
+            true => parts.extend(with_blocks(part)),
+            false => parts.push(part),
+        }
+    }
     Ok((parts, vmas))
+}
+
+/// Divides a part into the blocks that the page pool may fill and what is around them.
+fn with_blocks(part: Part) -> impl Iterator<Item = Part> {
+    let (start, end) = (part.range.start(), part.range.end());
+    let first = start.next_multiple_of(pool::BLOCK_BYTES).min(end);
+    let last = (end - end % pool::BLOCK_BYTES).max(first);
+    let blocks = Part {
+        range: PageRange::between(first, last),
+        method: Method::Pool,
+        page_bytes: pool::BLOCK_BYTES,
+        ..part
+    };
+    let around = |start, end| Part {
+        range: PageRange::between(start, end),
+        ..part
+    };
+    let parts = [around(start, first), blocks, around(last, end)];
+    parts.into_iter().filter(|part| !part.range.is_empty())
 }
 
 /// Returns the parts and the methods for a range that is being locked.

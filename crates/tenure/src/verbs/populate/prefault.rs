@@ -42,7 +42,7 @@ pub(super) fn prefault(
                 allocate(chunk, source)?;
             }
         }
-        (Method::Populate | Method::Fastest | Method::Touch, _) => {}
+        (Method::Populate | Method::Pool | Method::Fastest | Method::Touch, _) => {}
     }
     populate(chunk, advice)
 }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::file_method::FileMethod;
 use super::headroom::PopulateAdmission;
-use super::options::{PopulateOptions, Progress};
+use super::options::{Access, PopulateOptions, Progress};
 use super::plan::{Method, Part, Source, VERB};
+use super::pooled::Pooled;
 use super::prefault::prefault;
 use crate::background::chunk_sizer::{ChunkSizer, ChunkTarget};
 use crate::ground::error::{Error, Result};
@@ -53,6 +54,7 @@ pub(super) struct Workers<'a> {
     admission: Option<&'a PopulateAdmission>,
     prefaulter: Option<Prefaulter>,
     file_method: FileMethod,
+    pooled: Pooled,
     /// The CPUs near the memory. Started threads run there; the calling thread is
     /// not moved.
     cpus: Option<CpuSet>,
@@ -90,6 +92,7 @@ impl<'a> Workers<'a> {
             admission,
             prefaulter,
             file_method: FileMethod::default(),
+            pooled: Pooled::default(),
             cpus: numa::cpus_for(range),
             spans: divide(range, threads).into_iter().map(Mutex::new).collect(),
             done_bytes: AtomicUsize::new(0),
@@ -180,20 +183,13 @@ impl<'a> Workers<'a> {
                 Method::Fastest => self.file_method.choose(),
                 method => method,
             };
-            // Counted before, because other threads read the limits meanwhile.
-            let admitted = self.admission.map(|all| (all, all.bytes_in(chunk)));
             let before = Instant::now();
-            let result = prefault(
-                chunk,
-                method,
-                part.access,
-                self.source,
-                self.prefaulter.as_ref(),
-            );
+            let prefault = |range| self.prefault(range, method, part.access);
+            let result = match method {
+                Method::Pool => self.pooled.fill(chunk, prefault),
+                _ => prefault(chunk),
+            };
             let elapsed = before.elapsed();
-            if let Some((admission, bytes)) = admitted {
-                admission.mark_resident(bytes);
-            }
             if let Err(error) = result {
                 self.stop.store(true, Ordering::Relaxed);
                 let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,6 +206,18 @@ impl<'a> Workers<'a> {
             }
             after_chunk();
         }
+    }
+
+    /// Faults in what is a chunk, or a part of one.
+    fn prefault(&self, range: PageRange, method: Method, access: Access) -> Result<()> {
+        // Counted before, because other threads read the limits meanwhile.
+        let admitted = self.admission.map(|all| (all, all.bytes_in(range)));
+        let prefaulter = self.prefaulter.as_ref();
+        let result = prefault(range, method, access, self.source, prefaulter);
+        if let Some((admission, bytes)) = admitted {
+            admission.mark_resident(bytes);
+        }
+        result
     }
 
     /// Takes the next chunk of this worker's span, or of a span that it steals.

@@ -74,7 +74,7 @@ pub use crate::background::freeing::ReleaseLimits;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-use crate::background::freeing::{self, AfterMove, defer_free, defer_free_of_mapping};
+use crate::background::freeing::{self, AfterMove, Destination, defer_free, defer_free_of_mapping};
 use crate::ground::error::{Error, MemoryKind, Refused, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
@@ -106,10 +106,40 @@ impl Mapping {
     /// # Ok::<(), tenure::Error>(())
     /// ```
     pub fn munmap(self) -> Result<(), Refused<Self>> {
+        self.munmap_to(Destination::Kernel)
+    }
+
+    /// Unmaps the memory like [`munmap`](Mapping::munmap), and lets the page
+    /// [`pool`](crate::pool) keep its pages: workers zero them for the next populate.
+    ///
+    /// Use it only for pages that nothing but this mapping refers to. The kernel may: those
+    /// in a pipe (`vmsplice(2)`), or in a socket that has not sent them yet (MSG_ZEROCOPY).
+    /// What reads there later finds zeros, or the contents of the memory that gets the pages
+    /// next, and the kernel does not tell which pages have such references. Pages that are
+    /// pinned (O_DIRECT, io_uring, RDMA) or shared with a child stay out of the pool.
+    ///
+    /// # Errors
+    ///
+    /// As for [`munmap`](Mapping::munmap).
+    ///
+    /// ```
+    /// use tenure::{Mapping, pool::{self, PoolOptions}};
+    ///
+    /// pool::configure(&PoolOptions::new().max_bytes(64 << 20))?;
+    /// let table = Mapping::anonymous(16 << 20).map_populated()?;
+    /// table.recycle()?;
+    /// # pool::configure(&PoolOptions::new())?;
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    pub fn recycle(self) -> Result<(), Refused<Self>> {
+        self.munmap_to(Destination::Pool)
+    }
+
+    fn munmap_to(self, destination: Destination) -> Result<(), Refused<Self>> {
         let mut mapping = ManuallyDrop::new(self);
         // SAFETY: the mapping is owned, so nothing borrows its bytes, and
         // `ManuallyDrop` keeps it from being unmapped twice.
-        match unsafe { mapping.range().munmap() } {
+        match unsafe { mapping.range().munmap_to(destination) } {
             Ok(()) => {
                 mapping.close_file();
                 Ok(())
@@ -193,6 +223,29 @@ impl PageRange {
     /// has mapped into a hole of the range. (It keeps the page of
     /// [`stats`](crate::stats).)
     pub unsafe fn munmap(self) -> Result<()> {
+        // SAFETY: the conditions are the same.
+        unsafe { self.munmap_to(Destination::Kernel) }
+    }
+
+    /// Unmaps the range like [`munmap`](PageRange::munmap), and lets the page
+    /// [`pool`](crate::pool) keep its pages, zeroed, as [`Mapping::recycle`] does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`munmap`](PageRange::munmap).
+    ///
+    /// # Safety
+    ///
+    /// As for [`munmap`](PageRange::munmap).
+    pub unsafe fn recycle(self) -> Result<()> {
+        // SAFETY: the conditions are the same.
+        unsafe { self.munmap_to(Destination::Pool) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`munmap`](PageRange::munmap).
+    unsafe fn munmap_to(self, destination: Destination) -> Result<()> {
         if self.is_empty() {
             return Ok(());
         }
@@ -201,7 +254,7 @@ impl PageRange {
         forget(self);
         for part in without_counter_page(self) {
             // SAFETY: a part of the range, which no code uses any more.
-            if unsafe { munmap_plain(part) } {
+            if unsafe { munmap_plain(part, destination) } {
                 continue;
             }
             let vmas = (part.len() >= THRESHOLD_BYTES).then(|| vma::within(part).ok());
@@ -236,7 +289,7 @@ pub unsafe fn munmap_at_most(range: PageRange, max_mappings: usize) -> Result<()
     forget(range);
     for part in without_counter_page(range) {
         // SAFETY: a part of the range, which no code uses any more.
-        if unsafe { munmap_plain(part) } {
+        if unsafe { munmap_plain(part, Destination::Kernel) } {
             continue;
         }
         let vmas = vma::within_at_most(part, max_mappings)?;
@@ -342,11 +395,11 @@ fn forget(range: PageRange) {
 /// # Safety
 ///
 /// No code may use the range any more.
-unsafe fn munmap_plain(range: PageRange) -> bool {
+unsafe fn munmap_plain(range: PageRange, destination: Destination) -> bool {
     range.len() >= THRESHOLD_BYTES
         && lock_state(range) == Ok(LockState::Unlocked)
         // SAFETY: it is not locked, and no code uses it any more.
-        && unsafe { defer_free_of_mapping(range) }
+        && unsafe { defer_free_of_mapping(range, destination) }
 }
 
 /// Moves those of the VMAs that are movable to the workers and unmaps the rest.

@@ -6,6 +6,7 @@ mod lazy_free;
 mod lock;
 mod mapping;
 mod observe;
+mod pool;
 mod populate;
 mod ready;
 mod release;
@@ -31,6 +32,7 @@ pub static ALL: LazyLock<Vec<Operation>> = LazyLock::new(|| {
     let groups = [
         mapping::ALL,
         populate::ALL,
+        pool::ALL,
         lock::ALL,
         lazy_free::ALL,
         volatile::ALL,

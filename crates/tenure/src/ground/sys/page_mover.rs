@@ -1,0 +1,195 @@
+//! Moving pages from one private anonymous mapping to another without changing either:
+//! UFFDIO_MOVE (Linux 6.8).
+//!
+//! A page moves only to where none is, which the kernel checks under the lock of the page
+//! table: a write of another thread to the destination is never lost.
+
+use std::os::fd::OwnedFd;
+
+use linux_raw_sys::general::{
+    UFFD_FEATURE_MOVE, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFDIO_REGISTER_MODE_WP, uffdio_move,
+    uffdio_range, uffdio_register,
+};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+
+use super::features::Features;
+use super::fork::{self, ForkGuard};
+use super::userfaultfd::{MAGIC, REGISTER, UNREGISTER, open_with, uffdio};
+use crate::PageRange;
+
+const MOVE: Opcode = opcode::read_write::<uffdio_move>(MAGIC, 5);
+
+/// Whether this kernel and container have UFFDIO_MOVE.
+pub(crate) fn is_supported() -> bool {
+    let features = Features::get();
+    features.pagemap_scan.is_ok()
+        && features
+            .userfaultfd
+            .is_ok_and(|features| features & u64::from(FEATURES) == u64::from(FEATURES))
+}
+
+const FEATURES: u32 = UFFD_FEATURE_MOVE | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+
+/// A userfaultfd for some moves. It is opened for each use, so that a program that closes all
+/// descriptors is not left with a stale one, and forks wait until it is closed: with an
+/// inherited one a child could write to the memory of its parent.
+pub(crate) struct PageMover {
+    fd: OwnedFd,
+    _forks_blocked: ForkGuard<()>,
+}
+
+/// A destination of moves: registered with a userfaultfd, as UFFDIO_MOVE requires, until it
+/// is dropped.
+pub(crate) struct Destination<'a> {
+    mover: &'a PageMover,
+    range: PageRange,
+}
+
+impl PageMover {
+    pub(crate) fn open() -> Result<Self, Errno> {
+        let forks_blocked = fork::block_forks()?;
+        let (fd, _) = open_with(FEATURES)?;
+        Ok(Self {
+            fd,
+            _forks_blocked: forks_blocked,
+        })
+    }
+
+    /// Makes memory a destination. Its faults are handled as before: it is registered for
+    /// write protection, and no page of it is protected. EBUSY where another userfaultfd has
+    /// the range.
+    pub(crate) fn register(&self, range: PageRange) -> Result<Destination<'_>, Errno> {
+        let mut register = uffdio_register {
+            range: uffdio(range),
+            mode: u64::from(UFFDIO_REGISTER_MODE_WP),
+            ioctls: 0,
+        };
+        // SAFETY: the code belongs to this structure, which outlives the call.
+        unsafe {
+            ioctl(
+                &self.fd,
+                Updater::<REGISTER, uffdio_register>::new(&mut register),
+            )
+        }?;
+        Ok(Destination { mover: self, range })
+    }
+}
+
+impl Destination<'_> {
+    /// Moves the pages of `from` to the address `to` in this destination, until one of them
+    /// cannot move: EEXIST where a page is at the destination, ENOENT where there is none at
+    /// the source, EBUSY for a page that a child shares. Returns the bytes moved, and why
+    /// they are not all.
+    ///
+    /// # Safety
+    ///
+    /// Nothing may rely on the contents of `from`, which may appear at the destination in
+    /// place of zeros.
+    pub(crate) unsafe fn move_pages(
+        &self,
+        from: PageRange,
+        to: usize,
+    ) -> (usize, Result<(), Errno>) {
+        debug_assert!(self.range.contains(PageRange::between(to, to + from.len())));
+        let mut done = 0;
+        while done < from.len() {
+            let mut request = uffdio_move {
+                dst: (to + done) as u64,
+                src: (from.start() + done) as u64,
+                len: (from.len() - done) as u64,
+                mode: 0,
+                move_: 0,
+            };
+            // SAFETY: the code belongs to this structure, which outlives the call; nothing
+            // relies on the contents of `from`, and pages move only to where none is.
+            let answer = unsafe {
+                ioctl(
+                    &self.mover.fd,
+                    Updater::<MOVE, uffdio_move>::new(&mut request),
+                )
+            };
+            let moved = usize::try_from(request.move_).unwrap_or(0);
+            done += moved;
+            match answer {
+                Ok(()) => {}
+                // Interrupted, or the kernel ended early; the next call tells why.
+                Err(Errno::AGAIN) if moved > 0 => {}
+                Err(errno) => return (done, Err(errno)),
+            }
+        }
+        (done, Ok(()))
+    }
+}
+
+impl Drop for Destination<'_> {
+    fn drop(&mut self) {
+        let mut range: uffdio_range = uffdio(self.range);
+        // Closing the descriptor would end the registration as well.
+        // SAFETY: the code belongs to this structure, which outlives the call.
+        let _ = unsafe {
+            ioctl(
+                &self.mover.fd,
+                Updater::<UNREGISTER, uffdio_range>::new(&mut range),
+            )
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ground::mapping::{HugePages, Mapping};
+    use crate::ground::sys::page_size;
+
+    fn filled(pages: usize, byte: u8) -> Mapping {
+        let memory = Mapping::anonymous(pages * page_size());
+        let mut memory = memory.huge_pages(HugePages::Never).map().unwrap();
+        memory.as_mut_slice().unwrap().fill(byte);
+        memory
+    }
+
+    #[test]
+    fn pages_move_to_missing_ones_only() {
+        if !is_supported() {
+            return;
+        }
+        let from = filled(4, 7);
+        let mut to = Mapping::anonymous(4 * page_size()).map().unwrap();
+        to.as_mut_slice().unwrap()[2 * page_size()] = 9;
+        let mover = PageMover::open().unwrap();
+        let Ok(destination) = mover.register(to.range()) else {
+            return;
+        };
+        // SAFETY: the test's own memory.
+        let moved = unsafe { destination.move_pages(from.range(), to.range().start()) };
+        assert_eq!(moved, (2 * page_size(), Err(Errno::EXIST)));
+        drop(destination);
+        assert!(
+            to.as_slice()[..2 * page_size()]
+                .iter()
+                .all(|&byte| byte == 7)
+        );
+        assert_eq!(to.as_slice()[2 * page_size()], 9);
+        assert_eq!(to.as_slice()[3 * page_size()], 0);
+        assert!(
+            from.as_slice()[2 * page_size()..]
+                .iter()
+                .all(|&byte| byte == 7)
+        );
+    }
+
+    #[test]
+    fn missing_source_stops_the_move() {
+        if !is_supported() {
+            return;
+        }
+        let from = Mapping::anonymous(2 * page_size()).map().unwrap();
+        let to = Mapping::anonymous(2 * page_size()).map().unwrap();
+        let mover = PageMover::open().unwrap();
+        let destination = mover.register(to.range()).unwrap();
+        // SAFETY: the test's own memory.
+        let moved = unsafe { destination.move_pages(from.range(), to.range().start()) };
+        assert_eq!(moved, (0, Err(Errno::NOENT)));
+    }
+}
