@@ -2,8 +2,10 @@
 
 mod locked_file;
 pub(crate) mod secret;
+mod shared_memory;
 mod volatile_cache;
 
 pub use locked_file::LockedFile;
 pub use secret::SecretBuffer;
+pub use shared_memory::{SharedArena, SharedBuffer, SharedPin, SharedStats};
 pub use volatile_cache::{CacheOptions, CacheStats, Pinned, VolatileCache};

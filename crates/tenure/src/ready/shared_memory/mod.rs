@@ -1,0 +1,19 @@
+//! Volatile memory that processes share.
+
+mod arena;
+mod buffer;
+mod core;
+mod evict;
+mod evictor;
+mod file;
+mod layout;
+mod objects;
+mod processes;
+mod stats;
+mod sync;
+mod table;
+mod word;
+
+pub use arena::SharedArena;
+pub use buffer::{SharedBuffer, SharedPin};
+pub use stats::SharedStats;
