@@ -131,7 +131,7 @@ pub use observation::stats::{Count, Stats, stats};
 pub use observation::{headroom, pressure};
 pub use prepare::prepare;
 pub use ready::{CacheOptions, CacheStats, LockedFile, Pinned, SecretBuffer, VolatileCache};
-pub use ready::{SharedArena, SharedBuffer, SharedPin, SharedStats};
+pub use ready::{SharedArena, SharedBuffer, SharedCache, SharedPin, SharedStats, SharedValue};
 pub use verbs::{MmapRequest, files, lazy_free, lock, populate, release, teardown, volatile};
 
 pub use lock::LockMode;

@@ -9,14 +9,18 @@ use std::time::{Duration, Instant};
 use common::*;
 use fastrand::Rng;
 use tenure::volatile::Priority;
-use tenure::{SharedArena, SharedBuffer, SharedPin, page_size};
+use tenure::{CacheOptions, SharedArena, SharedBuffer, SharedCache, SharedPin, page_size};
 
 tests!(
     garbage_in_an_arena_neither_crashes_nor_hangs,
-    killed_processes_leave_neither_pins_nor_wrong_bytes;
+    killed_processes_leave_neither_pins_nor_wrong_bytes,
+    garbage_in_a_cache_neither_crashes_nor_hangs,
+    killed_processes_leave_a_cache_that_works;
     children:
     use_arena_with_garbage,
     kill_users_of_arena,
+    use_cache_with_garbage,
+    kill_users_of_cache,
 );
 
 /// How long processes are killed: a part of a second, or what `TENURE_SOAK_SECONDS` says.
@@ -215,4 +219,100 @@ fn kill_users_of_arena() {
     let stats = arena.stats().unwrap();
     assert_eq!((stats.pinned, stats.buffers, stats.bytes), (0, 0, 0));
     assert_eq!(stats.processes, 1);
+}
+
+fn garbage_in_a_cache_neither_crashes_nor_hangs() {
+    in_child_within(Duration::from_secs(300), "use_cache_with_garbage");
+}
+
+/// A cache of 1024 entries.
+fn small_cache() -> SharedCache {
+    SharedCache::new(CacheOptions::new().max_bytes(4 << 20)).unwrap()
+}
+
+fn use_cache_with_garbage() {
+    let mut rng = rng();
+    for _ in 0..40 {
+        let cache = small_cache();
+        for _ in 0..150 {
+            if rng.u32(0..5) == 0 {
+                scribble(&cache, &mut rng, 4096 + 40 * 1024);
+            }
+            let key = [rng.u8(0..20)];
+            match rng.u32(0..20) {
+                0..8 => {
+                    let value = vec![1; rng.usize(0..20_000)];
+                    let priority = Priority::ALL[rng.usize(0..4)];
+                    let _ = cache.insert(&key, &value, priority);
+                }
+                8..15 => drop(cache.get(&key)),
+                15 => drop(cache.remove(&key)),
+                16 => drop(cache.stats()),
+                17 => drop(cache.retain(|key| key.len() == 1)),
+                18 => {
+                    let fd = cache.as_fd().try_clone_to_owned().unwrap();
+                    drop(SharedCache::from_fd(fd, CacheOptions::new()));
+                }
+                _ => cache.clear(),
+            }
+        }
+    }
+}
+
+fn killed_processes_leave_a_cache_that_works() {
+    let limit = duration() + Duration::from_secs(120);
+    in_child_within(limit, "kill_users_of_cache");
+}
+
+/// Returns a value that says which key it belongs to.
+fn value_of(key: u8, rng: &mut Rng) -> Vec<u8> {
+    let (version, len) = (rng.u8(..), rng.usize(3..60_000));
+    let mut value = vec![version ^ key; len];
+    value[0] = version;
+    value
+}
+
+fn is_value_of(key: u8, value: &[u8]) -> bool {
+    value[1..].iter().all(|&byte| byte == value[0] ^ key)
+}
+
+fn use_cache_at_random(cache: &SharedCache, seed: u64) -> ! {
+    let mut rng = Rng::with_seed(seed);
+    loop {
+        let key = rng.u8(..);
+        match rng.u32(0..10) {
+            0..4 => {
+                let priority = Priority::ALL[rng.usize(0..4)];
+                let value = value_of(key, &mut rng);
+                cache.insert(&[key], &value, priority).unwrap();
+            }
+            4 => drop(cache.remove(&[key])),
+            _ => {
+                let found = cache.get(&[key]);
+                assert!(found.is_none_or(|found| is_value_of(key, &found)));
+            }
+        }
+    }
+}
+
+fn kill_users_of_cache() {
+    let mut rng = rng();
+    let cache = small_cache();
+    let killed = kill_some(&mut rng, |seed| use_cache_at_random(&cache, seed));
+    println!("{killed} processes killed");
+    for key in 0..=u8::MAX {
+        let found = cache.get(&[key]);
+        assert!(found.is_none_or(|found| is_value_of(key, &found)));
+    }
+    cache.clear();
+    // What dead processes have claimed goes when a process attaches, or evicts.
+    let fd = cache.as_fd().try_clone_to_owned().unwrap();
+    let again = SharedCache::from_fd(fd, CacheOptions::new()).unwrap();
+    for key in 0..=u8::MAX {
+        let value = value_of(key, &mut rng);
+        again.insert(&[key], &value, Priority::Normal).unwrap();
+        let found = cache.get(&[key]);
+        assert!(found.is_none_or(|found| found[..] == value[..]));
+    }
+    assert!(again.stats().unwrap().insertions > 0);
 }

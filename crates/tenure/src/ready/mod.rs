@@ -7,5 +7,7 @@ mod volatile_cache;
 
 pub use locked_file::LockedFile;
 pub use secret::SecretBuffer;
-pub use shared_memory::{SharedArena, SharedBuffer, SharedPin, SharedStats};
+pub use shared_memory::{
+    SharedArena, SharedBuffer, SharedCache, SharedPin, SharedStats, SharedValue,
+};
 pub use volatile_cache::{CacheOptions, CacheStats, Pinned, VolatileCache};

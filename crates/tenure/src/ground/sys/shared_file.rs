@@ -132,6 +132,30 @@ pub(crate) fn read(fd: BorrowedFd<'_>, mut buffer: &mut [u8], mut at: u64) -> Re
     Ok(())
 }
 
+/// Appends so many bytes to the buffer: EIO at the end of the file.
+pub(crate) fn read_to(
+    fd: BorrowedFd<'_>,
+    buffer: &mut Vec<u8>,
+    len: usize,
+    at: u64,
+) -> Result<(), Errno> {
+    buffer.try_reserve_exact(len).map_err(|_| Errno::NOMEM)?;
+    let first = buffer.len();
+    while buffer.len() < first + len {
+        let done = buffer.len() - first;
+        let space = &mut buffer.spare_capacity_mut()[..len - done];
+        let read = rustix::io::pread(fd, space, at + done as u64);
+        match read.map(|(read, _)| read.len()) {
+            Ok(0) => return Err(Errno::IO),
+            // SAFETY: the call has written so many bytes at the end of the vector.
+            Ok(count) => unsafe { buffer.set_len(first + done + count) },
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 /// Writes all of the bytes.
 pub(crate) fn write(fd: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
     while !bytes.is_empty() {

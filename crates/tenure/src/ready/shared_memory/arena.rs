@@ -11,6 +11,7 @@ use super::file;
 use super::layout::{Geometry, Kind};
 use super::stats::SharedStats;
 use super::table::{Table, pages_of};
+use super::word::MAX_PRIORITY;
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::process::monotonic_coarse_nanos;
 use crate::ground::sys::{Errno, page_size, shared_file};
@@ -147,7 +148,8 @@ impl SharedArena {
         if len > table.geometry.max_bytes() {
             return Err(table.refused("its buffers are smaller", Errno::INVAL));
         }
-        let admission = self.core.admit(attachment, pages_of(len))?;
+        let priority = u64::from(priority.as_u8());
+        let admission = self.core.admit(attachment, pages_of(len), priority)?;
         let hint = table.header().sequence.load(Ordering::Relaxed) as usize;
         let full = || table.refused("it has no free buffer", Errno::NOMEM);
         let index = table.claim_free(attachment, hint).ok_or_else(full)?;
@@ -165,7 +167,6 @@ impl SharedArena {
             });
         }
         admission.mark_resident(usize::MAX);
-        let priority = u64::from(priority.as_u8());
         // Counted first, as a thread that ends a pin would find none.
         let mut pins = attached.lock_pins();
         let published = table.publish_live(attachment, index, len, priority, true);
@@ -195,7 +196,10 @@ impl SharedArena {
     /// [`Error::SharedMemory`] for a file that was truncated.
     pub fn purge(&self, bytes: usize) -> Result<usize> {
         let attached = self.core.attached()?;
-        let purged = self.core.table.evict(&attached.attachment, bytes as u64);
+        let purged = self
+            .core
+            .table
+            .evict(&attached.attachment, bytes as u64, MAX_PRIORITY);
         Ok(usize::try_from(purged.unwrap_or(0)).unwrap_or(usize::MAX))
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::core::{Attached, Core, NOWHERE};
 use super::layout::Entry;
 use super::table::pages_of;
-use super::word::State;
+use super::word::{MAX_PRIORITY, State};
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::{Errno, shared_file};
 
@@ -104,7 +104,7 @@ impl SharedBuffer {
                 State::Claimed if is_cleared => return Err(self.busy()),
                 // The process that has claimed it may be dead.
                 State::Claimed => {
-                    self.core.table.evict(&attached.attachment, 0);
+                    self.core.table.evict(&attached.attachment, 0, 0);
                     is_cleared = true;
                 }
                 State::Live | State::Free => {}
@@ -116,7 +116,9 @@ impl SharedBuffer {
     /// Claims the purged buffer and makes it of zeros; `None` if another thread was faster.
     fn make_again(&self, attached: &Attached, entry: &Entry) -> Result<Option<SharedPin>> {
         let (attachment, table) = (&attached.attachment, &self.core.table);
-        let admission = self.core.admit(attachment, pages_of(self.len))?;
+        let admission = self
+            .core
+            .admit(attachment, pages_of(self.len), MAX_PRIORITY)?;
         let now = entry.word.read();
         if now.state() != State::Purged || !entry.word.claim(attachment.slot, now) {
             return Ok(None);
@@ -167,7 +169,7 @@ impl SharedBuffer {
         let entry = self.entry()?;
         if entry.word.read().processes() != 0 {
             // Of dead processes, perhaps.
-            self.core.table.evict(&attached.attachment, 0);
+            self.core.table.evict(&attached.attachment, 0, 0);
         }
         let now = entry.word.read();
         if !self.is_same(entry) {

@@ -17,6 +17,10 @@ use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::{fork, map};
 use crate::observation::headroom::{self, Admission, LEDGER, Watermark};
 
+/// What an object that lacks memory has evicted: this part of all, and at least so much.
+const EVICTED_PART: u64 = 64;
+const MIN_EVICTED_BYTES: u64 = 4 << 20;
+
 /// An open shared file, and the attachment of this process to it.
 pub(crate) struct Core {
     pub(crate) table: Arc<Table>,
@@ -90,20 +94,28 @@ impl Core {
         attached.filter(|attached| attached.generation == generation)
     }
 
-    /// Admits memory for an object: what is used least goes for it if need be.
-    pub(crate) fn admit(&self, attachment: &Attachment, bytes: u64) -> Result<Admission> {
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    /// Admits memory for an object of a priority: others go for it if need be, more than it
+    /// takes, as finding them takes a pass over the table.
+    pub(crate) fn admit(
+        &self,
+        attachment: &Attachment,
+        bytes: u64,
+        priority: u64,
+    ) -> Result<Admission> {
+        let needed = usize::try_from(bytes).unwrap_or(usize::MAX);
         let is_fresh = !LEDGER.is_due() || headroom::refresh().is_ok();
-        if is_fresh && let Some(admission) = headroom::take(bytes, Watermark::High) {
+        if is_fresh && let Some(admission) = headroom::take(needed, Watermark::High) {
             return Ok(admission);
         }
-        let evicted = self.table.evict(attachment, bytes as u64);
+        let all = self.table.header().bytes.load(Ordering::Relaxed);
+        let wanted = bytes.max(all / EVICTED_PART).max(MIN_EVICTED_BYTES);
+        let evicted = self.table.evict(attachment, wanted, priority);
         if evicted.is_some_and(|bytes| bytes > 0) {
             let _ = headroom::refresh();
         }
-        match headroom::take(bytes, Watermark::Low) {
+        match headroom::take(needed, Watermark::Low) {
             Some(admission) => Ok(admission),
-            None => headroom::admit(bytes),
+            None => headroom::admit(needed),
         }
     }
 }

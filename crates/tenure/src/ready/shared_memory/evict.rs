@@ -43,15 +43,26 @@ impl First {
 }
 
 impl Table {
-    /// Purges unpinned objects until so many bytes are freed, and frees doomed ones. Returns
-    /// the bytes that were purged. `None` if another process does it at this moment.
-    pub(crate) fn evict(&self, attachment: &Attachment, wanted_bytes: u64) -> Option<u64> {
+    /// Purges unpinned objects, none of a higher priority, until so many bytes are freed, and
+    /// frees doomed ones. Returns the bytes that were purged. `None` if another process does it at this moment.
+    pub(crate) fn evict(
+        &self,
+        attachment: &Attachment,
+        wanted_bytes: u64,
+        max_priority: u64,
+    ) -> Option<u64> {
         let lock = self.try_lock(attachment.process)?;
         self.clear_dead(&lock, attachment);
-        Some(self.purge_first(&lock, attachment, wanted_bytes))
+        Some(self.purge_first(&lock, attachment, wanted_bytes, max_priority))
     }
 
-    fn purge_first(&self, _: &Lock<'_>, attachment: &Attachment, wanted_bytes: u64) -> u64 {
+    fn purge_first(
+        &self,
+        _: &Lock<'_>,
+        attachment: &Attachment,
+        wanted_bytes: u64,
+        max_priority: u64,
+    ) -> u64 {
         let mut first = First::default();
         for index in 0..self.geometry.count {
             // An entry whose length is corrupt has no place.
@@ -61,7 +72,10 @@ impl Table {
             let now = entry.word.read();
             if now.is_doomed() {
                 self.free_doomed(attachment, index);
-            } else if now.state() == State::Live && now.is_claimable() && wanted_bytes > 0 {
+                continue;
+            }
+            let is_candidate = now.state() == State::Live && now.is_claimable();
+            if is_candidate && now.priority() <= max_priority && wanted_bytes > 0 {
                 let candidate = Candidate {
                     priority: now.priority(),
                     used: entry.used.load(Ordering::Relaxed),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::processes::Attachment;
 use super::table::Table;
+use super::word::MAX_PRIORITY;
 use crate::ground::sys::fork;
 use crate::ground::sys::thread::Thread;
 use crate::observation::pressure::{self, Level, Subscription};
@@ -112,9 +113,8 @@ impl Shared {
                 .bytes
                 .load(std::sync::atomic::Ordering::Relaxed);
             // `None` where another process is at it.
-            let _ = self
-                .table
-                .evict(&self.attachment, (all / PART).max(MIN_BYTES));
+            let bytes = (all / PART).max(MIN_BYTES);
+            let _ = self.table.evict(&self.attachment, bytes, MAX_PRIORITY);
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod arena;
 mod buffer;
+mod cache;
 mod core;
 mod evict;
 mod evictor;
@@ -16,4 +17,5 @@ mod word;
 
 pub use arena::SharedArena;
 pub use buffer::{SharedBuffer, SharedPin};
+pub use cache::{SharedCache, SharedValue};
 pub use stats::SharedStats;

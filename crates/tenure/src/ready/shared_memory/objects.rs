@@ -8,6 +8,7 @@ use super::processes::Attachment;
 use super::table::{Table, pages_of};
 use super::word::{Reading, State};
 use crate::ground::sys::{Errno, shared_file};
+use crate::observation::stats::CACHE_EVICTED;
 
 impl Table {
     /// Claims an entry that is free. Returns its index; `None` if all are taken.
@@ -33,7 +34,8 @@ impl Table {
     ) -> Option<u64> {
         let entry = self.entries().get(index)?;
         let generation = self.header().sequence.fetch_add(1, Ordering::Relaxed);
-        entry.generation.store(generation, Ordering::Relaxed);
+        // A look-up that sees the generation sees the contents, too.
+        entry.generation.store(generation, Ordering::Release);
         let live = State::Live;
         let is_published = entry
             .word
@@ -77,6 +79,12 @@ impl Table {
             return Ok(0);
         }
         self.uncount(bytes);
+        if seen.is_doomed() {
+            return Ok(bytes);
+        }
+        if self.geometry.kind == Kind::Cache {
+            CACHE_EVICTED.done(usize::try_from(bytes).unwrap_or(usize::MAX));
+        }
         let header = self.header();
         header.purged.fetch_add(1, Ordering::Relaxed);
         header.purged_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -122,7 +130,7 @@ impl Table {
         if is_freed {
             // No handle finds the next object in its place.
             let next = self.header().sequence.fetch_add(1, Ordering::Relaxed);
-            entry.generation.store(next, Ordering::Relaxed);
+            entry.generation.store(next, Ordering::Release);
         }
         entry.word.publish(attachment.slot, state, priority, false);
     }

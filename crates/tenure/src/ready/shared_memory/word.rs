@@ -6,6 +6,9 @@ use super::sync::{AtomicU64, Ordering};
 /// How many processes can be attached at a time.
 pub(crate) const MAX_PROCESSES: usize = 48;
 
+/// The priority that goes last.
+pub(crate) const MAX_PRIORITY: u64 = 3;
+
 /// The state of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
