@@ -11,7 +11,7 @@ use common::volatile::{was_under_pressure, watch_pressure};
 use common::*;
 use libtest_mimic::Completion;
 use tenure::volatile::Priority;
-use tenure::{CacheOptions, SharedArena, SharedCache, page_size};
+use tenure::{CacheOptions, SharedArena, SharedCache, SharedFile, page_size};
 
 tests!(
     value_is_found_by_another_process,
@@ -28,6 +28,7 @@ tests!(
     name_is_shared_and_survives_its_processes,
     arena_is_no_cache_and_cache_no_arena,
     truncated_cache_misses_and_refuses,
+    name_in_use_stays_and_others_are_removed,
 );
 
 fn cache() -> SharedCache {
@@ -316,5 +317,34 @@ fn truncated_cache_misses_and_refuses() -> Completion {
         assert!(cache.stats().is_err() && cache.retain(|_| true) == 0);
         assert_eq!(name.open().unwrap_err().errno(), libc::EPROTO);
     }
+    Completion::Completed
+}
+
+fn name_in_use_stays_and_others_are_removed() -> Completion {
+    if let Some(skipped) = without_names() {
+        return skipped;
+    }
+    let name = Name::new();
+    let cache = name.open().unwrap();
+    insert(&cache, b"key", b"value");
+    assert!(SharedFile::names().unwrap().contains(&name.0));
+    let file = SharedFile::open(&name.0).unwrap();
+    let stats = file.stats().unwrap();
+    assert!(file.is_cache() && stats.processes == 1 && stats.pinned == 0);
+    assert!(stats.bytes == page_size() as u64 || was_under_pressure());
+    let remove = || SharedFile::remove_unused(&name.0).map_err(|error| error.errno());
+    assert_eq!(remove(), Err(libc::EBUSY));
+    drop(cache);
+    assert_eq!(remove(), Ok(()));
+    assert_eq!(remove(), Err(libc::ENOENT));
+    // Nobody can use a corrupt one.
+    fs::write(name.path(), "corrupt").unwrap();
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(name.path(), private).unwrap();
+    assert_eq!(remove(), Ok(()));
+    assert_eq!(
+        SharedFile::remove_unused("a/b").unwrap_err().errno(),
+        libc::EINVAL
+    );
     Completion::Completed
 }

@@ -104,6 +104,25 @@ pub(super) fn open(name: &str) -> Result<Option<Table>> {
     Table::open(fd, name.to_owned()).map(Some)
 }
 
+/// Returns the names of this user's files, sorted. Files that cannot be looked at are left out.
+pub(super) fn names() -> Result<Vec<String>> {
+    let folder = std::fs::read_dir(FOLDER).map_err(|error| Error::System {
+        call: "opening /dev/shm",
+        errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+    })?;
+    let names = folder.filter_map(|entry| {
+        use std::os::unix::fs::MetadataExt;
+        let entry = entry.ok()?;
+        let metadata = entry.metadata().ok()?;
+        let is_own = metadata.is_file() && metadata.uid() == shared_file::user();
+        let name = entry.file_name().into_string().ok()?;
+        Some(name.strip_prefix(PREFIX)?.to_owned()).filter(|_| is_own)
+    });
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
 /// Removes a name of this user. Processes that use the file keep it.
 pub(super) fn remove(name: &str) -> Result<()> {
     shared_file::unlink(&path(name)?).map_err(system("unlink"))
