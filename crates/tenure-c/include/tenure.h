@@ -96,7 +96,7 @@
 #define TENURE_VOLATILE_OFFER_NOW 1
 
 /**
- * A cache, made by tenure_cache_new().
+ * A cache, made by tenure_cache_new() or tenure_cache_open_shared().
  */
 struct tenure_cache;
 
@@ -403,6 +403,57 @@ int tenure_cache_new(struct tenure_cache **out,
                      const struct tenure_cache_options *options);
 
 /**
+ * Opens the cache of a name, or makes one: what one process has inserted, all processes of
+ * the user find. It is a file in /dev/shm, made with open(O_TMPFILE) and linkat() and of
+ * mode 0600.
+ *
+ * *out receives the cache, for tenure_cache_close(); out must not be NULL. name has 1
+ * to 200 bytes, and no slash. options may be NULL for all defaults; max_bytes is the limit
+ * for insertions of this process. tenure uses neither after the call.
+ *
+ * The functions of a cache do what they do for one of tenure_cache_new(), with these
+ * differences. tenure_cache_get() copies the value, with malloc(): data may be at any
+ * address, and a pinned value is in the way of nobody. Each value takes whole pages of shared
+ * memory, with its key. Under memory pressure any of the processes gives values up, those of
+ * the lowest priority first, with fallocate(FALLOC_FL_PUNCH_HOLE). Of
+ * tenure_cache_stats(), hits, misses, insertions and refused are those of this cache, and
+ * the others are of all processes.
+ *
+ * The cache stays when the last process has closed it, until the machine stops or
+ * tenure cache drop removes the name. What a process that is killed was inserting is
+ * dropped.
+ *
+ * Return value:
+ *
+ * 0, or one of the errors below, negative. errno is unchanged.
+ *
+ * Errors:
+ *
+ * * -EFAULT: out or name is NULL. Correct the call.
+ * * -EINVAL: name is no name, or is not UTF-8; or options->size is smaller than the
+ *   structure. Correct the call.
+ * * -E2BIG: options has a field that this version of tenure does not know, and it is
+ *   not zero. Set it to zero.
+ * * -EACCES: The file belongs to another user, or others may open it. Choose another name.
+ * * -ELOOP: The file is a symbolic link. Remove it.
+ * * -EPROTO: The file is no cache, of another version of tenure, truncated or corrupt. Remove
+ *   it, with tenure cache drop.
+ * * -EUSERS: 48 processes have opened it. Close it in one of them.
+ * * -EFBIG: RLIMIT_FSIZE forbids the file, whose length is that of all places for values,
+ *   though it takes memory for contents only. Raise the limit.
+ * * -ENOSPC, -ENOMEM: /dev/shm is full, or there is no memory for the table. Free some.
+ *
+ * Caveats:
+ *
+ * A child after fork() uses the cache as any other process does. A process that truncates
+ * the file is met with -EPROTO, unless it does so in the middle of a call, which then is
+ * SIGBUS.
+ */
+int tenure_cache_open_shared(struct tenure_cache **out,
+                             const char *name,
+                             const struct tenure_cache_options *options);
+
+/**
  * Closes a cache and frees its values: with munmap(), or, while they are pinned, with the
  * last tenure_cache_unpin().
  *
@@ -494,6 +545,10 @@ void tenure_cache_unpin(struct tenure_cache_value *value);
  *
  * * -ENOMEM: There is no address space for the value. Raise RLIMIT_AS.
  *
+ * With nothing done, of a cache that processes share:
+ *
+ * * -EPROTO: Its file was truncated. Open it anew.
+ *
  * Notes:
  *
  * Keys stay in the memory of malloc(), which cannot be purged.
@@ -540,6 +595,7 @@ int tenure_cache_remove(struct tenure_cache *cache,
  * Errors:
  *
  * * -EFAULT: cache or out is NULL. Correct the call.
+ * * -EPROTO: The file of a cache that processes share was truncated. Open it anew.
  */
 int tenure_cache_stats(struct tenure_cache *cache,
                        struct tenure_cache_stats *out,
