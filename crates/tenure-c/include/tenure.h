@@ -420,8 +420,8 @@ int tenure_cache_new(struct tenure_cache **out,
  * the others are of all processes.
  *
  * The cache stays when the last process has closed it, until the machine stops or
- * tenure cache drop removes the name. What a process that is killed was inserting is
- * dropped.
+ * tenure cache drop removes the name. A value that a process was inserting when it was
+ * killed is dropped.
  *
  * Return value:
  *

@@ -135,8 +135,8 @@ pub unsafe extern "C" fn tenure_cache_new(
 /// the others are of all processes.
 ///
 /// The cache stays when the last process has closed it, until the machine stops or
-/// `tenure cache drop` removes the name. What a process that is killed was inserting is
-/// dropped.
+/// `tenure cache drop` removes the name. A value that a process was inserting when it was
+/// killed is dropped.
 ///
 /// # Return value
 ///
@@ -458,17 +458,24 @@ pub unsafe extern "C" fn tenure_cache_insert(
             return Err(BAD_POINTER);
         }
         let priority = Priority::ALL.get(priority as usize).ok_or(INVALID)?;
-        let bytes = match len {
-            0 => &[],
-            // SAFETY: `value` points to `len` bytes, and is not NULL.
-            len => unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len) },
-        };
         match cache {
             Cache::Own(cache) => {
-                let fill = |place: &mut [u8]| place.copy_from_slice(bytes);
-                cache.insert_counted(key.into(), key_len, len, *priority, fill)?;
+                cache.insert_counted(key.into(), key_len, len, *priority, |place| {
+                    let (from, to) = (value.cast(), place.as_mut_ptr());
+                    // SAFETY: `value` points to `len` bytes, as many as the place has, which
+                    // the cache has made for this value.
+                    unsafe { ptr::copy_nonoverlapping(from, to, place.len()) };
+                })?;
             }
-            Cache::Shared(cache) => cache.insert(key, bytes, *priority)?,
+            Cache::Shared(cache) => {
+                // No more can be in memory, or in a cache.
+                let bytes = match len.min(isize::MAX as usize) {
+                    0 => &[],
+                    // SAFETY: `value` points to `len` bytes, and is not NULL.
+                    len => unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len) },
+                };
+                cache.insert(key, bytes, *priority)?;
+            }
         }
         Ok(0)
     })
