@@ -17,7 +17,7 @@ struct Object {
     freed: AtomicU32,
 }
 
-/// What the object contains when nobody has purged it.
+/// The contents when nobody has purged the object.
 const MADE: u32 = 7;
 
 impl Object {

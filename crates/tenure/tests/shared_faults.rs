@@ -112,7 +112,7 @@ fn use_arena_with_garbage() {
     }
 }
 
-/// What every process writes to this buffer.
+/// The byte that every process writes there.
 fn pattern_of(buffer: usize, at: usize) -> u8 {
     (buffer * 31 + at / page_size() * 7) as u8 | 1
 }
@@ -305,7 +305,7 @@ fn kill_users_of_cache() {
         assert!(found.is_none_or(|found| is_value_of(key, &found)));
     }
     cache.clear();
-    // What dead processes have claimed goes when a process attaches, or evicts.
+    // Claims of dead processes end when a process evicts, or takes their slots.
     let fd = cache.as_fd().try_clone_to_owned().unwrap();
     let again = SharedCache::from_fd(fd, CacheOptions::new()).unwrap();
     for key in 0..=u8::MAX {

@@ -21,7 +21,7 @@ pub struct CacheArguments {
     pub command: CacheCommand,
 }
 
-/// What `tenure cache` does.
+/// The subcommands of `tenure cache`.
 #[derive(Debug, Subcommand)]
 pub enum CacheCommand {
     /// List this user's caches and arenas

@@ -314,7 +314,7 @@ pub enum Error {
     SharedMemory {
         /// The name, or what there is in place of one.
         name: String,
-        /// What is wrong.
+        /// The reason.
         reason: &'static str,
         /// The error number that stands for it.
         errno: Errno,

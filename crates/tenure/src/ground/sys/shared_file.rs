@@ -12,10 +12,10 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, SealFla
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// What one call allocates, frees or writes: a few milliseconds.
+/// The bytes that one call allocates, frees or writes: a few milliseconds.
 const CHUNK_BYTES: u64 = 8 << 20;
 
-/// What a file is.
+/// The metadata of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     pub(crate) len: u64,

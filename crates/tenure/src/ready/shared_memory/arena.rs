@@ -21,7 +21,7 @@ use crate::verbs::volatile::Priority;
 /// under memory pressure any of them purges what is not pinned.
 ///
 /// The memory is a memfd, which the program passes to other processes, or a file of a name in
-/// `/dev/shm`. It has room for a number of [buffers](SharedBuffer) up to a size; only contents
+/// `/dev/shm`. It holds a number of [buffers](SharedBuffer) up to a size; only contents
 /// take memory, and the table (40 bytes for each possible buffer).
 ///
 /// ```
@@ -68,8 +68,8 @@ use crate::verbs::volatile::Priority;
 ///
 /// Names are files of mode 0600 (`/dev/shm/tenure.NAME`). A symbolic link, a file of another
 /// user or with access for others, one that was truncated, or has another layout, is an error.
-/// Whatever another process writes to the file, calls of tenure stay in bounds, and do not
-/// hang. The length of a memfd is sealed. A file with a name can be truncated by a process of
+/// Calls of tenure stay in bounds, and do not hang, whatever another process writes to the
+/// file. The length of a memfd is sealed. A file with a name can be truncated by a process of
 /// its owner: each call checks the length first, but a process that truncates it in the middle
 /// of a call causes SIGBUS.
 pub struct SharedArena {

@@ -17,7 +17,7 @@ use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::{fork, map};
 use crate::observation::headroom::{self, Admission, LEDGER, Watermark};
 
-/// What an object that lacks memory has evicted: this part of all, and at least so much.
+/// An object that lacks memory has this part of all evicted, and at least so much.
 const EVICTED_PART: u64 = 64;
 const MIN_EVICTED_BYTES: u64 = 4 << 20;
 
@@ -28,7 +28,7 @@ pub(crate) struct Core {
     attached: AtomicPtr<Attached>,
 }
 
-/// What belongs to one process.
+/// The part of a [`Core`] that belongs to one process.
 pub(crate) struct Attached {
     pub(super) generation: usize,
     table: Arc<Table>,

@@ -1,5 +1,4 @@
-//! What an evictor purges: the lowest priority first, and of one priority what was used least
-//! recently.
+//! Purge order: the lowest priority first, and of one priority the least recently used.
 
 use std::collections::BinaryHeap;
 use std::sync::atomic::Ordering;
@@ -90,7 +89,7 @@ impl Table {
             let entry = self.entries().get(candidate.index)?;
             let now = entry.word.read();
             let is_unused = entry.used.load(Ordering::Relaxed) == candidate.used;
-            // What was used meanwhile is not the oldest any more.
+            // An object that was used meanwhile is not the oldest any more.
             let purged = is_unused.then(|| self.purge(attachment, candidate.index, now));
             purged?.ok()
         };

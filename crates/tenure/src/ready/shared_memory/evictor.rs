@@ -10,7 +10,7 @@ use crate::ground::sys::fork;
 use crate::ground::sys::thread::Thread;
 use crate::observation::pressure::{self, Level, Subscription};
 
-/// What a pass purges at least, and the part of all bytes that it purges.
+/// A pass purges so many bytes at least, and this part of all.
 const MIN_BYTES: u64 = 16 << 20;
 const PART: u64 = 16;
 

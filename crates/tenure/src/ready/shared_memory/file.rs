@@ -11,7 +11,7 @@ use crate::ground::sys::{Errno, shared_file};
 /// Where names are.
 const FOLDER: &str = "/dev/shm";
 
-/// What the files' names begin with.
+/// The beginning of the files' names.
 const PREFIX: &str = "tenure.";
 
 /// The longest name, in bytes: with the prefix it is a file's name.

@@ -1,4 +1,4 @@
-//! What a shared file has.
+//! The figures of a shared file.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use super::table::{Table, pages_of};
 use super::word::State;
 use crate::ground::error::Result;
 
-/// What a [`SharedArena`](super::SharedArena) has, and what was purged in it. While processes
+/// The contents of a [`SharedArena`](super::SharedArena), and what was purged. While processes
 /// use it, two figures may be from different moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -14,7 +14,7 @@ use crate::ground::sys::{Errno, shared_file};
 /// the time do not contend for its entry.
 const USE_NANOS: u64 = 16_000_000;
 
-/// What a look-up has seen of a value.
+/// A value as a look-up has seen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     index: usize,

@@ -58,15 +58,15 @@ use crate::verbs::volatile::Priority;
 /// used least recently goes.
 ///
 /// Values are given up as the buffers of a [`SharedArena`](super::SharedArena) are purged. Names,
-/// what is checked of a file, processes that end, and forks are as described there. What a
-/// process was inserting when it was killed is dropped.
+/// what is checked of a file, processes that end, and forks are as described there. A
+/// value that a process was inserting when it was killed is dropped.
 pub struct SharedCache {
     core: Core,
     options: CacheOptions,
     counts: Counts,
 }
 
-/// What this value was used for.
+/// The use of this value of [`SharedCache`].
 #[derive(Debug, Default)]
 struct Counts {
     hits: AtomicU64,

@@ -1,4 +1,4 @@
-//! What lies in the place of a value: a head, the key and the bytes.
+//! The record in the place of a value: a head, the key and the bytes.
 
 /// The bytes of the head.
 const HEAD: usize = 16;
