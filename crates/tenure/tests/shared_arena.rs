@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use common::volatile::{was_under_pressure, watch_pressure};
 use common::*;
@@ -111,7 +112,7 @@ fn lowest_priority_and_oldest_is_purged_first() {
     let order = [2, 1, 0];
     let buffers = order.map(|priority| filled(&arena, 1, Priority::ALL[priority]));
     // The clock that counts has ticks of 10 ms at most.
-    std::thread::sleep(std::time::Duration::from_millis(25));
+    std::thread::sleep(Duration::from_millis(25));
     let younger = filled(&arena, 1, Priority::Low);
     let is_live = |buffer: &SharedBuffer| buffer.pin().unwrap().is_intact();
     let pages = LEN.next_multiple_of(page_size());
@@ -205,8 +206,10 @@ fn pins_of_a_killed_process_end() {
     assert_eq!(status, -libc::SIGKILL);
     assert_eq!(arena.stats().unwrap().pinned, 1);
     // The evictor may be at it, which clears up as well.
+    let end = Instant::now() + Duration::from_secs(60);
     while !buffer.purge().unwrap() {
-        std::thread::yield_now();
+        assert!(Instant::now() < end, "the pin of a dead process stays");
+        std::thread::sleep(Duration::from_millis(1));
     }
     let stats = arena.stats().unwrap();
     assert_eq!((stats.pinned, stats.processes, stats.bytes), (0, 1, 0));
