@@ -133,13 +133,16 @@ UNITS := $(wildcard packaging/*.service)
 prefix := $(DESTDIR)$(PREFIX)
 
 # The Python package under target/wheels, with the command and the preloaded library in it.
-# Needs maturin.
+# Needs maturin. (Its test has WHEEL_PROFILE=dev and a folder of its own.)
 BUNDLED := crates/tenure-python/python/tenure/_bin
+WHEELS ?= $(TARGET)/wheels
+WHEEL_PROFILE ?= release
+BUILT := $(TARGET)/$(if $(filter dev,$(WHEEL_PROFILE)),debug,$(WHEEL_PROFILE))
 wheel:
-	$(CARGO) build --release --package tenure-cli --package tenure-preload
-	install -D -m 755 -t $(BUNDLED) $(TARGET)/release/tenure $(TARGET)/release/libtenure_preload.so
-	maturin build --release --manifest-path crates/tenure-python/Cargo.toml --out $(TARGET)/wheels; \
-		status=$$?; rm -r $(BUNDLED); exit $$status
+	$(CARGO) build --profile $(WHEEL_PROFILE) --package tenure-cli --package tenure-preload
+	install -D -s -m 755 -t $(BUNDLED) $(BUILT)/tenure $(BUILT)/libtenure_preload.so
+	maturin build --profile $(WHEEL_PROFILE) --manifest-path crates/tenure-python/Cargo.toml \
+		--out $(WHEELS); status=$$?; rm -r $(BUNDLED); exit $$status
 
 install:
 	$(CARGO) build --release --package tenure-cli --package tenure-c --package tenure-preload

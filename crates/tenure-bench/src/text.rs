@@ -30,7 +30,7 @@ pub fn printable_json(json: &str) -> String {
 
 /// Control characters (C0, DEL, C1), separators of lines, and those that change the
 /// direction of text. All have four hexadecimal digits at most.
-fn is_control(c: char) -> bool {
+pub fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(
             c,

@@ -27,6 +27,7 @@ use crate::answer::{answer_zero, whole_pages};
 ///   the address space; or a part is not private anonymous memory, or is locked.
 ///   Correct the call; use `tenure_munlock()` first.
 /// * `-ENOMEM`: A part is not mapped. Map it, or shorten the range.
+/// * `-EPERM`: A part is sealed (`mseal()`) and not writable. Shorten the range.
 /// * `-EOPNOTSUPP`: The kernel has no MADV_FREE, or not for this memory. Use
 ///   `tenure_discard()`.
 ///

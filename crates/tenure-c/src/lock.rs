@@ -56,6 +56,8 @@ const MODES: c_uint = TENURE_LOCK_NOW | TENURE_LOCK_ONFAULT;
 ///   machine, the memory cgroup or the pool of huge pages has left: free memory, raise the
 ///   limit, or use `tenure_mlock_with()`.
 /// * `-EPERM`: RLIMIT_MEMLOCK is 0. Raise it.
+/// * `-EINVAL`: A part is droppable memory (MAP_DROPPABLE), which the kernel does not lock.
+///   Lock other memory.
 /// * `-EACCES`: With `TENURE_LOCK_NOW`, a part has no access (PROT_NONE) and cannot be
 ///   faulted in. Lock it on fault, or use `mprotect()` first.
 /// * `-EFAULT`: With `TENURE_LOCK_NOW`, a page cannot be faulted in: its file is shorter

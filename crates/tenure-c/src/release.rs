@@ -83,6 +83,8 @@ pub unsafe extern "C" fn tenure_munmap(addr: *mut c_void, len: usize) -> c_int {
 ///   the address space; or a part is shared, hugetlb or locked memory. Nothing was done.
 ///   Correct the call; use `tenure_munlock()` first.
 /// * `-ENOMEM`: A part is not mapped. Nothing was done. Map it, or shorten the range.
+/// * `-EPERM`: A part of anonymous memory is sealed (`mseal()`) and not writable. Nothing was
+///   done. Shorten the range.
 ///
 /// # Caveats
 ///

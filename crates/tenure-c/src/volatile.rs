@@ -44,6 +44,7 @@ pub const TENURE_VOLATILE_OFFER_NOW: c_uint = 1;
 ///   many mappings to split one more, of which volatile memory takes a quarter at most:
 ///   raise `vm.max_map_count`.
 /// * `-EACCES`: A part cannot be read and written. Use `mprotect()` first.
+/// * `-EPERM`: A part is sealed (`mseal()`) and not writable. Shorten the range.
 /// * `-EBUSY`: A part is registered with another userfaultfd. Unregister it first.
 /// * `-EMFILE`, `-ENFILE`: No file descriptor is left to read the mappings. Raise
 ///   RLIMIT_NOFILE, or close some.
@@ -55,7 +56,8 @@ pub const TENURE_VOLATILE_OFFER_NOW: c_uint = 1;
 /// While the range is volatile, do not use it in ways that cannot tolerate SIGBUS. Only
 /// tenure may unmap it, move it or map over it, which ends its volatility. After `fork()`
 /// the range is volatile in the child as well; the memory of a child made with `clone()`
-/// is not protected.
+/// is not protected. Do not mark droppable memory (MAP_DROPPABLE): the kernel turns its pages
+/// into zeros without a report.
 ///
 /// # Notes
 ///

@@ -199,6 +199,8 @@ fn absent_cgroup_is_waited_for() -> Completion {
     let response = exporter.get("/metrics");
     assert_eq!(status(&response), "200");
     assert!(!response.contains("tenure_cgroup_"), "{response}");
+    let down = "\ntenure_target_up{kind=\"cgroup\",target=\"/no/such/group\"} 0\n";
+    assert!(response.contains(down), "{response}");
     exporter.child.kill().unwrap();
     let mut errors = String::new();
     let mut stderr = exporter.child.stderr.take().unwrap();

@@ -2,8 +2,10 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader},
     path::Path,
-    process::{Command, ExitCode, Output},
+    process::{Child, Command, ExitCode, Output, Stdio},
+    time::Duration,
 };
 
 use assert_cmd::cargo::cargo_bin_cmd;
@@ -22,8 +24,44 @@ fn main() -> ExitCode {
         python_parser_reads_the_document,
         file_for_the_textfile_collector_is_replaced,
         unknown_process_leaves_the_others_and_exits_with_1,
+        file_shows_that_a_watched_process_has_ended,
+        file_shows_that_a_named_target_is_not_there,
+        process_that_is_left_by_its_main_thread_has_figures,
     ];
+    if std::env::var_os(WITHOUT_MAIN_THREAD).is_some() {
+        outlive_main_thread();
+    }
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// The variable that makes this program one whose main thread has ended.
+const WITHOUT_MAIN_THREAD: &str = "TENURE_TEST_WITHOUT_MAIN_THREAD";
+
+/// Ends the main thread, says so, and waits for the end of the input.
+fn outlive_main_thread() -> ! {
+    std::thread::spawn(|| {
+        tenure::prepare();
+        let stat = format!("/proc/{}/stat", std::process::id());
+        while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        println!("ready");
+        let _ = std::io::stdin().read_line(&mut String::new());
+        std::process::exit(0);
+    });
+    // SAFETY: the call ends this thread, whose stack nobody uses.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    unreachable!("the thread has ended");
+}
+
+/// A process, ended when it is dropped.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 fn stat(arguments: &[&str]) -> Output {
@@ -215,5 +253,88 @@ fn unknown_process_leaves_the_others_and_exits_with_1() -> Completion {
         text.contains(&sample) && text.ends_with("# EOF\n"),
         "{text}"
     );
+    Completion::Completed
+}
+
+fn file_shows_that_a_watched_process_has_ended() -> Completion {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tenure.prom");
+    let mut watched = Ended(Command::new("sleep").arg("1000").spawn().unwrap());
+    let pid = watched.0.id();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    command.args(["stat", "--openmetrics", "--watch=0.01", "--output"]);
+    command.arg(&file).arg(pid.to_string());
+    let mut tenure = Ended(command.stderr(Stdio::piped()).spawn().unwrap());
+    let up = |is_up| format!("tenure_target_up{{kind=\"process\",target=\"{pid}\"}} {is_up}\n");
+    // The runner's limit ends a test in which this never is.
+    while !fs::read_to_string(&file).is_ok_and(|text| text.contains(&up(1))) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    watched.0.kill().unwrap();
+    watched.0.wait().unwrap();
+    assert_eq!(tenure.0.wait().unwrap().code(), Some(0));
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(&up(0)) && text.ends_with("# EOF\n"), "{text}");
+    assert!(!text.contains("tenure_process_"), "{text}");
+    Completion::Completed
+}
+
+fn file_shows_that_a_named_target_is_not_there() -> Completion {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tenure.prom");
+    for (arguments, labels) in [
+        (
+            &["2147483647"][..],
+            "kind=\"process\",target=\"2147483647\"",
+        ),
+        (
+            &["--watch", "2147483647"],
+            "kind=\"process\",target=\"2147483647\"",
+        ),
+        (
+            &["--cgroup=/no/such"],
+            "kind=\"cgroup\",target=\"/no/such\"",
+        ),
+    ] {
+        fs::write(&file, "tenure_process_resident_bytes{pid=\"7\"} 1\n").unwrap();
+        let output = stat(&[&["--output", file.to_str().unwrap()], arguments].concat());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let text = fs::read_to_string(&file).unwrap();
+        let sample = format!("\ntenure_target_up{{{labels}}} 0\n");
+        assert!(text.contains(&sample), "{arguments:?} {text}");
+        assert!(!text.contains("tenure_process_"), "{arguments:?} {text}");
+    }
+    Completion::Completed
+}
+
+fn process_that_is_left_by_its_main_thread_has_figures() -> Completion {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(WITHOUT_MAIN_THREAD, "1");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut left = Ended(command.spawn().unwrap());
+    let mut line = String::new();
+    let stdout = left.0.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let pid = left.0.id();
+    // It also counts as one of this user's.
+    for arguments in [&[pid.to_string()][..], &[]] {
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let output = stat(&arguments);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let resident = format!("tenure_process_resident_bytes{{pid=\"{pid}\"");
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.starts_with(&resident));
+        assert!(
+            line.is_some_and(|line| !line.ends_with(" 0")),
+            "{line:?}\n{text}"
+        );
+        // Counters and the preloaded library are read, too.
+        for name in ["volatile_bytes", "preloaded"] {
+            let sample = format!("tenure_process_{name}{{pid=\"{pid}\"");
+            assert!(text.contains(&sample), "{name}\n{text}");
+        }
+    }
     Completion::Completed
 }

@@ -31,6 +31,10 @@ struct Top {
 
 impl Top {
     fn start() -> Self {
+        Self::start_on(80, 24)
+    }
+
+    fn start_on(columns: u16, rows: u16) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags).unwrap();
         grantpt(&ours).unwrap();
@@ -41,7 +45,7 @@ impl Top {
             .write(true)
             .open(path.to_str().unwrap());
         let theirs = theirs.unwrap();
-        resize(&theirs, 80, 24);
+        resize(&theirs, columns, rows);
         let end = || Stdio::from(OwnedFd::from(theirs.try_clone().unwrap()));
         let before = tcgetattr(&theirs).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_tenure"))
@@ -123,6 +127,30 @@ fn signal_restores_the_terminal() {
         let mut top = Top::start();
         top.wait_for("volatile");
         kill_process(Pid::from_child(&top.child), signal).unwrap();
+        top.assert_ends();
+    }
+}
+
+/// Such as a terminal sends in parts, or somebody types.
+#[test]
+fn half_a_key_does_not_hold_up_refreshing_and_signals() {
+    let mut top = Top::start();
+    top.wait_for("pending");
+    top.press("\x1b[<");
+    resize(&top.theirs, 200, 50);
+    top.wait_for("swapped");
+    kill_process(Pid::from_child(&top.child), Signal::TERM).unwrap();
+    top.assert_ends();
+}
+
+#[test]
+fn terminal_of_any_size_is_drawn_on() {
+    for (columns, rows) in [(u16::MAX, u16::MAX), (0, 0), (1, 1)] {
+        let mut top = Top::start_on(columns, rows);
+        top.wait_for(ENTER_SCREEN);
+        resize(&top.theirs, 200, 50);
+        top.wait_for("swapped");
+        top.press("q");
         top.assert_ends();
     }
 }

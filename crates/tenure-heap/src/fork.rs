@@ -10,7 +10,7 @@
 //! and free. So the child's first use of the heap notices by itself that it is in a child.
 
 use std::sync::atomic::{
-    AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicBool, AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 use tenure::Errno;
@@ -48,15 +48,22 @@ pub(crate) fn generation() -> u32 {
     }
 }
 
-/// Has children reset the heap.
+/// Has children reset the heap. Called by one thread at a time.
 pub(crate) fn start() -> Result<(), Errno> {
+    // A start that failed later on has been here.
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    if IS_DONE.load(Relaxed) {
+        return Ok(());
+    }
     let word = sys::wiped_on_fork()?;
     if !word.is_null() {
         // SAFETY: the page has just been mapped for reading and writing.
         unsafe { &*word }.store(1, Relaxed);
         GENERATION.store(word, Release);
     }
-    sys::atfork_child(in_child)
+    sys::atfork_child(in_child)?;
+    IS_DONE.store(true, Relaxed);
+    Ok(())
 }
 
 unsafe extern "C" fn in_child() {

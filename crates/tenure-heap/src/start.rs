@@ -20,7 +20,8 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(256 << 10);
 /// No memory is taken. Without this call, the first allocation starts the heap with the
 /// [default options](HeapOptions::default).
 ///
-/// The first call counts; later ones change nothing.
+/// The first call that succeeds counts; later ones change nothing. A call after a failed one
+/// tries again. (An allocation starts the heap only if nobody has tried before.)
 ///
 /// # Errors
 ///
@@ -28,7 +29,7 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(256 << 10);
 /// * [`Error::Unsupported`] if addresses are limited (`RLIMIT_AS`), count as memory
 ///   (`vm.overcommit_memory` is 2), or fewer than 1 TiB are free,
 /// * [`Error::System`] if the kernel refuses for another reason; EBUSY while another
-///   thread is starting the heap, EALREADY if an earlier start failed.
+///   thread is starting the heap.
 ///
 /// ```
 /// if let Err(error) = tenure_heap::start(tenure_heap::HeapOptions::default()) {
@@ -37,15 +38,15 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(256 << 10);
 /// ```
 pub fn start(options: HeapOptions) -> Result<(), Error> {
     let (success, failure) = (Ordering::Acquire, Ordering::Acquire);
-    let already = |errno| Error::System {
-        call: "starting the heap",
-        errno,
-    };
-    match STATE.compare_exchange(NOT_YET, STARTING, success, failure) {
-        Ok(_) => {}
-        Err(READY) => return Ok(()),
-        Err(STARTING) => return Err(already(Errno::BUSY)),
-        Err(_) => return Err(already(Errno::ALREADY)),
+    let begin = |before| STATE.compare_exchange(before, STARTING, success, failure);
+    if let Err(found) = begin(NOT_YET).or_else(|_| begin(OFF)) {
+        return match found {
+            READY => Ok(()),
+            _ => Err(Error::System {
+                call: "starting the heap",
+                errno: Errno::BUSY,
+            }),
+        };
     }
     let made = make(&options);
     let (state, threshold) = match made {

@@ -2,7 +2,9 @@
 
 use pyo3::{
     create_exception,
-    exceptions::{PyException, PyMemoryError, PyOSError, PyValueError},
+    exceptions::{
+        PyException, PyMemoryError, PyOSError, PyOverflowError, PyTypeError, PyValueError,
+    },
     prelude::*,
 };
 use tenure::{Error, PageRange};
@@ -44,4 +46,27 @@ pub fn purged(py: Python<'_>, runs: &[PageRange], start: usize) -> PyErr {
         Ok(()) => error,
         Err(failed) => failed,
     }
+}
+
+/// Returns the number that an argument is: TypeError and ValueError have its name.
+pub fn size(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let py = value.py();
+    value.extract().map_err(|error: PyErr| {
+        if error.is_instance_of::<PyTypeError>(py) {
+            return PyTypeError::new_err(format!("{name}: {}", error.value(py)));
+        }
+        if !error.is_instance_of::<PyOverflowError>(py) {
+            return error;
+        }
+        match value.lt(0) {
+            Ok(true) => PyValueError::new_err(format!("{name} must not be negative")),
+            Ok(false) => PyValueError::new_err(format!("{name} is too large")),
+            Err(failed) => failed,
+        }
+    })
+}
+
+/// Returns the number that an argument is, if it is not None.
+pub fn optional_size(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<usize>> {
+    value.map(|value| size(name, value)).transpose()
 }

@@ -162,14 +162,10 @@ pub fn heap_install(
     Ok(true)
 }
 
-/// Whether the loaded numpy allocates by the domain that the heap is installed in.
+/// Whether the heap is installed in this interpreter.
 #[pyfunction]
-pub fn heap_serves_numpy(py: Python<'_>) -> PyResult<bool> {
-    let numpy = py.import("numpy")?;
-    let version: String = numpy.getattr("__version__")?.extract()?;
-    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0_u32));
-    let number = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-    Ok(INNER.get().is_some() && number >= (2, 5))
+pub fn heap_is_installed() -> bool {
+    INNER.get().is_some()
 }
 
 /// The memory that the heap holds: a dict of bytes.

@@ -11,6 +11,7 @@
 mod buffer;
 mod cache;
 mod error;
+mod exports;
 mod fork;
 mod heap;
 mod locked_file;
@@ -27,10 +28,10 @@ mod _native {
 
     #[pymodule_export]
     use super::{
-        cache::{Cache, Value},
+        cache::{Cache, Entry, Value},
         error::Purged,
         fork::{after_fork, before_fork},
-        heap::{heap_install, heap_serves_numpy, heap_stats},
+        heap::{heap_install, heap_is_installed, heap_stats},
         locked_file::LockedFile,
         mapping::Mapping,
         observe::{

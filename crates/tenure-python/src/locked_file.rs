@@ -1,20 +1,13 @@
 //! `tenure.LockedFile`: a mapped file whose used pages stay in memory.
 
-use std::{
-    ffi::c_int,
-    fs::OpenOptions,
-    os::unix::fs::OpenOptionsExt as _,
-    path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{ffi::c_int, fs::OpenOptions, os::unix::fs::OpenOptionsExt as _, path::PathBuf};
 
-use pyo3::{
-    exceptions::{PyBufferError, PyValueError},
-    ffi,
-    prelude::*,
-};
+use pyo3::{ffi, prelude::*};
 
-use crate::{buffer, error::exception, fork};
+use crate::{
+    error::{exception, optional_size},
+    exports::Exports,
+};
 
 /// A file, mapped read-only, whose pages stay in memory once they were used.
 ///
@@ -28,55 +21,14 @@ use crate::{buffer, error::exception, fork};
 ///     let go. None: no bound.
 /// :raises OSError: where RLIMIT_MEMLOCK is lower than the file's size, among others.
 #[pyclass(frozen, module = "tenure")]
-pub struct LockedFile(Mutex<State>);
-
-struct State {
-    /// `None` once it is released.
-    file: Option<tenure::LockedFile>,
-    exports: usize,
-}
-
-impl LockedFile {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn release_in(&self, py: Python<'_>) -> PyResult<()> {
-        fork::detached(py, || {
-            let mut state = self.state();
-            match state.exports {
-                0 => {
-                    state.file = None;
-                    Ok(())
-                }
-                exports => Err(exports),
-            }
-        })
-        .map_err(|exports| {
-            PyBufferError::new_err(format!(
-                "cannot release the file: {exports} views of it exist"
-            ))
-        })
-    }
-
-    /// Asks the file something without the GIL.
-    fn ask<T: Send>(
-        &self,
-        py: Python<'_>,
-        ask: impl FnOnce(&tenure::LockedFile) -> tenure::Result<T> + Send,
-    ) -> PyResult<T> {
-        match fork::detached(py, || self.state().file.as_ref().map(ask)) {
-            Some(answer) => answer.map_err(exception),
-            None => Err(PyValueError::new_err("the file is released")),
-        }
-    }
-}
+pub struct LockedFile(Exports<tenure::LockedFile>);
 
 #[pymethods]
 impl LockedFile {
     #[new]
     #[pyo3(signature = (path, budget = None))]
-    fn new(py: Python<'_>, path: PathBuf, budget: Option<usize>) -> PyResult<Self> {
+    fn new(py: Python<'_>, path: PathBuf, budget: Option<Bound<'_, PyAny>>) -> PyResult<Self> {
+        let budget = optional_size("budget", budget.as_ref())?;
         let made = py.detach(|| {
             // A FIFO without a writer would block.
             let mut options = OpenOptions::new();
@@ -95,42 +47,38 @@ impl LockedFile {
         });
         let made: Result<_, std::io::Error> = made;
         let file = made.map_err(PyErr::from)?.map_err(exception)?;
-        Ok(Self(Mutex::new(State {
-            file: Some(file),
-            exports: 0,
-        })))
+        Ok(Self(Exports::new("file", file)))
     }
 
     /// Unlocks and unmaps the file. A second call does nothing.
     ///
     /// :raises BufferError: while views of it exist.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        self.release_in(py)
+        self.0.release(py)
     }
 
     /// The bytes that are locked now.
     #[getter]
     fn locked_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.ask(py, tenure::LockedFile::locked_bytes)
+        let bytes = self.0.ask(py, tenure::LockedFile::locked_bytes)?;
+        bytes.map_err(exception)
     }
 
     /// The bytes that are in memory now, locked or not.
     #[getter]
     fn resident_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.ask(py, tenure::LockedFile::resident_bytes)
+        let bytes = self.0.ask(py, tenure::LockedFile::resident_bytes)?;
+        bytes.map_err(exception)
     }
 
     /// The budget in bytes, or None.
     #[getter]
     fn budget(&self, py: Python<'_>) -> PyResult<Option<usize>> {
-        self.ask(py, |file| Ok(file.budget_bytes()))
+        self.0.ask(py, tenure::LockedFile::budget_bytes)
     }
 
     fn __len__(&self) -> usize {
-        self.state()
-            .file
-            .as_ref()
-            .map_or(0, tenure::LockedFile::len)
+        self.0.len(tenure::LockedFile::len)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -139,7 +87,7 @@ impl LockedFile {
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.release_in(py)
+        self.0.release(py)
     }
 
     unsafe fn __getbuffer__(
@@ -147,18 +95,12 @@ impl LockedFile {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let mut state = slf.get().state();
-        let Some(file) = &state.file else {
-            return Err(PyValueError::new_err("the file is released"));
-        };
-        let bytes = (file.range().as_ptr(), file.len());
-        // SAFETY: the file is mapped readable until all exports are released.
-        unsafe { buffer::export(slf.as_any(), view, bytes, true, flags) }?;
-        state.exports += 1;
-        Ok(())
+        let place = |file: &tenure::LockedFile| (file.range().as_ptr(), file.len());
+        // SAFETY: the file is mapped readable until it is dropped.
+        unsafe { slf.get().0.export(slf.as_any(), (view, flags), true, place) }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        self.state().exports -= 1;
+        self.0.release_view();
     }
 }

@@ -1,18 +1,15 @@
 //! `tenure.Mapping`: memory of one's own, as a buffer.
 
-use std::{
-    ffi::c_int,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::ffi::c_int;
 
-use pyo3::{
-    exceptions::{PyBufferError, PyValueError},
-    ffi,
-    prelude::*,
-};
-use tenure::{Access, HugePages};
+use pyo3::{exceptions::PyValueError, ffi, prelude::*};
+use tenure::{Access, HugePages, populate::PopulateOptions};
 
-use crate::{buffer, error::exception, fork};
+use crate::{
+    error::{exception, size},
+    exports::Exports,
+    populate::run,
+};
 
 /// Anonymous memory of this process, zeroed: `mmap(2)`.
 ///
@@ -26,39 +23,7 @@ use crate::{buffer, error::exception, fork};
 ///     system's setting.
 /// :raises MemoryError: where the memory is not there, before any of it is taken.
 #[pyclass(frozen, module = "tenure")]
-pub struct Mapping(Mutex<State>);
-
-struct State {
-    /// `None` once it is released.
-    mapping: Option<tenure::Mapping>,
-    /// Views, and calls that use the memory.
-    exports: usize,
-}
-
-impl Mapping {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn release_in(&self, py: Python<'_>) -> PyResult<()> {
-        let released = fork::detached(py, || {
-            let mut state = self.state();
-            if state.exports > 0 {
-                return Err(state.exports);
-            }
-            Ok(state.mapping.take())
-        });
-        match released {
-            Ok(mapping) => {
-                py.detach(|| drop(mapping));
-                Ok(())
-            }
-            Err(exports) => Err(PyBufferError::new_err(format!(
-                "cannot release the mapping: {exports} views of it exist"
-            ))),
-        }
-    }
-}
+pub struct Mapping(Exports<tenure::Mapping>);
 
 #[pymethods]
 impl Mapping {
@@ -66,42 +31,39 @@ impl Mapping {
     #[pyo3(signature = (length, *, populate = false, huge_pages = None))]
     fn new(
         py: Python<'_>,
-        length: usize,
+        length: &Bound<'_, PyAny>,
         populate: bool,
         huge_pages: Option<bool>,
     ) -> PyResult<Self> {
+        let length = size("length", length)?;
         if length == 0 {
             return Err(PyValueError::new_err("length must be at least 1"));
         }
-        let made = py.detach(|| {
-            let builder = tenure::Mapping::anonymous(length);
-            let mapping = match huge_pages {
-                None => builder,
-                Some(true) => builder.huge_pages(HugePages::Always),
-                Some(false) => builder.huge_pages(HugePages::Never),
-            }
-            .map()?;
-            if populate {
-                mapping.populate(.., Access::Write)?;
-            }
-            Ok(mapping)
-        });
-        Ok(Self(Mutex::new(State {
-            mapping: Some(made.map_err(exception)?),
-            exports: 0,
-        })))
+        let builder = tenure::Mapping::anonymous(length);
+        let builder = match huge_pages {
+            None => builder,
+            Some(true) => builder.huge_pages(HugePages::Always),
+            Some(false) => builder.huge_pages(HugePages::Never),
+        };
+        let mapping = py.detach(|| builder.map()).map_err(exception)?;
+        if populate {
+            let options = PopulateOptions::new(Access::Write);
+            // SAFETY: the mapping lives until the call returns, and nobody else has it.
+            unsafe { run(py, mapping.range(), options, None) }?;
+        }
+        Ok(Self(Exports::new("mapping", mapping)))
     }
 
     /// Gives the memory back. A second call does nothing.
     ///
     /// :raises BufferError: while views of the mapping exist.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        self.release_in(py)
+        self.0.release(py)
     }
 
     /// The size in bytes; 0 once it is released.
     fn __len__(&self) -> usize {
-        self.state().mapping.as_ref().map_or(0, |it| it.len())
+        self.0.len(|mapping| mapping.len())
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -110,7 +72,7 @@ impl Mapping {
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.release_in(py)
+        self.0.release(py)
     }
 
     unsafe fn __getbuffer__(
@@ -118,19 +80,17 @@ impl Mapping {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let mut state = slf.get().state();
-        let Some(mapping) = &state.mapping else {
-            return Err(PyValueError::new_err("the mapping is released"));
-        };
-        let bytes = (mapping.as_ptr(), mapping.len());
-        // SAFETY: the mapping is writable, and stays until all exports are released.
-        unsafe { buffer::export(slf.as_any(), view, bytes, false, flags) }?;
-        state.exports += 1;
-        Ok(())
+        let place = |mapping: &tenure::Mapping| (mapping.as_ptr(), mapping.len());
+        // SAFETY: the mapping is writable, and mapped until it is dropped.
+        unsafe {
+            slf.get()
+                .0
+                .export(slf.as_any(), (view, flags), false, place)
+        }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        self.state().exports -= 1;
+        self.0.release_view();
     }
 
     fn __repr__(&self) -> String {

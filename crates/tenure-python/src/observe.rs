@@ -1,7 +1,9 @@
 //! Figures: residency, headroom, pressure, counters.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    ptr,
+    sync::{Arc, Condvar, Mutex, PoisonError, mpsc},
+    thread,
     time::Duration,
 };
 
@@ -169,19 +171,32 @@ fn number(level: pressure::Level) -> u8 {
     }
 }
 
-/// Writes out what C's `stdout` and `stderr` hold. (Not all streams: a thread that waits for
-/// input has its stream locked.)
+/// Writes out what the streams of C hold: `stdout` and `stderr`, then the others, for which
+/// it waits so many seconds. (A thread that waits for input has its stream locked.)
 #[pyfunction]
-pub fn flush_c_streams(py: Python<'_>) {
+pub fn flush_c_streams(py: Python<'_>, max_wait: f64) {
     unsafe extern "C" {
         static stdout: *mut libc::FILE;
         static stderr: *mut libc::FILE;
     }
+    let max_wait = Duration::try_from_secs_f64(max_wait).unwrap_or_default();
     py.detach(|| {
         // SAFETY: the streams are those of the C library, which are there for the whole run.
         unsafe {
             libc::fflush(stdout);
             libc::fflush(stderr);
+        }
+        let (sender, is_done) = mpsc::channel();
+        let flush_all = move || {
+            // SAFETY: the call has no preconditions.
+            unsafe { libc::fflush(ptr::null_mut()) };
+            // The caller may have gone on.
+            let _ = sender.send(());
+        };
+        // The thread ends with the process. Without one the other streams are lost, which
+        // is better than to hang.
+        if thread::Builder::new().spawn(flush_all).is_ok() {
+            let _ = is_done.recv_timeout(max_wait);
         }
     });
 }

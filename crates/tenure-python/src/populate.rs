@@ -15,7 +15,10 @@ use tenure::{
     populate::{CancelToken, PopulateOptions},
 };
 
-use crate::{buffer::Borrowed, error::exception};
+use crate::{
+    buffer::Borrowed,
+    error::{exception, optional_size},
+};
 
 /// The pauses after which the caller looks for the end, signals and progress: the first,
 /// which doubles, and the longest.
@@ -35,8 +38,9 @@ pub fn populate(
     py: Python<'_>,
     buffer: &Bound<'_, PyAny>,
     progress: Option<&Bound<'_, PyAny>>,
-    threads: Option<usize>,
+    threads: Option<Bound<'_, PyAny>>,
 ) -> PyResult<()> {
+    let threads = optional_size("threads", threads.as_ref())?;
     if threads == Some(0) {
         return Err(PyValueError::new_err("threads must be at least 1"));
     }
@@ -47,16 +51,33 @@ pub fn populate(
     let in_page = bytes.start().addr() % page_size();
     let range = PageRange::covering(bytes.start().addr() - in_page, bytes.len() + in_page);
     let range = range.map_err(exception)?;
-    let (done, token) = (Arc::new(AtomicUsize::new(0)), CancelToken::new());
-    let counter = done.clone();
-    let mut options = PopulateOptions::new(Access::Write)
-        .cancel(&token)
-        .progress(move |progress| counter.store(progress.done_bytes, Ordering::Relaxed));
+    let mut options = PopulateOptions::new(Access::Write);
     if let Some(threads) = threads {
         options = options.threads(threads);
     }
-    // SAFETY: the memory stays mapped while `bytes` lives, which is until after the handle
-    // was waited for. Python objects do not rely on missing pages.
+    // SAFETY: the memory stays mapped while `bytes` lives. Python objects do not rely on
+    // missing pages.
+    unsafe { run(py, range, options, progress) }
+}
+
+/// Populates a range without the GIL, and ends early with what a signal handler or the
+/// callback raises.
+///
+/// # Safety
+///
+/// As for [`PageRange::populate_in_background`], until this returns.
+pub unsafe fn run(
+    py: Python<'_>,
+    range: PageRange,
+    options: PopulateOptions,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let (done, token) = (Arc::new(AtomicUsize::new(0)), CancelToken::new());
+    let counter = done.clone();
+    let options = options
+        .cancel(&token)
+        .progress(move |progress| counter.store(progress.done_bytes, Ordering::Relaxed));
+    // SAFETY: as the caller promises: the handle is waited for below.
     let handle = py.detach(|| unsafe { range.populate_in_background(&options) });
     let handle = handle.map_err(exception)?;
     let mut told = 0;

@@ -42,8 +42,9 @@ struct State {
 }
 
 /// Returns the priority of a number from 0 to 3.
-pub fn priority(number: u8) -> PyResult<Priority> {
-    let priority = Priority::ALL.get(usize::from(number)).copied();
+pub fn priority(number: i64) -> PyResult<Priority> {
+    let place = usize::try_from(number).ok();
+    let priority = place.and_then(|place| Priority::ALL.get(place)).copied();
     priority.ok_or_else(|| PyValueError::new_err("priority must be from 0 to 3"))
 }
 
@@ -80,7 +81,8 @@ impl Inner {
 impl VolatileBuffer {
     #[new]
     #[pyo3(signature = (length, *, priority = 2))]
-    fn new(py: Python<'_>, length: usize, priority: u8) -> PyResult<Self> {
+    fn new(py: Python<'_>, length: &Bound<'_, PyAny>, priority: i64) -> PyResult<Self> {
+        let length = error::size("length", length)?;
         if length == 0 {
             return Err(PyValueError::new_err("length must be at least 1"));
         }

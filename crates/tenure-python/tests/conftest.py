@@ -6,6 +6,7 @@ import textwrap
 import time
 
 import pytest
+import tenure
 
 
 def wait_until(condition, what="the condition", seconds=60):
@@ -14,6 +15,12 @@ def wait_until(condition, what="the condition", seconds=60):
     while not condition():
         assert time.monotonic() < end, f"waiting until {what}"
         time.sleep(0.005)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def keep_what_nobody_needs():
+    """Values stay where a test does not purge them, also on a machine short of memory."""
+    tenure.set_offer_delay(600)
 
 
 @pytest.fixture

@@ -11,6 +11,9 @@ use std::{
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tempfile::TempDir;
 
+/// The files that take minutes.
+const SLOW: [&str; 2] = ["soak", "wheel"];
+
 /// The folder of this package.
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -25,12 +28,8 @@ fn main() -> ExitCode {
         .collect();
     names.sort();
     let trials = names.into_iter().map(|name| {
-        // A soak has the word in its name.
-        let kind = if name.contains("soak") {
-            "thorough"
-        } else {
-            ""
-        };
+        let is_slow = SLOW.contains(&name.as_str());
+        let kind = if is_slow { "thorough" } else { "" };
         let file = format!("tests/test_{name}.py");
         Trial::ignorable_test(name, move || run(&file)).with_kind(kind)
     });

@@ -79,6 +79,56 @@ def test_what_cannot_be_pickled_raises_its_own_error():
         tenure.Cache(priority=4)
 
 
+def test_failed_insertion_leaves_no_value():
+    cache = tenure.Cache()
+
+    class Key:
+        is_broken = False
+
+        def __hash__(self):
+            return 1
+
+        def __eq__(self, other):
+            if self.is_broken:
+                raise ZeroDivisionError
+            return self is other
+
+    first, second = Key(), Key()
+    cache[first] = "first"
+    Key.is_broken = True
+    with pytest.raises(ZeroDivisionError):
+        cache[second] = "second"
+    Key.is_broken = False
+    assert cache.stats()["values"] == len(list(cache)) == 1
+
+
+def test_insertions_that_signals_interrupt_leave_no_value(python):
+    python(
+        """
+        import signal, tenure
+        class Stop(Exception): pass
+        def stop(*_):
+            raise Stop
+        signal.signal(signal.SIGALRM, stop)
+        cache = tenure.Cache()
+        value = [b"v" * 5000, list(range(300))]
+        stopped = number = 0
+        while stopped < 200:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 + number % 37 * 3e-6)
+                while True:
+                    number += 1
+                    cache[number % 50] = value
+                    cache.get(number % 50)
+                    cache.pop(number % 7, None)
+            except Stop:
+                stopped += 1
+        values = cache.stats()["values"]
+        assert values == len(list(cache)) <= 50, (values, len(list(cache)))
+        """
+    )
+
+
 def test_concurrent_use_returns_right_values():
     cache = tenure.Cache()
     failures = []
@@ -222,22 +272,25 @@ def test_pop_of_value_that_is_purged_in_between_has_it():
     class Purging:
         """Purges the value as soon as it has been found."""
 
-        def __init__(self, native):
-            self.native = native
+        places = property(lambda self: self.entry.places)
+        number = property(lambda self: self.entry.number)
 
-        def get(self, number):
-            return self.native.get(number)
+        def __init__(self, entry):
+            self.entry = entry
 
-        def remove(self, number):
-            self.native.remove(number)
+        def get(self):
+            return self.entry.get()
+
+        def remove(self):
+            self.entry.remove()
             return False
 
-        def contains(self, number):
-            return self.native.contains(number)
+        def is_there(self):
+            return self.entry.is_there()
 
     cache = tenure.Cache()
     cache["a"] = cache["b"] = [1]
-    cache._native = Purging(cache._native)
+    cache._entries = {key: Purging(entry) for key, entry in cache._entries.items()}
     assert cache.pop("a", None) == [1] and cache.pop("a", None) is None
     with pytest.raises(KeyError):
         cache.pop("a")

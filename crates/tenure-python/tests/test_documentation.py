@@ -18,7 +18,8 @@ PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs/PYTHON.md"
 def test_examples_of_docstrings(name):
     if name == "tenure.__main__":
         return
-    if name == "tenure.dask" and importlib.util.find_spec("distributed") is None:
+    needs = {"tenure.dask": "distributed", "tenure.django": "django", "tenure.joblib": "joblib"}
+    if name in needs and importlib.util.find_spec(needs[name]) is None:
         return
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert failed == 0

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import textwrap
@@ -73,3 +74,84 @@ def test_wrong_codes_are_refused():
     for code, error in ((-1, ValueError), (256, ValueError), ("1", TypeError), (None, TypeError)):
         with pytest.raises(error, match="code"):
             tenure.fast_exit(code)
+
+
+def test_streams_of_c_are_flushed(python, tmp_path):
+    path = tmp_path / "c"
+    program = f"""
+        import ctypes, threading, tenure
+        c = ctypes.CDLL(None)
+        c.fopen.restype = ctypes.c_void_p
+        stream = c.fopen({str(path).encode()!r}, b"w")
+        c.fputs(b"file", ctypes.c_void_p(stream))
+        c.printf(b"printed")
+        tenure.fast_exit()
+        """
+    assert python(program) == "printed"
+    assert path.read_bytes() == b"file"
+
+
+def test_exit_beside_thread_that_has_a_stream_locked(tmp_path):
+    # From a terminal Python reads by C's stdin.
+    path = tmp_path / "c"
+    program = f"""
+        import ctypes, sys, threading, tenure
+        c = ctypes.CDLL(None)
+        c.fopen.restype = ctypes.c_void_p
+        stream = c.fopen({str(path).encode()!r}, b"w")
+        c.fputs(b"file", ctypes.c_void_p(stream))
+        assert sys.stdin.isatty()
+        readers = [threading.Thread(target=input, daemon=True),
+                   threading.Thread(target=c.getchar, daemon=True)]
+        for reader in readers:
+            reader.start()
+        print("out", flush=True)
+        tenure.fast_exit(3)
+        """
+    master, slave = os.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdin=slave,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        out = child.stdout.read()
+        assert (child.wait(timeout=120), out) == (3, b"out\n"), out
+        assert path.read_bytes() == b"file"
+    finally:
+        child.kill()
+        child.wait()
+        os.close(master)
+        os.close(slave)
+
+
+def test_exit_beside_thread_that_reads_a_file_of_both_directions():
+    program = """
+        import io, threading, tenure
+        is_inside = threading.Event()
+        class Slow(io.RawIOBase):
+            def readable(self): return True
+            def writable(self): return True
+            def seekable(self): return True
+            def seek(self, offset, whence=0): return 0
+            def tell(self): return 0
+            def write(self, data): return len(data)
+            def readinto(self, buffer):
+                is_inside.set()
+                threading.Event().wait()
+        file = io.BufferedRandom(Slow())
+        class Broken:
+            @property
+            def __class__(self):
+                raise ReferenceError("gone")
+        kept = Broken()
+        threading.Thread(target=file.read, args=(1,), daemon=True).start()
+        is_inside.wait()
+        print("out")
+        tenure.fast_exit(3)
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"")

@@ -83,7 +83,8 @@ def test_limited_addresses_are_an_error_and_nothing_changes(python):
     python(
         """
         import resource, tenure
-        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, before[1]))
         try:
             tenure.heap.install()
         except OSError as error:
@@ -91,5 +92,23 @@ def test_limited_addresses_are_an_error_and_nothing_changes(python):
         else:
             raise AssertionError("installed")
         bytearray(5 << 20)
+        # It can be installed once the limit is gone.
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        assert tenure.heap.install()
+        block = bytearray(5 << 20)
+        assert tenure.heap.stats()["in_use_bytes"] >= 5 << 20
+        """
+    )
+
+
+def test_numpy_that_is_not_installed_is_not_served(python):
+    python(
+        """
+        import importlib.util, sys, tenure
+        importlib.util.find_spec("numpy")
+        assert tenure.heap.serves_numpy() is False
+        sys.modules["numpy"] = None
+        tenure.heap.install()
+        assert tenure.heap.serves_numpy() is False
         """
     )

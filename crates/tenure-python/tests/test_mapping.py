@@ -41,7 +41,7 @@ def test_with_block_releases_mapping():
 
 
 @pytest.mark.parametrize(
-    ("length", "error"), [(0, ValueError), (-1, OverflowError), ("1", TypeError), (1.5, TypeError)]
+    ("length", "error"), [(0, ValueError), (-1, ValueError), ("1", TypeError), (1.5, TypeError)]
 )
 def test_wrong_length_is_refused(length, error):
     with pytest.raises(error):
@@ -79,3 +79,60 @@ def test_populate_refuses_what_is_no_buffer():
     with pytest.raises(ValueError, match="threads"):
         tenure.populate(bytearray(1), threads=0)
     tenure.populate(bytearray())
+
+
+def test_signals_interrupt_populate_with_their_own_exception(python):
+    python(
+        """
+        import signal, threading, tenure
+        class Stop(Exception): pass
+        def stop(*_):
+            raise Stop
+        signal.signal(signal.SIGUSR1, stop)
+        main = threading.main_thread().ident
+
+        def interrupted(call):
+            # The signal comes from another thread, at some moment of the call.
+            done = threading.Event()
+            def send():
+                while not done.wait(0.0005):
+                    signal.pthread_kill(main, signal.SIGUSR1)
+            thread = threading.Thread(target=send)
+            try:
+                try:
+                    thread.start()
+                    for _ in range(100_000):
+                        call()
+                except Stop:
+                    return True
+                finally:
+                    done.set()
+            except Stop:
+                # Between the statements.
+                done.set()
+                return True
+
+        assert interrupted(lambda: tenure.Mapping(256 << 20, populate=True))
+        """
+    )
+
+
+def test_wrong_arguments_are_named_and_their_own_errors_kept(tmp_path):
+    class Broken:
+        def __index__(self):
+            raise KeyError("mine")
+
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    calls = {
+        "length": [tenure.Mapping, tenure.VolatileBuffer],
+        "budget": [lambda budget: tenure.LockedFile(path, budget=budget)],
+        "threads": [lambda threads: tenure.populate(bytearray(1), threads=threads)],
+    }
+    for name, called in calls.items():
+        for call in called:
+            for wrong, error in ((-1, ValueError), (2**70, ValueError), ("1", TypeError)):
+                with pytest.raises(error, match=name):
+                    call(wrong)
+            with pytest.raises(KeyError, match="mine"):
+                call(Broken())

@@ -92,12 +92,71 @@ def test_dict_lets_go_of_the_oldest_half_then_of_all(tell):
     tell(2)
     wait_until(lambda: len(entries) == 0)
     tell(0)
-    wait_until(lambda: entries._level is Level.NONE)
+    wait_until(lambda: entries._limit is None)
     entries["a"] = 1
     assert entries["a"] == 1 and "a" in entries and dict(entries) == {"a": 1}
     del entries["a"]
     with pytest.raises(KeyError):
         entries["a"]
+
+
+def test_dict_lets_go_of_what_comes_while_pressure_lasts(tell):
+    entries = tenure.PressureDict()
+    for number in range(10):
+        entries[number] = object()
+    tell(1)
+    wait_until(lambda: len(entries) == 5)
+    for number in range(10, 30):
+        entries[number] = object()
+        assert len(entries) == 5
+    assert list(entries) == [25, 26, 27, 28, 29]
+    tell(2)
+    wait_until(lambda: len(entries) == 0)
+    entries["a"] = entries["b"] = object()
+    assert list(entries) == ["b"]
+
+
+class FailingThread(threading.Thread):
+    failures = 0
+
+    def start(self):
+        if FailingThread.failures:
+            FailingThread.failures -= 1
+            raise RuntimeError("can't start new thread")
+        super().start()
+
+
+def test_failed_subscription_leaves_nothing_and_the_next_one_works(tell, monkeypatch):
+    monkeypatch.setattr(pressure.threading, "Thread", FailingThread)
+    FailingThread.failures = 1
+    with pytest.raises(RuntimeError, match="new thread"):
+        tenure.PressureDict()
+    assert pressure._watcher._subscriptions == []
+    entries = tenure.PressureDict()
+    entries["a"] = entries["b"] = 1
+    tell(1)
+    wait_until(lambda: len(entries) == 1)
+
+
+def test_dict_follows_pressure_after_a_start_that_failed_in_a_child(tell, monkeypatch):
+    entries = tenure.PressureDict()
+    watcher = pressure._watcher
+    tell(2)
+    wait_until(lambda: entries._limit is not None)
+    Watch.all[-1].stop()
+    watcher._thread.join()
+    # What the handlers do in a child, which has no other thread.
+    monkeypatch.setattr(pressure.threading, "Thread", FailingThread)
+    FailingThread.failures = 1
+    watcher.before_fork()
+    watcher.after_in_child()
+    assert watcher._thread is None
+    entries["a"] = 1
+    assert watcher._thread is not None
+    # The parent's level is not the child's.
+    wait_until(lambda: entries._limit is None)
+    tell(2)
+    wait_until(lambda: len(entries) == 0)
 
 
 def test_dict_that_empties_while_it_is_listed_is_shorter(tell):

@@ -26,8 +26,10 @@ tests!(
     populate_after_end_of_first_thread_is_rejected_not_killed,
     populate_of_memory_file_over_cgroup_limit_is_rejected,
     populate_of_unlinked_disk_file_needs_no_headroom,
-    populate_waits_for_pending_frees;
+    populate_waits_for_pending_frees,
+    headroom_without_memory_for_the_caller_is_enomem;
     children:
+    ask_without_memory,
     use_headroom_of_cgroup,
     check_outer_limit,
     populate_over_limit,
@@ -187,13 +189,7 @@ fn populate_after_end_of_first_thread_is_rejected_not_killed() -> Completion {
 fn populate_over_limit_without_first_thread() {
     enter_group();
     std::thread::spawn(|| {
-        let is_first_ended = || {
-            let stat = fs::read_to_string("/proc/self/stat").unwrap();
-            stat.contains(") Z ")
-        };
-        while !is_first_ended() {
-            std::thread::yield_now();
-        }
+        wait_for_end_of_first_thread();
         let memory = anonymous(192 * MIB / page_size());
         let result = memory.populate(.., Access::Write);
         let is_refused = matches!(result, Err(Error::NoMemory { .. }));
@@ -348,4 +344,36 @@ fn populate_after_release() {
         memory.populate(.., Access::Write).unwrap();
         memory.munmap().unwrap();
     }
+}
+
+fn headroom_without_memory_for_the_caller_is_enomem() {
+    in_child_ok("ask_without_memory");
+}
+
+fn ask_without_memory() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::As).maximum;
+    let current = Some(1);
+    setrlimit(Resource::As, Rlimit { current, maximum }).unwrap();
+    // All that the allocator has, each block leading to the next.
+    let mut last = std::ptr::null_mut();
+    for size in [64 << 10, 4 << 10, 256, 16] {
+        loop {
+            let block = unsafe { libc::malloc(size) }.cast::<*mut libc::c_void>();
+            if block.is_null() {
+                break;
+            }
+            unsafe { block.write(last) };
+            last = block.cast();
+        }
+    }
+    let errnos = [0; 3].map(|_| Headroom::now().map_or_else(|error| error.errno(), |_| 0));
+    while !last.is_null() {
+        let block = last;
+        last = unsafe { block.cast::<*mut libc::c_void>().read() };
+        unsafe { libc::free(block) };
+    }
+    assert_eq!(errnos, [libc::ENOMEM; 3]);
+    // There is memory again.
+    assert!(Headroom::now().unwrap().bytes > 0);
 }

@@ -39,6 +39,7 @@ tests!(
     holes_without_pagemap_scan_list_absent_pages,
     residency_of_part_without_pagemap_scan_is_exact,
     residency_of_other_process_matches_its_own,
+    residency_of_process_without_first_thread_is_read,
     residency_of_process_with_a_cut_name_is_read,
     residency_of_other_users_process_is_permission_denied;
     children:
@@ -46,6 +47,7 @@ tests!(
     check_holes,
     check_parts,
     hold_lazily_free_memory,
+    hold_memory_without_first_thread,
     query_other_users_process,
 );
 
@@ -549,6 +551,33 @@ fn hold_lazily_free_memory() {
     let own = Residency::of_this_process().unwrap();
     println!("{:?}", own.lazily_free_bytes);
     let _ = std::io::stdin().read(&mut [0]);
+}
+
+fn residency_of_process_without_first_thread_is_read() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--child", "hold_memory_without_first_thread"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    let seen = Residency::of_process(child.id()).unwrap();
+    assert!(seen.resident_bytes > 48 * MIB, "{seen:?}");
+    assert!(seen.mapped_bytes > seen.resident_bytes, "{seen:?}");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+fn hold_memory_without_first_thread() {
+    std::thread::spawn(|| {
+        wait_for_end_of_first_thread();
+        hold_lazily_free_memory();
+        std::process::exit(0);
+    });
+    // As pthread_exit, which would unwind.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
 
 /// The kernel cuts a name after 15 bytes.

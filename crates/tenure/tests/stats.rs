@@ -44,6 +44,7 @@ tests!(
     forked_child_counts_inherited_volatile_bytes,
     counters_without_mappable_page_still_count,
     stats_of_other_process_are_read,
+    stats_of_process_without_first_thread_are_read,
     several_counter_pages_are_summed,
     process_without_tenure_has_no_stats,
     unknown_counter_layout_is_incompatible,
@@ -56,6 +57,7 @@ tests!(
     mark_before_any_other_call,
     count_buffer_marks,
     serve_counters,
+    serve_counters_without_first_thread,
     serve_several_counter_pages,
     serve_unknown_layout,
     read_stats_of_foreign_process,
@@ -742,6 +744,23 @@ fn stats_of_other_process_are_read() {
     let error = Stats::of_process(pid).unwrap_err();
     assert_eq!(error, Error::NoProcess { pid });
     assert_eq!(error.errno(), libc::ESRCH);
+}
+
+fn serve_counters_without_first_thread() {
+    std::thread::spawn(|| {
+        wait_for_end_of_first_thread();
+        serve_counters();
+        std::process::exit(0);
+    });
+    // As pthread_exit, which would unwind.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+}
+
+fn stats_of_process_without_first_thread_are_read() {
+    let server = Server::start("serve_counters_without_first_thread");
+    let theirs = Stats::of_process(server.pid()).unwrap();
+    assert_eq!(theirs.map(|stats| stats.populate.calls), Some(2));
+    server.end();
 }
 
 /// Maps a page like those of tenure's counters.

@@ -69,7 +69,8 @@ input(\"freed lazily: \")
 # grep -E '^total_(rss|inactive_file) ' /sys/fs/cgroup/memory/try/memory.stat
 ```
 
-With cgroup v2 the files are `memory.current` and `inactive_file` of `memory.stat`. That has
+With cgroup v2 the files are `memory.current` and `inactive_file` of `memory.stat`, and by the
+kernel's definition (`Documentation/admin-guide/cgroup-v2.rst`) that is the same list. It has
 not been measured: the commands are the same with a group in `/sys/fs/cgroup` whose parent has
 `+memory` in `cgroup.subtree_control`.
 
@@ -84,6 +85,14 @@ show it without what is lazily free. The last two print for Prometheus:
 | `tenure_process_cache_lookups_total` | lookups in volatile caches: `result` is `hit` or `miss` |
 | `tenure_cgroup_working_set_bytes`, `tenure_cgroup_usage_bytes` | as above |
 | `tenure_pressure_level`, `tenure_process_pressure_level`, `tenure_cgroup_pressure_level` | 0 none, 1 some, 2 severe |
+| `tenure_target_up` | 1, or 0 where a process or cgroup that was named is not there or cannot be read: `kind` is `process` or `cgroup`, `target` its name |
+| `tenure_scrape_errors` | readings that failed this time: `source` is `process` (one that may not be read), `counters`, `preload` or `machine` |
+| `tenure_process_readable` | 1, or 0 where a process has no samples of a source because they are unknown: `source` is `counters`, `preload` or `pressure` |
+
+A figure that is unknown has no sample, and neither has one of tenure for a process that does
+not use it; the last three tell which. Alert on `tenure_target_up == 0`, and
+where `tenure_scrape_errors` rises: it is never 0 beside a process that may not be read. That a
+textfile is no longer written is `node_textfile_mtime_seconds`.
 
 [grafana-dashboard.json](grafana-dashboard.json) draws them.
 ";

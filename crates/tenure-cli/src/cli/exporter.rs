@@ -11,7 +11,8 @@ use tenure_bench::EXIT_STATUS;
 /// The command answers GET /metrics on an address with OpenMetrics text, until it gets
 /// SIGTERM or Ctrl-C. It shows the processes and cgroups that the command line names;
 /// without any, this user's processes that use tenure, and as root those of all users.
-/// A process or cgroup that does not exist has no samples, until it does.
+/// A process or cgroup that does not exist has no samples but tenure_target_up 0, until it
+/// does. tenure_scrape_errors counts what could not be read.
 ///
 /// To count, the kernel visits every page of a process: about 30 ms for each GiB. One
 /// reading serves the requests of a second.

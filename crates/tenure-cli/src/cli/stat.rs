@@ -56,12 +56,15 @@ pub struct StatArguments {
 
     /// Print OpenMetrics text and nothing else on standard output: for Prometheus.
     /// Without PID and --cgroup it has this user's processes that use tenure; as root,
-    /// those of all users. Figures that are unknown have no sample
+    /// those of all users. Figures that are unknown have no sample;
+    /// tenure_scrape_errors counts what could not be read, and tenure_target_up is 0 for a
+    /// process or cgroup that is not there
     #[arg(long, conflicts_with = "json")]
     pub openmetrics: bool,
 
     /// Write the OpenMetrics text to FILE, for the textfile collector of node_exporter:
-    /// another file beside it is written and renamed
+    /// another file beside it is written and renamed. It is also written where the processes
+    /// have ended, without their figures
     #[arg(long, value_name = "FILE", requires = "openmetrics")]
     pub output: Option<PathBuf>,
 

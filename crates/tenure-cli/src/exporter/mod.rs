@@ -20,7 +20,7 @@ use signal_hook::{
 use self::http::{Body, Response};
 use crate::cli::ExporterArguments;
 use crate::metrics;
-use crate::stat::{Group, ProcessReport, Report, read_users};
+use crate::stat::{Group, ProcessReport, Report, Target, read_users};
 
 /// Serves the figures until a signal ends it.
 pub fn run(arguments: &ExporterArguments, out: &mut impl Write) -> Result<()> {
@@ -79,15 +79,22 @@ impl Subjects {
         if self.pids.is_empty() && self.cgroups.is_empty() {
             return vec![read_users()];
         }
-        let processes = self.pids.iter();
-        let processes = processes.filter_map(|&pid| ProcessReport::of(pid).ok());
-        let groups = self.cgroups.iter().filter_map(|path| {
-            let (report, _) = Group::find(path).ok()?.read().ok()?;
-            Some(report)
+        let processes = self.pids.iter().map(|&pid| read_process(pid));
+        let groups = self.cgroups.iter().map(|path| {
+            let read = Group::find(path).and_then(|group| group.read());
+            read.map_or_else(|_| Report::of_absent_group(path), |(report, _)| report)
         });
-        groups
-            .chain([Report::of_processes(processes.collect())])
-            .collect()
+        groups.chain(processes).collect()
+    }
+}
+
+fn read_process(pid: u32) -> Report {
+    let read = ProcessReport::of(pid);
+    let is_gone = matches!(read, Err(tenure::Error::NoProcess { .. }));
+    Report {
+        targets: vec![Target::process(pid, read.is_ok())],
+        unreadable: usize::from(read.is_err() && !is_gone),
+        ..Report::of_processes(read.into_iter().collect())
     }
 }
 

@@ -34,7 +34,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 }
 
 /// A path in JSON, which has no other text than UTF-8.
-fn path_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+pub fn path_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&path.to_string_lossy())
 }
 

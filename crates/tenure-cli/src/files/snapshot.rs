@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::{File, Metadata};
-use std::io::{BufRead as _, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read as _, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -111,9 +111,10 @@ pub fn restore(arguments: &RestoreArguments, out: &mut impl Write) -> Result<Exi
     let began = Instant::now();
     let path = &arguments.snapshot;
     let reading = || format!("reading {}", path.display());
-    let mut lines = BufReader::new(File::open(path).with_context(reading)?).lines();
-    check_header(lines.next().transpose().with_context(reading)?)
-        .with_context(|| path.display().to_string())?;
+    let mut lines = BufReader::new(File::open(path).with_context(reading)?);
+    let header = header(&mut lines).with_context(reading)?;
+    check_header(&header).with_context(|| path.display().to_string())?;
+    let lines = lines.lines();
     let complaints = Complaints::new(ProgressBar::hidden());
     let (skipped, file_count) = (Cell::new(0_u64), Cell::new(0_u64));
     let mut is_readable = true;
@@ -159,9 +160,16 @@ pub fn restore(arguments: &RestoreArguments, out: &mut impl Write) -> Result<Exi
     Ok(status(complaints.have_failed(), is_partial))
 }
 
-fn check_header(line: Option<String>) -> Result<()> {
-    let header = line.and_then(|line| serde_json::from_str::<Header>(&line).ok());
-    match header {
+/// Reads the first line. A file that is no snapshot may have no line break at all.
+fn header(lines: &mut impl BufRead) -> io::Result<Vec<u8>> {
+    const MAX_BYTES: u64 = 4096;
+    let mut header = Vec::new();
+    lines.take(MAX_BYTES).read_until(b'\n', &mut header)?;
+    Ok(header)
+}
+
+fn check_header(line: &[u8]) -> Result<()> {
+    match serde_json::from_slice::<Header>(line).ok() {
         Some(header) if header.format != FORMAT => bail!("is no snapshot of tenure"),
         None => bail!("is no snapshot of tenure"),
         Some(Header { version, .. }) if version != VERSION => bail!(

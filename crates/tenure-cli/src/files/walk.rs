@@ -62,6 +62,7 @@ impl<'a> Walk<'a> {
     /// Begins with the next PATH. Returns it if it is a file.
     fn begin(&mut self, path: &Path) -> Option<Found> {
         match fs::metadata(path) {
+            Err(error) if is_dangling(path, &error) => self.complaints.fail(path, DANGLING),
             Err(error) => self.complaints.fail(path, reason(&error)),
             Ok(metadata) if metadata.is_dir() => {
                 // The patterns were checked.
@@ -90,15 +91,7 @@ impl<'a> Walk<'a> {
         let entry = match entry {
             Ok(entry) => entry,
             Err(error) => {
-                let is_gone = error
-                    .io_error()
-                    .is_some_and(|error| error.kind() == ErrorKind::NotFound);
-                match is_gone {
-                    true => self
-                        .complaints
-                        .line(&format!("tenure: {error}: removed meanwhile")),
-                    false => self.complaints.fail_line(&format!("tenure: {error}")),
-                }
+                self.complain(&error);
                 return None;
             }
         };
@@ -111,6 +104,18 @@ impl<'a> Walk<'a> {
                 None
             }
             _ => None,
+        }
+    }
+
+    fn complain(&self, error: &ignore::Error) {
+        match path_of(error).zip(error.io_error()) {
+            Some((path, error)) if is_dangling(path, error) => {
+                self.complaints.note(path, DANGLING);
+            }
+            Some((path, error)) if error.kind() == ErrorKind::NotFound => {
+                self.complaints.note(path, "removed meanwhile");
+            }
+            _ => self.complaints.fail_line(&format!("tenure: {error}")),
         }
     }
 
@@ -168,6 +173,25 @@ impl Iterator for Walk<'_> {
                 return Some(found);
             }
         }
+    }
+}
+
+const DANGLING: &str = "is a symbolic link to nothing";
+
+/// Whether the error is that the file behind a symbolic link is absent.
+fn is_dangling(path: &Path, error: &io::Error) -> bool {
+    let is_link = || fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink());
+    error.kind() == ErrorKind::NotFound && is_link()
+}
+
+/// Returns the path that an error is about.
+fn path_of(error: &ignore::Error) -> Option<&Path> {
+    match error {
+        ignore::Error::WithPath { path, .. } => Some(path),
+        ignore::Error::WithDepth { err, .. } | ignore::Error::WithLineNumber { err, .. } => {
+            path_of(err)
+        }
+        _ => None,
     }
 }
 

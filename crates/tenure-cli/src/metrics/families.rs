@@ -76,6 +76,12 @@ pub fn level(level: Level) -> u64 {
     level as u64
 }
 
+fn flag(is_so: bool) -> Option<u64> {
+    Some(u64::from(is_so))
+}
+
+/// Where this is 0, figures have no sample because they are unknown.
+const READABLE: &str = "Whether the figures of a source could be read: 1 or 0.";
 const PURGED: &str = "Volatile memory that was purged, by cause.";
 const CALLS: &str = "Successful calls of tenure, by operation.";
 const CALL_BYTES: &str = "Memory of successful calls of tenure, by operation.";
@@ -108,7 +114,10 @@ pub static PROCESS: &[Row<ProcessReport>] = &[
     Row::bytes("mapped", "Mapped addresses that some access is allowed to.", |p| some(p.mapped_bytes)),
     Row::bytes("reserved", "Mapped addresses without any access, which use no memory.", |p| some(p.reserved_bytes)),
     Row::gauge("pressure_level", LEVEL, |p| p.pressure.map(level)),
-    Row::gauge("preloaded", "Whether the library of tenure run is mapped: 1 or 0.", |p| p.preload.is_known().then(|| u64::from(p.preload.mapped.is_some()))),
+    Row::gauge("readable", READABLE, |p: &ProcessReport| flag(!p.tenure.is_unreadable())).with("source", "counters"),
+    Row::gauge("readable", READABLE, |p: &ProcessReport| flag(p.preload.is_known())).with("source", "preload"),
+    Row::gauge("readable", READABLE, |p: &ProcessReport| flag(p.pressure.is_some())).with("source", "pressure"),
+    Row::gauge("preloaded", "Whether the library of tenure run is mapped: 1 or 0.", |p: &ProcessReport| flag(p.preload.mapped.is_some()).filter(|_| p.preload.is_known())),
     Row::bytes("volatile", "Memory that is volatile.", |p| stats(p, |s| s.volatile_bytes)),
     Row::bytes("offered", "Volatile memory that is offered to the kernel.", |p| stats(p, |s| s.offered_bytes)),
     Row::bytes("unofferable", "Volatile memory that only tenure can purge, because userfaultfd is unavailable.", |p| stats(p, |s| s.unofferable_bytes)),
@@ -146,11 +155,11 @@ pub static OPERATION_BYTES: &[Row<ProcessReport>] = &operations!(
 pub static GROUP: &[Row<GroupReport>] = &[
     Row::bytes("usage", "Memory that the group is charged for.", |g| Some(g.usage_bytes)),
     Row::bytes("limit", "The group's own limit; no sample where it has none.", |g| g.limit_bytes),
-    Row::bytes("working_set", "Usage without the inactive file list, as kubelet computes it.", |g| Some(g.working_set_bytes)),
-    Row::bytes("anonymous", "Anonymous memory, lazily free pages included: the group's RSS.", |g| Some(g.anonymous_bytes)),
-    Row::bytes("page_cache", "Page cache, without shared memory.", |g| Some(g.page_cache_bytes)),
-    Row::bytes("shared_memory", "Shared memory.", |g| Some(g.shared_memory_bytes)),
-    Row::bytes("inactive_file", "Page cache not used lately, and lazily freed pages.", |g| Some(g.inactive_file_bytes)),
+    Row::bytes("working_set", "Usage without the inactive file list, as kubelet computes it.", |g| g.working_set_bytes),
+    Row::bytes("anonymous", "Anonymous memory, lazily free pages included: the group's RSS.", |g| g.anonymous_bytes),
+    Row::bytes("page_cache", "Page cache, without shared memory.", |g| g.page_cache_bytes),
+    Row::bytes("shared_memory", "Shared memory.", |g| g.shared_memory_bytes),
+    Row::bytes("inactive_file", "Page cache not used lately, and lazily freed pages.", |g| g.inactive_file_bytes),
     Row::bytes("lazily_free", "Lazily free memory of the processes; no sample where one of them may not be read.", |g| g.lazily_free_bytes),
     Row::bytes("usage_without_lazily_free", "Usage without what is lazily free.", |g| g.usage_without_lazily_free_bytes),
     Row::gauge("unreadable_processes", "Processes of the group that may not be read.", |g| some(g.unreadable_processes)),

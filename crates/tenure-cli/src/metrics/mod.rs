@@ -2,8 +2,13 @@
 
 mod families;
 mod file;
+mod labels;
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    fmt,
+};
 
 use anyhow::Result;
 use prometheus_client::{
@@ -17,6 +22,8 @@ use tenure::pressure::Snapshot;
 use self::families::{GROUP, LEVEL, OPERATION_BYTES, OPERATION_CALLS, PROCESS, Row, level};
 use crate::stat::{GroupReport, ProcessReport, Report};
 use tenure_bench::text::printable;
+
+use self::labels::distinct;
 
 pub use self::file::replace;
 
@@ -38,6 +45,10 @@ struct Figures {
     machine: Option<Snapshot>,
     groups: Vec<GroupReport>,
     processes: Vec<ProcessReport>,
+    /// Whether those that were named, by kind and name, could be read.
+    targets: BTreeMap<(&'static str, OsString), bool>,
+    /// How many processes may not be read.
+    unreadable: usize,
 }
 
 impl Figures {
@@ -46,7 +57,13 @@ impl Figures {
     fn of(reports: Vec<Report>) -> Self {
         let (mut groups, mut processes) = (Vec::new(), Vec::new());
         let (mut paths, mut pids) = (BTreeSet::new(), BTreeSet::new());
+        let (mut targets, mut unreadable) = (BTreeMap::new(), 0);
         for report in reports {
+            let named = report.targets.into_iter();
+            targets.extend(named.map(|it| ((it.kind, it.name), it.is_up)));
+            unreadable += report.unreadable;
+            let group = report.cgroup.as_ref();
+            unreadable += group.map_or(0, |group| group.unreadable_processes);
             let new = |group: &GroupReport| paths.insert(group.path.clone());
             groups.extend(report.cgroup.filter(new));
             let new = |process: &ProcessReport| pids.insert(process.pid);
@@ -56,7 +73,23 @@ impl Figures {
             machine: Snapshot::now().ok(),
             groups,
             processes,
+            targets,
+            unreadable,
         }
+    }
+
+    /// Returns how many readings of each source have failed.
+    fn errors(&self) -> [(&'static str, usize); 4] {
+        let of = |is_error: fn(&ProcessReport) -> bool| {
+            let failed = self.processes.iter().filter(|&process| is_error(process));
+            failed.count()
+        };
+        [
+            ("process", self.unreadable),
+            ("counters", of(|process| process.tenure.is_unreadable())),
+            ("preload", of(|process| !process.preload.is_known())),
+            ("machine", usize::from(self.machine.is_none())),
+        ]
     }
 }
 
@@ -68,13 +101,11 @@ impl Collector for Figures {
         let build =
             encoder.encode_descriptor("build", "The version of tenure.", None, MetricType::Info);
         build?.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;
+        self.encode_signs(&mut encoder)?;
         if let Some(machine) = &self.machine {
             encode_machine(&mut encoder, machine)?;
         }
-        let group = |group: &GroupReport| {
-            let path = printable(&group.path.display().to_string());
-            vec![("cgroup", path)]
-        };
+        let group = |group: &GroupReport| vec![("cgroup", distinct(group.path.as_os_str()))];
         encode_rows(&mut encoder, "cgroup", GROUP, &self.groups, group)?;
         let process = |process: &ProcessReport| {
             let name = printable(&process.name);
@@ -82,6 +113,32 @@ impl Collector for Figures {
         };
         for rows in [PROCESS, OPERATION_CALLS, OPERATION_BYTES] {
             encode_rows(&mut encoder, "process", rows, &self.processes, process)?;
+        }
+        Ok(())
+    }
+}
+
+impl Figures {
+    /// Encodes what could be read: a sample that is absent says no more than that.
+    fn encode_signs(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Readings that failed this time, by source: figures are missing.";
+        let mut metric =
+            encoder.encode_descriptor("scrape_errors", help, None, MetricType::Gauge)?;
+        for (source, count) in self.errors() {
+            let labels = [("source", source)];
+            metric
+                .encode_family(&labels)?
+                .encode_gauge(&(count as u64))?;
+        }
+        if self.targets.is_empty() {
+            return Ok(());
+        }
+        let help = "Whether a process or cgroup that was named is there and could be read: 1 or 0.";
+        let mut metric = encoder.encode_descriptor("target_up", help, None, MetricType::Gauge)?;
+        for ((kind, name), is_up) in &self.targets {
+            let labels = [("kind", (*kind).to_owned()), ("target", distinct(name))];
+            let mut metric = metric.encode_family(&labels)?;
+            metric.encode_gauge(&u64::from(*is_up))?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use serde_json::Value;
 
 use super::*;
+use crate::stat::Counters;
 
 fn own_report() -> Report {
     tenure::stats();
@@ -83,11 +84,11 @@ fn unknown_figure_has_no_sample() {
         cgroup_version: 2,
         usage_bytes: 1000,
         limit_bytes: None,
-        anonymous_bytes: 1,
-        page_cache_bytes: 2,
-        shared_memory_bytes: 3,
-        inactive_file_bytes: 300,
-        working_set_bytes: 700,
+        anonymous_bytes: Some(1),
+        page_cache_bytes: Some(2),
+        shared_memory_bytes: Some(3),
+        inactive_file_bytes: Some(300),
+        working_set_bytes: Some(700),
         lazily_free_bytes: None,
         usage_without_lazily_free_bytes: None,
         pressure: Some(tenure::pressure::Level::Severe),
@@ -108,6 +109,53 @@ fn unknown_figure_has_no_sample() {
     assert!(!text.contains("tenure_process_"), "{text}");
 }
 
+#[test]
+fn failed_readings_are_counted_by_source() {
+    let mut report = own_report();
+    report.unreadable = 2;
+    let process = &mut report.processes[0];
+    process.pressure = None;
+    process.preload.error = Some("refused".to_owned());
+    process.tenure = Counters::Unreadable {
+        error: "refused".to_owned(),
+    };
+    let text = document(vec![report]).unwrap();
+    for (source, count) in [("process", "2"), ("counters", "1"), ("preload", "1")] {
+        let errors = sample(
+            &text,
+            &format!("tenure_scrape_errors{{source=\"{source}\"}}"),
+        );
+        assert_eq!(errors, count, "{source}");
+    }
+    let mut readable = text.lines().filter(|line| line.contains("_readable{"));
+    assert!(readable.all(|line| line.ends_with(" 0")), "{text}");
+    assert!(!text.contains("tenure_process_preloaded"), "{text}");
+    let text = document(vec![own_report()]).unwrap();
+    let errors = text
+        .lines()
+        .filter(|line| line.starts_with("tenure_scrape_errors{"));
+    assert_eq!(
+        errors.filter(|line| line.ends_with(" 0")).count(),
+        4,
+        "{text}"
+    );
+    let readable = text.lines().filter(|line| line.contains("_readable{"));
+    let readable = readable.filter(|line| !line.contains("source=\"pressure\""));
+    assert_eq!(
+        readable.filter(|line| line.ends_with(" 1")).count(),
+        2,
+        "{text}"
+    );
+}
+
+#[test]
+fn named_target_is_up_or_not_and_comes_once() {
+    let absent = || Report::of_absent_group(Path::new("/no\u{fffd}"));
+    let text = document(vec![absent(), absent()]).unwrap();
+    let start = "tenure_target_up{kind=\"cgroup\",target=\"/no\u{fffd}\u{fffd}\"}";
+    assert_eq!(sample(&text, start), "0");
+}
+
 /// Returns the names of all samples that there can be.
 fn sample_names() -> Vec<String> {
     fn of<T>(subject: &str, rows: &[Row<T>]) -> Vec<String> {
@@ -118,7 +166,13 @@ fn sample_names() -> Vec<String> {
         };
         rows.iter().map(name).collect()
     }
-    let fixed = ["build_info", "pressure_level", "stalled_ratio"];
+    let fixed = [
+        "build_info",
+        "scrape_errors",
+        "target_up",
+        "pressure_level",
+        "stalled_ratio",
+    ];
     let fixed = fixed.map(|name| format!("tenure_{name}")).to_vec();
     let process = [PROCESS, OPERATION_CALLS, OPERATION_BYTES];
     let process = process.map(|rows| of("process", rows)).concat();

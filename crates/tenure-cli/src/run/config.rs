@@ -1,8 +1,10 @@
 //! The file of options that `--config` names.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use tenure_options::{Kind, OptionRow, TABLE};
@@ -16,13 +18,30 @@ type Setting = (&'static OptionRow, OsString);
 /// A line with the file, the line's number, and what is wrong with it.
 pub(super) fn read(file: &Path) -> Result<Vec<Setting>, String> {
     let shown = file.display();
-    let bytes = fs::read(file).map_err(|error| format!("{shown}: {error}"))?;
+    let bytes = read_bounded(file).map_err(|error| format!("{shown}: {error}"))?;
     parse(&bytes).map_err(|(line, message)| format!("{shown}:{line}: {message}"))
+}
+
+/// Reads a file that may be anything.
+fn read_bounded(file: &Path) -> io::Result<Vec<u8>> {
+    const MAX_BYTES: u64 = 1 << 20;
+    let mut bytes = Vec::new();
+    File::open(file)?
+        .take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::Error::other(
+            "is larger than 1 MiB, which no options are",
+        ));
+    }
+    Ok(bytes)
 }
 
 fn parse(bytes: &[u8]) -> Result<Vec<Setting>, (usize, String)> {
     // Each with the number of its line.
     let mut settings: Vec<(usize, Setting)> = Vec::new();
+    // Editors of other systems begin a file with U+FEFF.
+    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         let number = index + 1;
         let setting = match setting(line) {
@@ -60,11 +79,21 @@ fn setting(line: &[u8]) -> Result<Option<Setting>, String> {
         (None, _) => return Err(format!("{name} needs a value: {name} = {}", row.default)),
     };
     row.check(value)
-        .map_err(|error| format!("{name} = {value}: {error}"))?;
+        .map_err(|error| format!("{name} = {}: {error}", shortened(value)))?;
     Ok(Some((row, value.into())))
 }
 
+/// Returns text for a message, of which a line of a file may be long.
+fn shortened(text: &str) -> Cow<'_, str> {
+    const MAX_CHARS: usize = 60;
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
+    }
+}
+
 fn unknown(name: &str) -> String {
+    let name = shortened(name);
     let mut message = match name.strip_prefix("--") {
         Some(_) => format!("options have no dashes here: {name}"),
         None => format!("there is no option {name}; there are"),
@@ -103,6 +132,19 @@ mod tests {
     }
 
     #[test]
+    fn byte_order_mark_is_no_part_of_the_first_option() {
+        assert_eq!(settings("\u{feff}heap\n").unwrap(), [("heap", "1".into())]);
+        assert!(settings("heap\n\u{feff}stats\n").is_err());
+    }
+
+    #[test]
+    fn endless_file_is_an_error() {
+        let message = read(Path::new("/dev/zero")).unwrap_err();
+        let expected = "/dev/zero: is larger than 1 MiB, which no options are";
+        assert_eq!(message, expected);
+    }
+
+    #[test]
     fn wrong_line_is_an_error_with_its_number() {
         for (text, line, words) in [
             (
@@ -126,6 +168,14 @@ mod tests {
             let (number, message) = settings(text).unwrap_err();
             assert_eq!(number, line, "{text}");
             assert!(message.contains(words), "{message}");
+        }
+        for long in [
+            "a".repeat(1 << 19),
+            format!("--{}", "é".repeat(1 << 18)),
+            format!("populate = {}", "9".repeat(1 << 19)),
+        ] {
+            let (_, message) = settings(&long).unwrap_err();
+            assert!(message.len() < 1000 && message.contains('…'), "{message}");
         }
         let (number, message) = parse(b"heap\n\xff\n").unwrap_err();
         assert_eq!((number, message.as_str()), (2, "the line is not UTF-8"));

@@ -51,6 +51,11 @@ impl Counters {
         }
     }
 
+    /// Whether it is unknown what the process has done.
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Unreadable { .. })
+    }
+
     pub fn stats(&self) -> Option<&Stats> {
         match self {
             Self::Read(stats) => Some(stats),

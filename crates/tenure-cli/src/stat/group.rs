@@ -14,27 +14,30 @@ use tenure::{
 
 use super::{
     process::{ProcessReport, as_text},
-    report::Report,
+    report::{Report, Target},
 };
+use crate::files::path_text;
 
 /// The memory that a cgroup is charged for, including the groups in it.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupReport {
+    #[serde(serialize_with = "path_text")]
     pub path: PathBuf,
     /// 1 or 2.
     pub cgroup_version: u8,
     pub usage_bytes: u64,
     /// Its own limit; null when it has none.
     pub limit_bytes: Option<u64>,
-    pub anonymous_bytes: u64,
+    /// This and the following are null where the kernel does not report them.
+    pub anonymous_bytes: Option<u64>,
     /// The page cache without shared memory.
-    pub page_cache_bytes: u64,
-    pub shared_memory_bytes: u64,
+    pub page_cache_bytes: Option<u64>,
+    pub shared_memory_bytes: Option<u64>,
     /// The pages that the kernel reclaims first: page cache that was not used lately, and
     /// lazily freed pages.
-    pub inactive_file_bytes: u64,
+    pub inactive_file_bytes: Option<u64>,
     /// The usage without `inactive_file_bytes`, as kubelet computes it.
-    pub working_set_bytes: u64,
+    pub working_set_bytes: Option<u64>,
     /// The sum over the processes; null where one of them may not be read.
     pub lazily_free_bytes: Option<u64>,
     pub usage_without_lazily_free_bytes: Option<u64>,
@@ -80,6 +83,8 @@ static VERSIONS: [Version; 2] = [
 
 /// The folder of a cgroup.
 pub struct Group {
+    /// As it was named.
+    name: PathBuf,
     folder: PathBuf,
     version: &'static Version,
 }
@@ -96,7 +101,7 @@ impl Group {
             .into_iter()
             .chain(mounted)
             .collect();
-        let group = candidates.iter().find_map(|folder| Self::at(folder));
+        let group = candidates.iter().find_map(|folder| Self::at(folder, path));
         let Some(group) = group else {
             if candidates
                 .iter()
@@ -112,12 +117,16 @@ impl Group {
         Ok(group)
     }
 
-    fn at(folder: &Path) -> Option<Self> {
+    fn at(folder: &Path, name: &Path) -> Option<Self> {
         let shows = |version: &&Version| folder.join(version.usage).is_file();
         let version = VERSIONS.iter().find(shows)?;
         // Collecting the components drops a slash at the end.
         let folder = folder.components().collect();
-        Some(Self { folder, version })
+        Some(Self {
+            name: name.to_owned(),
+            folder,
+            version,
+        })
     }
 
     /// Returns the processes in the group and in those below.
@@ -133,7 +142,7 @@ impl Group {
     pub fn read(&self) -> Result<(Report, Vec<String>)> {
         if self.is_gone() {
             let gone = format!("the cgroup {} is gone", self.folder.display());
-            return Ok((Report::of_processes(Vec::new()), vec![gone]));
+            return Ok((Report::of_absent_group(&self.name), vec![gone]));
         }
         let mut processes = Vec::new();
         let mut unreadable_processes = 0;
@@ -156,7 +165,11 @@ impl Group {
         // Memory of processes that may not be read may be lazily free.
         let free = free.filter(|_| unreadable_processes == 0);
         let group = self.figures(free.map(|bytes| bytes as u64), unreadable_processes)?;
-        Ok((Report::of_group(group, processes), Vec::new()))
+        let report = Report {
+            targets: vec![Target::group(&self.name, true)],
+            ..Report::of_group(group, processes)
+        };
+        Ok((report, Vec::new()))
     }
 
     fn figures(
@@ -185,9 +198,7 @@ impl Group {
         let line = |name| {
             let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
             let found = lines.find(|&(line, _)| line == name);
-            found
-                .and_then(|(_, number)| number.parse().ok())
-                .unwrap_or(0_u64)
+            found.and_then(|(_, number)| number.parse::<u64>().ok())
         };
         let shared_memory_bytes = line(version.shared);
         let inactive_file_bytes = line(version.inactive_file);
@@ -200,10 +211,12 @@ impl Group {
             usage_bytes,
             limit_bytes: limit.filter(|&limit| limit < NO_LIMIT),
             anonymous_bytes: line(version.anonymous),
-            page_cache_bytes: line(version.page_cache).saturating_sub(shared_memory_bytes),
+            page_cache_bytes: line(version.page_cache)
+                .zip(shared_memory_bytes)
+                .map(|(cache, shared)| cache.saturating_sub(shared)),
             shared_memory_bytes,
             inactive_file_bytes,
-            working_set_bytes: without(inactive_file_bytes),
+            working_set_bytes: inactive_file_bytes.map(without),
             lazily_free_bytes,
             usage_without_lazily_free_bytes: lazily_free_bytes.map(without),
             pressure: pressure::level_in_cgroup(&self.folder, free_bytes).ok(),
@@ -245,6 +258,7 @@ fn pids(folder: &Path) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
 
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let tree = tempfile::tempdir().unwrap();
@@ -272,14 +286,14 @@ mod tests {
         assert_eq!(figures.limit_bytes, None);
         assert_eq!(
             (figures.anonymous_bytes, figures.page_cache_bytes),
-            (500, 200)
+            (Some(500), Some(200))
         );
         assert_eq!(
             (figures.shared_memory_bytes, figures.inactive_file_bytes),
-            (100, 250)
+            (Some(100), Some(250))
         );
         assert_eq!(figures.usage_without_lazily_free_bytes, Some(800));
-        assert_eq!(figures.working_set_bytes, 750);
+        assert_eq!(figures.working_set_bytes, Some(750));
         fs::write(tree.path().join("memory.max"), "4096\n").unwrap();
         assert_eq!(group.figures(None, 0).unwrap().limit_bytes, Some(4096));
     }
@@ -298,11 +312,11 @@ mod tests {
         assert_eq!((figures.cgroup_version, figures.limit_bytes), (1, None));
         assert_eq!(
             (figures.anonymous_bytes, figures.page_cache_bytes),
-            (500, 300)
+            (Some(500), Some(300))
         );
         assert_eq!(
             (figures.inactive_file_bytes, figures.working_set_bytes),
-            (9, 991)
+            (Some(9), Some(991))
         );
         assert_eq!(figures.lazily_free_bytes, None);
         assert_eq!(figures.usage_without_lazily_free_bytes, None);
@@ -315,7 +329,33 @@ mod tests {
             ("memory.stat", "inactive_file 1200\n"),
         ]);
         let figures = Group::find(tree.path()).unwrap().figures(None, 0).unwrap();
-        assert_eq!(figures.working_set_bytes, 0);
+        assert_eq!(figures.working_set_bytes, Some(0));
+    }
+
+    #[test]
+    fn figures_that_the_kernel_does_not_report_are_unknown() {
+        let tree = tree(&[
+            ("memory.current", "1000\n"),
+            ("memory.stat", "anon 1\nfile 2\n"),
+        ]);
+        let figures = Group::find(tree.path()).unwrap().figures(None, 0).unwrap();
+        assert_eq!(figures.anonymous_bytes, Some(1));
+        assert_eq!(figures.page_cache_bytes, None);
+        assert_eq!(figures.inactive_file_bytes, None);
+        assert_eq!(figures.working_set_bytes, None);
+    }
+
+    #[test]
+    fn name_that_is_no_utf8_is_shown_in_json() {
+        let tree = tree(&[]);
+        let folder = tree.path().join(OsStr::from_bytes(b"a\xff"));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("memory.current"), "1000\n").unwrap();
+        fs::write(folder.join("memory.stat"), "anon 1\n").unwrap();
+        let (report, _) = Group::find(&folder).unwrap().read().unwrap();
+        let report = serde_json::to_value(&report).unwrap();
+        let path = report["cgroup"]["path"].as_str().unwrap();
+        assert!(path.ends_with("/a\u{fffd}"), "{path}");
     }
 
     /// The first process is no process at all, but one of another PID namespace (0).

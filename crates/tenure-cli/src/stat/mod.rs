@@ -19,23 +19,35 @@ use crate::cli::StatArguments;
 use crate::metrics;
 use tenure_bench::text::printable_json;
 
+#[cfg(test)]
+pub use self::counters::Counters;
 pub use self::{
     group::{Group, GroupReport},
     process::{ProcessReport, name_of},
-    report::Report,
+    report::{Report, Target},
     users::{pids_of_user, read as read_users},
 };
 
 /// Shows the processes or the cgroup, once or until they have ended.
 pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
     let mut subject = match &arguments.cgroup {
-        Some(path) => Subject::Group(Group::find(path)?),
+        Some(path) => match Group::find(path) {
+            Ok(group) => Subject::Group(group),
+            Err(error) => {
+                if arguments.openmetrics {
+                    print(Report::of_absent_group(path), arguments, out)?;
+                }
+                return Err(error);
+            }
+        },
         None if arguments.pids.is_empty() => Subject::Users,
         None => Subject::Processes(Processes::of(&arguments.pids)),
     };
+    // An old file would show figures of processes that have ended.
+    let is_shown = |report: &Report| arguments.openmetrics || !report.is_empty();
     let Some(interval) = arguments.watch else {
         let (report, failures) = subject.read()?;
-        if subject.is_shown(&report) {
+        if is_shown(&report) {
             print(report, arguments, out)?;
         }
         return match failures.as_slice() {
@@ -48,6 +60,9 @@ pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
     for round in 0_u64.. {
         let (report, failures) = subject.read()?;
         if round == 0 && !failures.is_empty() {
+            if arguments.openmetrics {
+                print(report, arguments, out)?;
+            }
             bail!(failures.join("; "));
         }
         if is_terminal {
@@ -56,7 +71,7 @@ pub fn run(arguments: &StatArguments, out: &mut impl Write) -> Result<()> {
         } else if round > 0 && is_text && !report.is_empty() {
             writeln!(out)?;
         }
-        if subject.is_shown(&report) {
+        if is_shown(&report) {
             print(report, arguments, out)?;
         }
         out.flush()?;
@@ -108,11 +123,6 @@ impl Subject {
             Self::Group(group) => group.read(),
             Self::Users => Ok((users::read(), Vec::new())),
         }
-    }
-
-    /// Whether the report says more than that all processes have ended.
-    fn is_shown(&self, report: &Report) -> bool {
-        matches!(self, Self::Users) || !report.is_empty()
     }
 
     fn has_ended(&self) -> bool {

@@ -8,6 +8,8 @@ use std::{
 use serde::Serialize;
 use tenure_options::{Kind, OptionRow, TABLE};
 
+use super::process::folder_with_memory;
+
 const LIBRARY_STEM: &str = "libtenure_preload.so";
 
 /// The traces of `tenure run` in a process. The options are those of the environment that it was
@@ -29,7 +31,7 @@ pub struct Preload {
 impl Preload {
     /// Reads `/proc/PID/maps` and `/proc/PID/environ`.
     pub fn of_process(pid: u32) -> Self {
-        let folder = PathBuf::from(format!("/proc/{pid}"));
+        let folder = folder_with_memory(pid);
         let read = |name| fs::read(folder.join(name));
         match read("maps").and_then(|maps| Ok((maps, read("environ")?))) {
             Ok((maps, environment)) => Self::from_files(&maps, &environment),

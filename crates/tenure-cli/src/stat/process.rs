@@ -1,12 +1,19 @@
 //! The processes that the command line names.
 
+use std::path::PathBuf;
+
+use procfs::process::{Process, Stat};
 use serde::{Serialize, Serializer};
 use tenure::{
     Error, Residency,
     pressure::{self, Level},
 };
 
-use super::{counters::Counters, preload::Preload, report::Report};
+use super::{
+    counters::Counters,
+    preload::Preload,
+    report::{Report, Target},
+};
 
 /// The figures of a process.
 #[derive(Clone, Debug, Serialize)]
@@ -41,9 +48,11 @@ pub fn as_text<S: Serializer>(level: &Option<Level>, serializer: S) -> Result<S:
 }
 
 impl ProcessReport {
+    /// Reads a process; one that has ended is none, also before its parent has noticed.
     pub fn of(pid: u32) -> Result<Self, Error> {
         let residency = Residency::of_process(pid)?;
-        let name = name_of(pid).ok_or(Error::NoProcess { pid })?;
+        let identity = identify(pid).filter(|identity| !identity.has_ended);
+        let name = identity.ok_or(Error::NoProcess { pid })?.name;
         Ok(Self::new(pid, name, &residency))
     }
 
@@ -77,22 +86,52 @@ pub fn name_of(pid: u32) -> Option<String> {
 struct Identity {
     name: String,
     start_time: u64,
-    is_zombie: bool,
+    has_ended: bool,
 }
 
 fn identify(pid: u32) -> Option<Identity> {
-    let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
+    let process = Process::new(i32::try_from(pid).ok()?).ok()?;
     let stat = process.stat().ok()?;
+    let has_ended = has_ended(&stat) && living_thread(&process).is_none();
     Some(Identity {
         name: stat.comm,
         start_time: stat.starttime,
-        is_zombie: stat.state == 'Z',
+        has_ended,
     })
+}
+
+/// Returns the folder in `/proc` where a process shows its memory: its own, or that of another
+/// thread where the first has ended, whose folder belongs to root and shows none.
+pub fn folder_with_memory(pid: u32) -> PathBuf {
+    let process = i32::try_from(pid)
+        .ok()
+        .and_then(|pid| Process::new(pid).ok());
+    let other = process
+        .filter(|process| process.stat().is_ok_and(|stat| has_ended(&stat)))
+        .and_then(|process| living_thread(&process));
+    match other {
+        Some(thread) => format!("/proc/{pid}/task/{thread}").into(),
+        None => format!("/proc/{pid}").into(),
+    }
+}
+
+/// Returns a thread of the process that has not ended.
+fn living_thread(process: &Process) -> Option<i32> {
+    let mut threads = process.tasks().ok()?.flatten();
+    let living = threads.find(|thread| thread.stat().is_ok_and(|stat| !has_ended(&stat)));
+    living.map(|thread| thread.tid)
+}
+
+/// Whether a thread has ended, with its memory.
+fn has_ended(thread: &Stat) -> bool {
+    matches!(thread.state, 'Z' | 'X' | 'x')
 }
 
 /// Processes that are read repeatedly until they have ended.
 pub struct Processes {
     left: Vec<Watched>,
+    /// Those that have ended, or cannot be read.
+    gone: Vec<u32>,
 }
 
 struct Watched {
@@ -109,6 +148,7 @@ impl Processes {
         };
         Self {
             left: pids.iter().map(watched).collect(),
+            gone: Vec::new(),
         }
     }
 
@@ -119,35 +159,60 @@ impl Processes {
     /// Reads the processes that are left. Returns an error for each that cannot be read, and
     /// forgets it.
     pub fn read(&mut self) -> (Report, Vec<String>) {
-        let (mut processes, mut failures) = (Vec::new(), Vec::new());
+        let (mut processes, mut failures, mut unreadable) = (Vec::new(), Vec::new(), 0);
         self.left.retain_mut(|watched| match watched.read() {
             Ok(process) => {
                 processes.push(process);
                 true
             }
             Err(why) => {
-                failures.push(why);
+                unreadable += usize::from(why.is_unreadable);
+                failures.push(why.text);
+                self.gone.push(watched.pid);
                 false
             }
         });
-        (Report::of_processes(processes), failures)
+        let read = processes.iter().map(|process| (process.pid, true));
+        let gone = self.gone.iter().map(|&pid| (pid, false));
+        let targets = read
+            .chain(gone)
+            .map(|(pid, is_up)| Target::process(pid, is_up));
+        let targets = targets.collect();
+        let report = Report {
+            targets,
+            unreadable,
+            ..Report::of_processes(processes)
+        };
+        (report, failures)
     }
 }
 
 impl Watched {
-    fn read(&mut self) -> Result<ProcessReport, String> {
+    fn read(&mut self) -> Result<ProcessReport, Failure> {
         let pid = self.pid;
-        let ended = || format!("process {pid} has ended");
+        let ended = || Failure {
+            text: format!("process {pid} has ended"),
+            is_unreadable: false,
+        };
         match (self.start_time, identify(pid)) {
             (Some(_), None) => return Err(ended()),
-            (Some(before), Some(now)) if now.start_time != before || now.is_zombie => {
-                return Err(ended());
-            }
+            (_, Some(now)) if now.has_ended => return Err(ended()),
+            (Some(before), Some(now)) if now.start_time != before => return Err(ended()),
             (_, now) => self.start_time = now.map(|now| now.start_time),
         }
         ProcessReport::of(pid).map_err(|error| match error {
             Error::NoProcess { .. } if self.start_time.is_some() => ended(),
-            error => error.to_string(),
+            error => Failure {
+                text: error.to_string(),
+                is_unreadable: !matches!(error, Error::NoProcess { .. }),
+            },
         })
     }
+}
+
+/// The reason why a process is left out.
+struct Failure {
+    text: String,
+    /// It is there.
+    is_unreadable: bool,
 }

@@ -1,6 +1,6 @@
 //! The output, as tables or as JSON.
 
-use std::fmt::Write as _;
+use std::{ffi::OsString, fmt::Write as _, path::Path};
 
 use comfy_table::{Cell, Table};
 use serde::Serialize;
@@ -19,6 +19,40 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<GroupReport>,
     pub processes: Vec<ProcessReport>,
+    /// What the command line names.
+    #[serde(skip)]
+    pub targets: Vec<Target>,
+    /// How many processes may not be read, but for those in `cgroup`.
+    #[serde(skip)]
+    pub unreadable: usize,
+}
+
+/// A process or cgroup that the command line names.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub kind: &'static str,
+    /// As it was named.
+    pub name: OsString,
+    /// Whether it is there and could be read.
+    pub is_up: bool,
+}
+
+impl Target {
+    pub fn process(pid: u32, is_up: bool) -> Self {
+        Self {
+            kind: "process",
+            name: pid.to_string().into(),
+            is_up,
+        }
+    }
+
+    pub fn group(path: &Path, is_up: bool) -> Self {
+        Self {
+            kind: "cgroup",
+            name: path.into(),
+            is_up,
+        }
+    }
 }
 
 impl Report {
@@ -26,13 +60,23 @@ impl Report {
         Self {
             cgroup: None,
             processes,
+            targets: Vec::new(),
+            unreadable: 0,
         }
     }
 
     pub fn of_group(group: GroupReport, processes: Vec<ProcessReport>) -> Self {
         Self {
             cgroup: Some(group),
-            processes,
+            ..Self::of_processes(processes)
+        }
+    }
+
+    /// The report of a cgroup that is not there, or cannot be read.
+    pub fn of_absent_group(path: &Path) -> Self {
+        Self {
+            targets: vec![Target::group(path, false)],
+            ..Self::of_processes(Vec::new())
         }
     }
 
@@ -107,11 +151,11 @@ fn group_table(group: &GroupReport) -> Table {
     table.add_row([
         number(size(group.usage_bytes)),
         number(limit),
-        number(size(group.anonymous_bytes)),
-        number(size(group.page_cache_bytes)),
-        number(size(group.shared_memory_bytes)),
-        number(size(group.inactive_file_bytes)),
-        number(size(group.working_set_bytes)),
+        number(known(group.anonymous_bytes)),
+        number(known(group.page_cache_bytes)),
+        number(known(group.shared_memory_bytes)),
+        number(known(group.inactive_file_bytes)),
+        number(known(group.working_set_bytes)),
         number(known(group.lazily_free_bytes)),
         number(known(group.usage_without_lazily_free_bytes)),
     ]);
@@ -239,11 +283,11 @@ process 7: libtenure_preload.so is not mapped
             cgroup_version: 2,
             usage_bytes: 300 << 20,
             limit_bytes: None,
-            anonymous_bytes: 200 << 20,
-            page_cache_bytes: 90 << 20,
-            shared_memory_bytes: 0,
-            inactive_file_bytes: 80 << 20,
-            working_set_bytes: 220 << 20,
+            anonymous_bytes: Some(200 << 20),
+            page_cache_bytes: Some(90 << 20),
+            shared_memory_bytes: Some(0),
+            inactive_file_bytes: Some(80 << 20),
+            working_set_bytes: Some(220 << 20),
             lazily_free_bytes: Some(60 << 20),
             usage_without_lazily_free_bytes: Some(240 << 20),
             pressure: None,

@@ -2,6 +2,7 @@
 
 mod keyboard;
 mod reading;
+mod screen;
 mod state;
 mod view;
 
@@ -17,7 +18,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui::DefaultTerminal;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -25,7 +25,7 @@ use signal_hook::{
 };
 
 use self::{
-    keyboard::Input,
+    keyboard::{Input, Keyboard},
     reading::{Reading, Subject},
     state::{State, Step},
 };
@@ -56,10 +56,16 @@ pub fn run(arguments: &TopArguments) -> Result<()> {
     let reader = thread::Builder::new().name("reader".into()).spawn(read);
     reader.context("starting a thread")?;
 
-    // It has a panic restore the terminal, too.
-    let mut terminal = ratatui::try_init().context("preparing the terminal")?;
+    let mut terminal = match screen::prepare() {
+        Ok(terminal) => terminal,
+        Err(error) => {
+            // It may be prepared in part.
+            let _ = ratatui::try_restore();
+            return Err(error).context("preparing the terminal");
+        }
+    };
     let ended = show(&mut terminal, &readings, &is_over);
-    if matches!(keyboard::wait(Duration::ZERO), Ok(Input::Gone)) {
+    if matches!(Keyboard::default().wait(Duration::ZERO), Ok(Input::Gone)) {
         // Nobody would see an error, and dropping it would print one, which panics.
         std::mem::forget(terminal);
         return Ok(());
@@ -86,7 +92,7 @@ fn show(
     is_over: &AtomicBool,
 ) -> Result<()> {
     let mut state = State::default();
-    let mut size = terminal.size()?;
+    let mut keyboard = Keyboard::default();
     let mut is_current = false;
     while !is_over.load(Ordering::Relaxed) {
         match readings.try_recv() {
@@ -101,32 +107,19 @@ fn show(
             terminal.draw(|frame| view::draw(frame, &mut state))?;
             is_current = true;
         }
-        match keyboard::wait(KEY_TIMEOUT)? {
+        match keyboard.wait(KEY_TIMEOUT)? {
             Input::Gone => break,
-            Input::None => {}
-            Input::Ready => {
-                // It has read more than one key at once.
-                while event::poll(Duration::ZERO)? {
-                    match event::read()? {
-                        Event::Key(key) if is_pressed(&key) => match state.press(key) {
-                            Step::Quit => return Ok(()),
-                            Step::Draw => is_current = false,
-                            Step::Nothing => {}
-                        },
-                        _ => {}
+            Input::Keys(keys) => {
+                for key in keys {
+                    match state.press(key) {
+                        Step::Quit => return Ok(()),
+                        Step::Draw => is_current = false,
+                        Step::Nothing => {}
                     }
                 }
             }
         }
-        let size_now = terminal.size()?;
-        if size_now != size {
-            size = size_now;
-            is_current = false;
-        }
+        is_current &= !screen::follow_size(terminal)?;
     }
     Ok(())
-}
-
-fn is_pressed(key: &KeyEvent) -> bool {
-    key.kind != KeyEventKind::Release
 }

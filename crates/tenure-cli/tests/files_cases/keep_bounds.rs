@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 
 use libtest_mimic::Completion;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::keep::{Keep, command, may_lock, wait_until};
 use super::{Case, Folder, MIB, cases, has_status, told};
@@ -13,6 +14,8 @@ pub const ALL: &[(&str, Case)] = cases![
     keep_within_budget_holds_it_over_later_files,
     keep_leaves_out_later_file_without_headroom,
     keep_of_unobservable_files_exits_with_1,
+    keep_of_most_files_that_may_be_open_follows_others,
+    keep_names_files_beyond_the_limit_on_open_files,
 ];
 
 /// Starts the command with its messages in a file.
@@ -109,6 +112,61 @@ fn keep_leaves_out_later_file_without_headroom(folder: &Folder) -> Completion {
     assert!(messages.contains("/tree/later: is followed"), "{messages}");
     let locked = locked_bytes(&keep, tree.to_str().unwrap());
     assert!(locked.iter().all(|(name, _)| name != "/huge"), "{locked:?}");
+    Completion::Completed
+}
+
+/// Starts the command with a limit on open files that it cannot raise.
+fn start_with_few_descriptors(folder: &Folder, tree: &str) -> Keep {
+    let messages = File::create(folder.path("messages")).unwrap();
+    let mut command = command(&[tree]);
+    let limit = |current| Rlimit {
+        current: Some(current),
+        maximum: Some(64),
+    };
+    let set = move || Ok(setrlimit(Resource::Nofile, limit(16))?);
+    // SAFETY: the closure makes a system call and nothing else.
+    unsafe { command.pre_exec(set) };
+    Keep::start(command.stderr(messages)).unwrap()
+}
+
+fn write_many(folder: &Folder, count: usize) {
+    for index in 0..count {
+        folder.write(&format!("tree/{index:03}"), 1);
+    }
+}
+
+fn keep_of_most_files_that_may_be_open_follows_others(folder: &Folder) -> Completion {
+    if !may_lock(MIB) {
+        return Completion::ignored_with("RLIMIT_MEMLOCK is too small");
+    }
+    write_many(folder, 45);
+    let tree = folder.path("tree");
+    let keep = start_with_few_descriptors(folder, tree.to_str().unwrap());
+    for name in ["first", "second"] {
+        std::fs::write(folder.path(&format!("tree/{name}")), "later").unwrap();
+        wait_until("the command says what it does with the file", || {
+            messages(folder).contains(&format!("/tree/{name}: is followed"))
+        });
+    }
+    drop(keep);
+    let messages = messages(folder);
+    assert!(!messages.contains("open files"), "{messages}");
+    Completion::Completed
+}
+
+fn keep_names_files_beyond_the_limit_on_open_files(folder: &Folder) -> Completion {
+    if !may_lock(MIB) {
+        return Completion::ignored_with("RLIMIT_MEMLOCK is too small");
+    }
+    write_many(folder, 100);
+    let tree = folder.path("tree");
+    let tree = tree.to_str().unwrap();
+    drop(start_with_few_descriptors(folder, tree));
+    let expected = format!(
+        "tenure: 52 files are left out, from {tree}/048 on: with RLIMIT_NOFILE at 64, 48 files can \
+         be kept; raise it (ulimit -Hn, or LimitNOFILE= in a systemd unit)\n"
+    );
+    assert_eq!(messages(folder), expected);
     Completion::Completed
 }
 

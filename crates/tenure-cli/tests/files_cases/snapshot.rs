@@ -1,6 +1,10 @@
 //! `tenure snapshot` and `tenure restore`.
 
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::Command;
+
 use libtest_mimic::Completion;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::{
     Case, Folder, MIB, cases, despite_reclaim, drop_cache, has_status, json, pages_in_cache,
@@ -11,6 +15,7 @@ pub const ALL: &[(&str, Case)] = cases![
     restore_reads_the_ranges_of_the_snapshot,
     restore_skips_and_names_changed_files,
     restore_refuses_other_files_and_versions,
+    snapshot_takes_over_what_a_killed_one_has_left,
 ];
 
 fn restore_reads_the_ranges_of_the_snapshot(folder: &Folder) -> Completion {
@@ -64,6 +69,41 @@ fn restore_skips_and_names_changed_files(folder: &Folder) -> Completion {
     Completion::Completed
 }
 
+fn snapshot_takes_over_what_a_killed_one_has_left(folder: &Folder) -> Completion {
+    folder.write("tree/a", MIB);
+    let (snapshot, tree) = (folder.path("snapshot"), folder.path("tree"));
+    let snapshot = snapshot.to_str().unwrap();
+    let arguments = ["snapshot", snapshot, tree.to_str().unwrap()];
+    let names = || {
+        let entries = std::fs::read_dir(folder.path("")).unwrap();
+        let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+        let mut names: Vec<_> = entries.map(name).collect();
+        names.sort_unstable();
+        names
+    };
+    for _ in 0..3 {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        // The first byte that it writes to a file ends it: SIGXFSZ.
+        let none = Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        let set = move || {
+            setrlimit(Resource::Core, none)?;
+            Ok(setrlimit(Resource::Fsize, none)?)
+        };
+        // SAFETY: the closure makes system calls and nothing else.
+        unsafe { command.args(arguments).pre_exec(set) };
+        let output = command.output().unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGXFSZ), "{output:?}");
+        assert_eq!(names(), [".tenure-snapshot.part", "tree"]);
+    }
+    has_status(&tenure(&arguments), 0);
+    assert_eq!(names(), ["snapshot", "tree"]);
+    has_status(&tenure(&["restore", snapshot]), 0);
+    Completion::Completed
+}
+
 fn restore_refuses_other_files_and_versions(folder: &Folder) -> Completion {
     for (text, wanted) in [
         (
@@ -82,6 +122,13 @@ fn restore_refuses_other_files_and_versions(folder: &Folder) -> Completion {
         has_status(&output, 1);
         assert!(told(&output).contains(wanted), "{}", told(&output));
     }
+    // No line ends.
+    let output = tenure(&["restore", "/dev/zero"]);
+    has_status(&output, 1);
+    assert_eq!(
+        told(&output),
+        "tenure: /dev/zero: is no snapshot of tenure\n"
+    );
     let missing = folder.path("missing");
     has_status(&tenure(&["restore", missing.to_str().unwrap()]), 1);
     // A line that is none does not keep the others from being restored.

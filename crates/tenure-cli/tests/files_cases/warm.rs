@@ -18,6 +18,7 @@ pub const ALL: &[(&str, Case)] = cases![
     warm_of_range_reads_the_range,
     warm_reads_hard_links_once_and_no_symbolic_links,
     warm_follows_symbolic_links_that_are_named_or_asked_for,
+    warm_says_that_a_link_leads_nowhere,
     warm_names_what_it_cannot_read_and_goes_on,
     warm_names_unreadable_file_and_exits_with_1,
     warm_of_wrong_command_line_exits_with_2,
@@ -114,6 +115,27 @@ fn warm_reads_hard_links_once_and_no_symbolic_links(folder: &Folder) -> Completi
     assert_eq!(read_bytes(&[tree]), MIB as u64);
     assert_eq!(folder.cached_bytes("outside"), 0);
     assert_eq!(read_bytes(&[tree, tree]), MIB as u64);
+    Completion::Completed
+}
+
+fn warm_says_that_a_link_leads_nowhere(folder: &Folder) -> Completion {
+    folder.write("tree/a", MIB);
+    let link = folder.path("tree/link");
+    std::os::unix::fs::symlink("absent", &link).unwrap();
+    let expected = format!(
+        "tenure: {}: is a symbolic link to nothing\n",
+        link.display()
+    );
+    let tree = folder.path("tree");
+    let output = tenure(&["warm", "--json", "--follow", tree.to_str().unwrap()]);
+    has_status(&output, 0);
+    assert_eq!(
+        (json(&output)["files"].as_u64(), told(&output)),
+        (Some(1), expected.clone())
+    );
+    let output = tenure(&["warm", "--json", link.to_str().unwrap()]);
+    has_status(&output, 1);
+    assert_eq!(told(&output), expected);
     Completion::Completed
 }
 

@@ -1,13 +1,12 @@
 """Caches that keep as many values as there is memory for."""
 
 import functools
-import itertools
 import os
 import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from . import _native
 from ._vanishing import RAISE, VanishingMapping
@@ -21,22 +20,18 @@ R_co = TypeVar("R_co", covariant=True)
 
 # Of all caches: it is held for an operation or two on dicts, and forks wait for it.
 _lock = threading.RLock()
-_numbers = itertools.count()
 _generation = 0
 
 # How many keys each insertion looks at, to forget those whose values have gone.
 _SWEPT = 2
 
 
-class _Entry(NamedTuple):
-    number: int
-    places: list[tuple[int, int]]
-
-
-def _object(value: _native.Value, entry: _Entry) -> Any:
+def _object(value: _native.Value, entry: _native.Entry, *, is_writable: bool = False) -> Any:
+    """Returns the object; with arrays of their own memory if they are to be writable."""
     view = memoryview(value)
     parts = [view[start : start + length] for start, length in entry.places]
-    return pickle.loads(parts[0], buffers=parts[1:])
+    buffers: list[Any] = [bytearray(it) for it in parts[1:]] if is_writable else parts[1:]
+    return pickle.loads(parts[0], buffers=buffers)
 
 
 class Cache(VanishingMapping[K, V], Generic[K, V]):
@@ -64,8 +59,9 @@ class Cache(VanishingMapping[K, V], Generic[K, V]):
         self._priority = priority
         self._generation = _generation
         self._native = _native.Cache()
-        self._entries: dict[K, _Entry] = {}
-        self._queue: deque[tuple[K, _Entry]] = deque()
+        self._entries: dict[K, _native.Entry] = {}
+        # Keys with their entries' numbers: an entry here would keep a replaced value.
+        self._queue: deque[tuple[K, int]] = deque()
 
     def _values(self) -> _native.Cache:
         """Returns the cache of bytes; a new one in a child."""
@@ -79,36 +75,49 @@ class Cache(VanishingMapping[K, V], Generic[K, V]):
         return self._native
 
     def __getitem__(self, key: K) -> V:
-        values = self._values()
+        return cast(V, self._load(key, is_writable=False))
+
+    def _load(self, key: K, *, is_writable: bool) -> Any:
+        self._values()
         entry = self._entries[key]
-        value = values.get(entry.number)
+        return self._load_entry(key, entry, is_writable=is_writable)
+
+    def _load_entry(self, key: K, entry: _native.Entry, *, is_writable: bool) -> Any:
+        value = entry.get()
         if value is None:
             self._forget(key, entry)
             raise KeyError(key)
-        return cast(V, _object(value, entry))
+        return _object(value, entry, is_writable=is_writable)
 
     def __setitem__(self, key: K, value: V) -> None:
         hash(key)
+        entry = self._dump(value)
+        with _lock:
+            old = self._keep(key, entry)
+        # The value that was there goes with its entry, without the lock.
+        del old
+        self._sweep()
+
+    def _dump(self, value: object) -> _native.Entry | None:
+        """Puts a value in, without a key yet; None where there is no memory for it."""
         buffers: list[pickle.PickleBuffer] = []
         parts: list[Any] = [pickle.dumps(value, protocol=5, buffer_callback=buffers.append)]
         parts.extend(it.raw() for it in buffers)
-        values, number = self._values(), next(_numbers)
-        places = values.insert(number, parts, self._priority)
-        with _lock:
-            old = self._entries.pop(key, None)
-            if places is not None:
-                entry = _Entry(number, places)
-                self._entries[key] = entry
-                self._queue.append((key, entry))
-        if old is not None:
-            values.remove(old.number)
-        self._sweep()
+        return self._values().insert(parts, self._priority)
+
+    def _keep(self, key: K, entry: _native.Entry | None) -> _native.Entry | None:
+        """Gives the entry to a key, with the lock held. Returns the one that it had."""
+        old = self._entries.pop(key, None)
+        if entry is not None:
+            self._queue.append((key, entry.number))
+            self._entries[key] = entry
+        return old
 
     def __delitem__(self, key: K) -> None:
-        values = self._values()
+        self._values()
         with _lock:
             entry = self._entries.pop(key)
-        if not values.remove(entry.number):
+        if not entry.remove():
             raise KeyError(key)
 
     @overload
@@ -117,27 +126,27 @@ class Cache(VanishingMapping[K, V], Generic[K, V]):
     def pop(self, key: K, default: T) -> V | T: ...
 
     def pop(self, key: K, default: Any = RAISE) -> Any:
-        values = self._values()
+        self._values()
         with _lock:
             entry = self._entries.pop(key, None)
-        value = None if entry is None else values.get(entry.number)
+        value = None if entry is None else entry.get()
         if entry is None or value is None:
             if default is RAISE:
                 raise KeyError(key)
             return default
-        values.remove(entry.number)
+        entry.remove()
         return _object(value, entry)
 
     def __contains__(self, key: object) -> bool:
-        values = self._values()
+        self._values()
         entry = self._entries.get(cast(K, key))
-        return entry is not None and values.contains(entry.number)
+        return entry is not None and entry.is_there()
 
     def __iter__(self) -> Iterator[K]:
-        values = self._values()
+        self._values()
         with _lock:
             entries = list(self._entries.items())
-        return (key for key, entry in entries if values.contains(entry.number))
+        return (key for key, entry in entries if entry.is_there())
 
     def __len__(self) -> int:
         return len(self._values())
@@ -159,7 +168,7 @@ class Cache(VanishingMapping[K, V], Generic[K, V]):
     def __repr__(self) -> str:
         return f"<tenure.Cache of {len(self)} values>"
 
-    def _forget(self, key: K, entry: _Entry) -> None:
+    def _forget(self, key: K, entry: _native.Entry) -> None:
         with _lock:
             if self._entries.get(key) is entry:
                 del self._entries[key]
@@ -170,11 +179,12 @@ class Cache(VanishingMapping[K, V], Generic[K, V]):
             with _lock:
                 if not self._queue:
                     return
-                key, entry = self._queue.popleft()
-                if self._entries.get(key) is not entry:
+                key, number = self._queue.popleft()
+                entry = self._entries.get(key)
+                if entry is None or entry.number != number:
                     continue
-                if self._native.contains(entry.number):
-                    self._queue.append((key, entry))
+                if entry.is_there():
+                    self._queue.append((key, number))
                     continue
             self._forget(key, entry)
 

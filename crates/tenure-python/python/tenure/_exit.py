@@ -2,11 +2,11 @@
 
 import atexit
 import gc
-import io
 import os
 import sys
 import threading
-from typing import NoReturn
+from _io import _IOBase, _TextIOBase
+from typing import Any, NoReturn
 
 from . import _native
 
@@ -15,7 +15,8 @@ def fast_exit(code: int = 0) -> NoReturn:
     """End the process with this exit code, without freeing its objects one by one.
 
     It waits for threads that are not daemons, runs the functions registered with
-    :mod:`atexit`, and flushes open files, as the usual end does. Then the process ends, and
+    :mod:`atexit`, and flushes open files and the streams of C, as the usual end does; a
+    stream that a thread waits at holds it up for a second at most. Then the process ends, and
     a helper frees its memory, so that the parent's ``wait`` returns at once. No destructor
     (``__del__``, ``weakref.finalize`` with ``atexit=False``) runs.
 
@@ -32,7 +33,7 @@ def fast_exit(code: int = 0) -> NoReturn:
         getattr(threading, "_shutdown")()
     atexit._run_exitfuncs()
     _flush_files()
-    _native.flush_c_streams()
+    _native.flush_c_streams(_MAX_WAIT)
     try:
         _native.enable_teardown()
     except OSError:
@@ -41,15 +42,41 @@ def fast_exit(code: int = 0) -> NoReturn:
     os._exit(code)
 
 
+# How long a thread that waits for input may keep a stream locked, in seconds.
+_MAX_WAIT = 1
+
+
 def _flush_files() -> None:
     """Flush what is buffered, text before the bytes below it."""
-    files = [it for it in gc.get_objects() if isinstance(it, io.IOBase)]
-    files.sort(key=lambda it: not isinstance(it, io.TextIOBase))
+    # Only by their types: asking an object, such as a proxy, may run its code.
+    files: list[Any] = [it for it in gc.get_objects() if issubclass(type(it), _IOBase)]
+    files.sort(key=lambda it: not issubclass(type(it), _TextIOBase))
+    shared = []
     for file in [sys.stdout, sys.stderr, *files]:
         try:
-            # A reader may be locked by a thread that waits for input.
-            if not file.closed and file.writable():
+            if file.closed or not file.writable():
+                continue
+            if file.readable():
+                shared.append(file)
+            else:
                 file.flush()
         except Exception:
             # As at the usual end: the other files are flushed all the same.
+            pass
+    if shared:
+        # A thread that waits for input from such a file has it locked.
+        helper = threading.Thread(target=_flush_each, args=(shared,), daemon=True)
+        try:
+            helper.start()
+        except RuntimeError:
+            _flush_each(shared)
+        else:
+            helper.join(_MAX_WAIT)
+
+
+def _flush_each(files: list[Any]) -> None:
+    for file in files:
+        try:
+            file.flush()
+        except Exception:
             pass

@@ -32,6 +32,8 @@ class PressureDict(VanishingMapping[K, V], Generic[K, V]):
     def __init__(self) -> None:
         self._entries: OrderedDict[K, V] = OrderedDict()
         self._lock = threading.RLock()
+        # How many entries the pressure leaves; None without pressure.
+        self._limit: int | None = None
         reference = weakref.ref(self)
 
         def follow(level: pressure.Level) -> None:
@@ -39,25 +41,27 @@ class PressureDict(VanishingMapping[K, V], Generic[K, V]):
             if it is not None:
                 it._follow(level)
 
-        self._level = pressure.Level.NONE
         _all[id(self)] = self
         subscription = pressure.subscribe(follow)
         weakref.finalize(self, subscription.close).atexit = False
 
     def _follow(self, level: pressure.Level) -> None:
-        self._level = level
-        self._shrink()
-
-    def _shrink(self) -> None:
-        # Objects are dropped without the lock: their destructors may use this mapping.
-        dropped: list[V] = []
         with self._lock:
-            if self._level is pressure.Level.NONE:
+            if level is pressure.Level.NONE:
+                self._limit = None
                 return
-            kept = len(self._entries) // 2 if self._level is pressure.Level.SOME else 0
-            while len(self._entries) > kept:
-                dropped.append(self._entries.popitem(last=False)[1])
+            kept = len(self._entries) // 2 if level is pressure.Level.SOME else 0
+            self._limit = max(kept, 1)
+            dropped = self._drop_oldest(kept)
         dropped.clear()
+
+    def _drop_oldest(self, kept: int) -> list[V]:
+        """Takes the oldest entries out, with the lock held. The caller drops the objects
+        without it: their destructors may use this mapping."""
+        dropped = []
+        while len(self._entries) > kept:
+            dropped.append(self._entries.popitem(last=False)[1])
+        return dropped
 
     def __getitem__(self, key: K) -> V:
         with self._lock:
@@ -66,11 +70,13 @@ class PressureDict(VanishingMapping[K, V], Generic[K, V]):
             return value
 
     def __setitem__(self, key: K, value: V) -> None:
+        pressure._watcher.ensure()
         with self._lock:
             old = self._entries.get(key)
             self._entries[key] = value
             self._entries.move_to_end(key)
-        del old
+            dropped = [] if self._limit is None else self._drop_oldest(self._limit)
+        del old, dropped
 
     def __delitem__(self, key: K) -> None:
         with self._lock:

@@ -36,8 +36,13 @@ def install(*, dirty_decay: float | None = None, muzzy_decay: float | None = Non
 
 
 def serves_numpy() -> bool:
-    """Return whether arrays of the installed numpy come from the heap now."""
-    return _native.heap_serves_numpy()
+    """Return whether arrays of the installed numpy, if there is one, come from the heap now."""
+    try:
+        import numpy
+    except ImportError:
+        return False
+    version = numpy.lib.NumpyVersion(numpy.__version__)
+    return version >= "2.5.0.dev0" and _native.heap_is_installed()
 
 
 def stats() -> dict[str, int]:

@@ -84,32 +84,45 @@ class _Watcher:
     """One thread that serves all subscriptions, while there are any."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # A destructor may subscribe while this thread has the lock.
+        self._lock = threading.RLock()
         self._subscriptions: list[Subscription] = []
         self._watch: _native.PressureWatch | None = None
         self._thread: threading.Thread | None = None
 
     def add(self, subscription: Subscription) -> None:
         with self._lock:
-            self._subscriptions.append(subscription)
             if self._thread is None:
                 self._start()
-            else:
-                assert self._watch is not None
-                self._watch.wake()
+            self._subscriptions.append(subscription)
+            assert self._watch is not None
+            self._watch.wake()
+
+    def ensure(self) -> None:
+        """Starts the thread if a child could not, and goes without if it cannot either."""
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None and any(not it._is_closed for it in self._subscriptions):
+                    try:
+                        self._start()
+                    except Exception:
+                        return
 
     def _start(self) -> None:
-        self._watch = _native.PressureWatch()
-        target, arguments = self._run, (self._watch,)
+        """Starts the thread, which tells the level at once; on failure nothing changes."""
+        watch = _native.PressureWatch()
+        target, arguments = self._run, (watch,)
         thread = threading.Thread(target=target, args=arguments, name="tenure-pressure")
         # A program ends although it has subscriptions: `end` stops the thread then.
         thread.daemon = True
         try:
             thread.start()
         except BaseException:
-            self._subscriptions.pop()
+            # A signal handler may have raised although the thread has started.
+            watch.stop()
             raise
-        self._thread = thread
+        self._watch, self._thread = watch, thread
+        watch.wake()
 
     def _run(self, watch: _native.PressureWatch) -> None:
         while True:

@@ -107,6 +107,20 @@ pub enum Error {
         range: PageRange,
     },
 
+    /// A part of the range is sealed (`mseal(2)`, Linux 6.10): until the process ends it
+    /// stays mapped, and without write access its contents stay.
+    #[error(
+        "cannot {verb} {range}: {part} is sealed (mseal) until the process ends; leave it out; nothing was done"
+    )]
+    Sealed {
+        /// The verb that failed.
+        verb: &'static str,
+        /// The requested range.
+        range: PageRange,
+        /// The part that is sealed.
+        part: PageRange,
+    },
+
     /// The lock would exceed `RLIMIT_MEMLOCK`.
     #[error(
         "cannot lock {range}: it needs {2} more, but RLIMIT_MEMLOCK is {0}, of which {1} are in use: raise it with ulimit -l or LimitMEMLOCK=, or give the program CAP_IPC_LOCK",
@@ -357,6 +371,7 @@ impl Error {
             | Self::WrongKind { .. }
             | Self::Locked { .. } => Errno::INVAL,
             Self::NoAccess { .. } => Errno::ACCESS,
+            Self::Sealed { .. } => Errno::PERM,
             Self::Hole { .. }
             | Self::ArenaFull { .. }
             | Self::NoMemory { .. }
@@ -415,6 +430,9 @@ pub enum MemoryKind {
     HugeTlb,
     /// The kernel's own mappings, such as `[vdso]` and `[vvar]`.
     Special,
+    /// Memory that the kernel drops when it needs memory (MAP_DROPPABLE, Linux 6.11). Only
+    /// locking tells it from other private anonymous memory.
+    Droppable,
 }
 
 impl std::fmt::Display for MemoryKind {
@@ -425,6 +443,7 @@ impl std::fmt::Display for MemoryKind {
             Self::PrivateFile => "a private mapping of a file",
             Self::HugeTlb => "hugetlb memory",
             Self::Special => "a special mapping of the kernel",
+            Self::Droppable => "droppable memory",
         })
     }
 }

@@ -21,10 +21,11 @@ pub use mmap::MmapRequest;
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{DestructiveAdvice, LockState, advise_destructive, lock_state};
+use crate::ground::sys::map;
 use crate::ground::sys::vma::{self, Vma};
 
 /// Checks the range before `verb`, which can destroy contents, changes any of it:
-/// no holes, private anonymous memory only, nothing locked.
+/// no holes, private anonymous memory only, nothing locked or sealed.
 fn check_private_anonymous(verb: &'static str, range: PageRange) -> Result<Vec<Vma>> {
     let is_wanted = |kind| kind == MemoryKind::PrivateAnonymous;
     check_kind(verb, range, is_wanted, "private anonymous memory")
@@ -43,7 +44,8 @@ fn check_kind(
     Ok(vmas)
 }
 
-/// Checks that the VMAs of the range are all of a wanted kind, and have no locked pages.
+/// Checks that the VMAs of the range are all of a wanted kind, have no locked pages, and are
+/// not sealed against the loss of their contents.
 fn check_vmas(
     verb: &'static str,
     range: PageRange,
@@ -60,7 +62,28 @@ fn check_vmas(
             wanted,
         });
     }
-    check_unlocked(verb, range)
+    check_unlocked(verb, range)?;
+    // The kernel lets whoever may write sealed memory discard it as well.
+    let is_protected = |vma: &&Vma| vma.kind == MemoryKind::PrivateAnonymous && !vma.writable;
+    refuse_sealed(verb, range, vmas.iter().filter(is_protected))
+}
+
+/// Refuses a range of which one of the VMAs is sealed (`mseal(2)`): the kernel finds that when
+/// it comes to the VMA, and has changed what is before it then.
+fn refuse_sealed<'a>(
+    verb: &'static str,
+    range: PageRange,
+    vmas: impl IntoIterator<Item = &'a Vma>,
+) -> Result<()> {
+    let is_sealed = |vma: &&Vma| map::is_sealed(vma.range.start(), vma.page_bytes);
+    match vmas.into_iter().find(is_sealed) {
+        Some(vma) => Err(Error::Sealed {
+            verb,
+            range,
+            part: vma.range,
+        }),
+        None => Ok(()),
+    }
 }
 
 fn check_unlocked(verb: &'static str, range: PageRange) -> Result<()> {

@@ -228,6 +228,14 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Waits in another thread until the first has ended, as far as other processes see.
+pub fn wait_for_end_of_first_thread() {
+    let stat = format!("/proc/{}/stat", std::process::id());
+    while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 /// Whether only these tests run on the machine, as in tests/kernels: then they may change
 /// system-wide settings.
 pub fn machine_is_ours() -> bool {

@@ -168,3 +168,27 @@ fn md5sums(tree: &Tree) -> Result<String> {
     let mut tool = Command::new("md5sum");
     Ok(output(tool.current_dir(&tree.folder).args(below))? + "\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_of_the_package_are_those_that_the_library_exports() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let read = |file| fs::read_to_string(root.join(file)).unwrap();
+        let map = read("crates/tenure-c/tenure.map");
+        let exported = map.lines().filter_map(|line| line.trim().strip_suffix(';'));
+        let exported: Vec<_> = exported
+            .filter(|name| name.starts_with("tenure_"))
+            .collect();
+        let list = read("packaging/debian/libtenure0.symbols");
+        let listed = list.lines().filter_map(|line| line.trim().split_once('@'));
+        let listed: Vec<_> = listed
+            .map(|(name, _)| name)
+            .filter(|name| name.starts_with("tenure_"))
+            .collect();
+        assert!(!exported.is_empty());
+        assert_eq!(listed, exported);
+    }
+}

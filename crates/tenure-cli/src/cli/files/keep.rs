@@ -29,6 +29,9 @@ Exit status:
 /// not suffice, the command ends and names the limit to raise (ulimit -l, or LimitMEMLOCK= in
 /// a systemd unit).
 ///
+/// Each file that is kept stays open. The command raises its limit on open files as far as it
+/// may, and names how many files are left out where that does not suffice (LimitNOFILE=).
+///
 /// A file that is replaced is followed, as are new files in folders (inotify). The command
 /// runs until it is ended. When all is set up it prints a line and tells systemd
 /// (Type=notify); packaging/tenure-keep@.service is a unit for it.

@@ -131,8 +131,15 @@ impl HeldFiles {
         }
     }
 
-    /// Follows files that were replaced, have come or have gone. A file that cannot be
-    /// looked at stays as it is.
+    /// Whether a file is not kept yet, or not this version.
+    pub fn is_new(&self, found: &Found) -> bool {
+        let (id, len) = (FileId::of(&found.metadata), found.metadata.len());
+        let held = self.files.get(&found.path);
+        held.is_none_or(|held| !held.is_same(id, len))
+    }
+
+    /// Follows files that were replaced or have come, which are new, and those that have gone.
+    /// A file that cannot be looked at stays as it is.
     pub fn follow(&mut self, mut found: Vec<Found>, complaints: &Complaints) {
         self.files.retain(|path, _| {
             let is_there = is_there(path);
@@ -142,11 +149,6 @@ impl HeldFiles {
             is_there
         });
         self.left_out.retain(|path| is_there(path));
-        found.retain(|found| {
-            let (id, len) = (FileId::of(&found.metadata), found.metadata.len());
-            let held = self.files.get(&found.path);
-            held.is_none_or(|held| !held.is_same(id, len))
-        });
         let total = self.admit(&mut found, complaints);
         // The new files take of the parts of the others.
         self.share_out(total, complaints);

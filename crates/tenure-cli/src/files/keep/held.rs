@@ -109,15 +109,3 @@ impl Held {
         (self.id, self.len) == (id, len)
     }
 }
-
-/// Lets the process open as many files as it may: each file that is kept stays open.
-pub fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    // Where it is refused, the limit that there is holds.
-    let _ = setrlimit(Resource::Nofile, raised);
-}

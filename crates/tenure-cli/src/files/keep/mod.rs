@@ -2,6 +2,7 @@
 
 mod all;
 mod bounds;
+mod descriptors;
 mod held;
 mod notify;
 mod ranges;
@@ -9,19 +10,20 @@ mod signals;
 mod watch;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
 use self::all::HeldFiles;
+use self::descriptors::Descriptors;
 use self::notify::notify;
 use self::signals::Signals;
 use self::watch::Watch;
 use super::complaints::Complaints;
 use super::size_text;
-use super::walk::Walk;
+use super::walk::{Found, Walk};
 use crate::cli::KeepArguments;
 
 /// How often the command looks for pages that have come into memory, at most.
@@ -39,16 +41,18 @@ const SETTLE: Duration = Duration::from_millis(100);
 pub fn run(arguments: &KeepArguments, out: &mut impl Write) -> Result<ExitCode> {
     // Before any thread starts, which inherits what is blocked.
     let signals = Signals::block()?;
-    held::raise_descriptor_limit();
+    let mut descriptors = Descriptors::raise();
     let complaints = Complaints::plain();
     let mut watch = Watch::new(&complaints);
-    let (found, folders) = find(arguments, &complaints)?;
-    watch.folders(&folders, &complaints);
+    let max_files = descriptors.max_files();
+    let tree = find(arguments, &complaints, max_files, |_| true)?;
+    watch.folders(&tree.folders, &complaints);
+    descriptors.tell(&tree.left_out, &complaints);
     ensure!(
-        !found.is_empty(),
+        !tree.found.is_empty(),
         "there is nothing to keep: no file, or all of them are empty"
     );
-    let mut files = HeldFiles::start(found, arguments.budget, &complaints)?;
+    let mut files = HeldFiles::start(tree.found, arguments.budget, &complaints)?;
     files.look(&complaints);
     writeln!(
         out,
@@ -74,9 +78,13 @@ pub fn run(arguments: &KeepArguments, out: &mut impl Write) -> Result<ExitCode> 
         }
         if rescan_at.is_some_and(|at| at <= Instant::now()) {
             rescan_at = (!watch.is_complete()).then(|| Instant::now() + RESCAN_INTERVAL);
-            let (found, folders) = find(arguments, &complaints)?;
-            watch.folders(&folders, &complaints);
-            files.follow(found, &complaints);
+            let max_files = descriptors.max_files().saturating_sub(files.len());
+            let tree = find(arguments, &complaints, max_files, |found| {
+                files.is_new(found)
+            })?;
+            watch.folders(&tree.folders, &complaints);
+            descriptors.tell(&tree.left_out, &complaints);
+            files.follow(tree.found, &complaints);
         } else if !watch.is_complete() && rescan_at.is_none() {
             rescan_at = Some(Instant::now() + RESCAN_INTERVAL);
         }
@@ -91,16 +99,35 @@ pub fn run(arguments: &KeepArguments, out: &mut impl Write) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Finds the files, and the folders in which others can appear.
+/// What is below the paths.
+struct Tree {
+    /// The files that are wanted, opened.
+    found: Vec<Found>,
+    /// Those for which no descriptor is left.
+    left_out: Vec<PathBuf>,
+    /// Folders in which others can appear.
+    folders: Vec<PathBuf>,
+}
+
+/// Finds the files that are wanted. Of those `max_files` stay open, and of the others none: all
+/// at once would need a second descriptor for each file that is kept.
 fn find(
     arguments: &KeepArguments,
     complaints: &Complaints,
-) -> Result<(Vec<super::walk::Found>, Vec<std::path::PathBuf>)> {
+    max_files: usize,
+    is_wanted: impl Fn(&Found) -> bool,
+) -> Result<Tree> {
     let mut walk = Walk::new(&arguments.tree, complaints)?.with_folders();
-    let found: Vec<_> = walk
-        .by_ref()
-        .filter(|found| found.metadata.len() > 0)
-        .collect();
+    let (mut found, mut left_out) = (Vec::new(), Vec::new());
+    for file in walk.by_ref() {
+        if file.metadata.len() == 0 || !is_wanted(&file) {
+            continue;
+        }
+        match found.len() < max_files {
+            true => found.push(file),
+            false => left_out.push(file.path),
+        }
+    }
     let mut folders = walk.into_folders();
     for path in &arguments.tree.paths {
         folders.extend(parent(path));
@@ -108,10 +135,14 @@ fn find(
     }
     folders.sort();
     folders.dedup();
-    Ok((found, folders))
+    Ok(Tree {
+        found,
+        left_out,
+        folders,
+    })
 }
 
-fn parent(path: &Path) -> Option<std::path::PathBuf> {
+fn parent(path: &Path) -> Option<PathBuf> {
     path.parent()
         .map(|parent| match parent.as_os_str().is_empty() {
             true => ".".into(),

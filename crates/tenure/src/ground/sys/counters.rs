@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::map::{self, Backing};
-use super::{maps, page_size};
+use super::{maps, page_size, process};
 use crate::PageRange;
 
 /// The number of counters that fit: 4 KiB of them, which every page has.
@@ -133,7 +133,7 @@ pub(crate) fn of_process(pid: u32) -> Result<Found, Errno> {
     // Both files are opened relative to one descriptor, because the process
     // number may be reused.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?;
+    let directory = rustix::fs::open(process::folder_with_memory(pid), flags, Mode::empty())?;
     let open = |name: &str| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         openat(&directory, name, flags, Mode::empty()).map(File::from)

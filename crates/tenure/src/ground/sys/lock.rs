@@ -3,9 +3,11 @@
 use rustix::io::Errno;
 use rustix::mm::{self, MlockAllFlags, MlockFlags};
 
-use super::advise::{DestructiveAdvice, advise_destructive};
+use super::advise::{DestructiveAdvice, LockState, advise_destructive, lock_state};
 use super::features::Features;
+use super::vma::{self, Vma};
 use crate::PageRange;
+use crate::ground::error::MemoryKind;
 
 /// Locks the range and faults every page of it in: `mlock(2)`.
 pub(crate) fn mlock(range: PageRange) -> Result<(), Errno> {
@@ -15,9 +17,32 @@ pub(crate) fn mlock(range: PageRange) -> Result<(), Errno> {
 
 /// Locks the pages of the range as they are faulted in: `mlock2(MLOCK_ONFAULT)`
 /// (Linux 4.4).
+///
+/// Before Linux 5.18 the call visits the pages that are present after it has locked the range,
+/// and answers ENOMEM for memory without access, which stays locked all the same.
 pub(crate) fn mlock_onfault(range: PageRange) -> Result<(), Errno> {
     // SAFETY: as for `mlock`.
-    unsafe { mm::mlock_with(range.as_ptr().cast(), range.len(), MlockFlags::ONFAULT) }
+    let answer = unsafe { mm::mlock_with(range.as_ptr().cast(), range.len(), MlockFlags::ONFAULT) };
+    let visits_pages = || Features::get().madv_dontneed_locked.is_err();
+    match answer {
+        Err(Errno::NOMEM) if visits_pages() && is_locked_without_access(range) => Ok(()),
+        answer => answer,
+    }
+}
+
+/// Returns whether all of the range is locked that can be, and a part of it has no access.
+fn is_locked_without_access(range: PageRange) -> bool {
+    let Ok(vmas) = vma::cover(range) else {
+        return false;
+    };
+    let is_locked = |vma: &Vma| lock_state(vma.range) == Ok(LockState::Locked);
+    vmas.iter().any(|vma| !vma.readable && !vma.writable)
+        && (vmas.iter()).all(|vma| is_locked(vma) || !can_be_locked(vma))
+}
+
+/// Whether the kernel can lock memory of this kind; `mlock` skips the others.
+pub(crate) fn can_be_locked(vma: &Vma) -> bool {
+    !matches!(vma.kind, MemoryKind::HugeTlb | MemoryKind::Special)
 }
 
 /// Unlocks the range, in whichever mode it was locked: `munlock(2)`.

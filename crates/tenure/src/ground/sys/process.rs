@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use procfs::process::{Stat, StatM, Status};
@@ -45,6 +45,28 @@ pub(crate) fn status(folder: &Path) -> io::Result<Status> {
     let bytes = std::fs::read(folder.join("status"))?;
     let text = String::from_utf8_lossy(&bytes);
     Status::from_buf_read(text.as_bytes()).map_err(io::Error::other)
+}
+
+/// Returns the folder in `/proc` where a process shows its memory: its own, or that of another
+/// thread where the first has ended (pthread_exit(3)), whose folder shows none.
+pub(crate) fn folder_with_memory(pid: u32) -> PathBuf {
+    let folder = PathBuf::from(format!("/proc/{pid}"));
+    let threads = folder.join("task");
+    if !has_ended(&threads.join(pid.to_string())) {
+        return folder;
+    }
+    let threads = std::fs::read_dir(threads).into_iter().flatten().flatten();
+    let mut folders = threads.map(|thread| thread.path());
+    folders.find(|thread| !has_ended(thread)).unwrap_or(folder)
+}
+
+/// Returns whether a thread has ended, or is not there; anyone may read its state.
+fn has_ended(thread: &Path) -> bool {
+    let stat = std::fs::read(thread.join("stat")).unwrap_or_default();
+    // `TID (NAME) STATE …`: the name may hold anything.
+    let end = stat.iter().rposition(|&byte| byte == b')');
+    let state = end.and_then(|end| stat.get(end + 2));
+    state.is_none_or(|state| b"ZXx".contains(state))
 }
 
 /// Returns an address at the end of the first thread's stack, where the kernel has placed the

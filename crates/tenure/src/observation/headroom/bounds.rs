@@ -114,6 +114,7 @@ impl Bounds {
     /// table of its own, where this process has no descriptor left.
     pub(crate) fn find() -> Result<(Groups, Self)> {
         let find = || {
+            assure_memory()?;
             let groups = Groups::find()?;
             let bounds = Self::of(&groups)?;
             Ok((groups, bounds))
@@ -129,6 +130,7 @@ impl Bounds {
     }
 
     pub(crate) fn of(groups: &Groups) -> std::result::Result<Self, Errno> {
+        assure_memory()?;
         Ok(Self {
             machine: MachineMemory::now()?,
             groups: groups.limited()?,
@@ -185,6 +187,18 @@ impl Bounds {
         tightest.bytes = tightest.bytes.saturating_sub(outstanding_bytes());
         tightest
     }
+}
+
+/// Returns an error where the allocator has no memory for paths and the contents of files:
+/// with all addresses of RLIMIT_AS in use, an allocation of a few bytes ends the process.
+/// What is freed here serves them, unless another thread takes it meanwhile.
+pub(super) fn assure_memory() -> std::result::Result<(), Errno> {
+    const BYTES: usize = 64 << 10;
+    let mut memory = Vec::<u8>::new();
+    memory.try_reserve_exact(BYTES).map_err(|_| Errno::NOMEM)?;
+    // The compiler must not leave the allocation out.
+    std::hint::black_box(&mut memory);
+    Ok(())
 }
 
 /// Returns the bytes that the kernel reclaims before it kills. Memory that was

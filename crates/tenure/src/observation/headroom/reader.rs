@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
 use super::announced::ANNOUNCED;
-use super::bounds::Bounds;
+use super::bounds::{Bounds, assure_memory};
 use super::ledger::{Ledger, Limit, ReadingStart};
 use crate::ground::sys::cgroup::Groups;
 use crate::ground::sys::fork::{self, ForkMutex};
@@ -195,6 +195,7 @@ impl Reader {
 /// Reads the limits of the known groups, or of those that the process is in if it has left
 /// them.
 fn sample(known: Option<Arc<Groups>>) -> Result<(Arc<Groups>, Bounds), Errno> {
+    assure_memory()?;
     let groups = match known {
         Some(known) if known.is_current()? => known,
         _ => Arc::new(Groups::find()?),

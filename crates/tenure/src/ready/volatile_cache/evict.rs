@@ -16,7 +16,7 @@ pub(super) struct OwnPin(pub(super) Arc<Segment>);
 impl Drop for OwnPin {
     fn drop(&mut self) {
         // SAFETY: the thread that makes this value has a pin, which it leaves to it.
-        unsafe { Segment::unpin(Arc::as_ptr(&self.0)) };
+        unsafe { Segment::unpin(&self.0) };
     }
 }
 

@@ -1,17 +1,27 @@
 //! One maker for each missing value.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::entries::entry_hash;
 use super::segment::Process;
 use crate::ground::sys::fork;
 
 /// The values of a shard that are being made, by the hash of their keys: keys with the same
 /// hash wait for each other, and then find their own value missing.
-pub(super) struct Flights(Mutex<Vec<Arc<Flight>>>);
+pub(super) struct Flights {
+    running: Mutex<Vec<Arc<Flight>>>,
+    /// How many are running. It changes under the mutex above.
+    count: AtomicUsize,
+}
 
-struct Flight {
+#[derive(Debug)]
+pub(super) struct Flight {
     hash: u64,
     thread: usize,
+    /// The key was inserted or removed after the making began. It changes under the mutex of
+    /// the shard, as values do.
+    is_outdated: AtomicBool,
     end: Mutex<Option<End>>,
     ended: Condvar,
 }
@@ -20,7 +30,7 @@ struct Flight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Inserted,
-    /// The maker has failed, or panicked.
+    /// The maker has failed, or panicked, or the value is out of date.
     Failed,
     /// The cache has no memory for the value.
     Refused,
@@ -31,7 +41,7 @@ pub(super) enum Missing<'a> {
     /// Makes it.
     Make(Maker<'a>),
     /// Makes it for itself: this thread is making it already.
-    MakeAgain,
+    MakeAgain(Maker<'a>),
     /// Looks again.
     Made(End),
 }
@@ -46,43 +56,81 @@ pub(super) struct Maker<'a> {
 
 impl Flights {
     pub(super) const fn new() -> Self {
-        Self(Mutex::new(Vec::new()))
+        Self {
+            running: Mutex::new(Vec::new()),
+            count: AtomicUsize::new(0),
+        }
     }
 
     /// Lets one thread make the value of this hash; the others wait for it.
     pub(super) fn enter(&self, hash: u64) -> Missing<'_> {
-        let mut flights = fork::lock_outer(&self.0);
-        let running = flights.iter().find(|flight| flight.hash == hash).cloned();
-        let Some(running) = running else {
-            let flight = Arc::new(Flight {
-                hash,
-                thread: this_thread(),
-                end: Mutex::new(None),
-                ended: Condvar::new(),
-            });
-            flights.push(flight.clone());
-            return Missing::Make(Maker {
-                flights: self,
-                flight,
-                process: Process::this(),
-                end: End::Failed,
-            });
+        let mut running = fork::lock_outer(&self.running);
+        let of_hash = || running.iter().filter(|flight| flight.hash == hash);
+        let own = of_hash().find(|flight| flight.thread == this_thread());
+        let found = own.or_else(|| of_hash().next()).cloned();
+        let Some(found) = found else {
+            return Missing::Make(self.add(&mut running, hash));
         };
-        drop(flights);
-        if running.thread == this_thread() {
-            return Missing::MakeAgain;
+        if found.thread == this_thread() {
+            return Missing::MakeAgain(self.add(&mut running, hash));
         }
+        drop(running);
         let end = fork::wait_outside(|| {
-            let wait = running
+            let wait = found
                 .ended
-                .wait_while(lock(&running.end), |end| end.is_none());
+                .wait_while(lock(&found.end), |end| end.is_none());
             *wait.unwrap_or_else(PoisonError::into_inner)
         });
         Missing::Made(end.unwrap_or(End::Failed))
     }
+
+    /// Lets a thread make the value for itself, whether or not others do.
+    pub(super) fn enter_alone(&self, hash: u64) -> Maker<'_> {
+        self.add(&mut fork::lock_outer(&self.running), hash)
+    }
+
+    fn add(&self, running: &mut Vec<Arc<Flight>>, hash: u64) -> Maker<'_> {
+        let flight = Arc::new(Flight {
+            hash,
+            thread: this_thread(),
+            is_outdated: AtomicBool::new(false),
+            end: Mutex::new(None),
+            ended: Condvar::new(),
+        });
+        running.push(flight.clone());
+        self.count.store(running.len(), Ordering::Relaxed);
+        Maker {
+            flights: self,
+            flight,
+            process: Process::this(),
+            end: End::Failed,
+        }
+    }
+
+    /// Has the values not inserted that are being made for keys with this hash of an entry,
+    /// because such a key is inserted or removed; all values without a hash. The caller has
+    /// locked the shard: a maker that enters later looks for the value once more, and finds
+    /// the change.
+    pub(super) fn outdate(&self, hash: Option<u32>, except: Option<&Maker<'_>>) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        for flight in fork::lock_outer(&self.running).iter() {
+            let is_own = except.is_some_and(|maker| Arc::ptr_eq(&maker.flight, flight));
+            if hash.is_none_or(|hash| hash == entry_hash(flight.hash)) && !is_own {
+                flight.is_outdated.store(true, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 impl Maker<'_> {
+    /// Whether the value must not be inserted. That is certain only under the mutex of the
+    /// shard.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.flight.is_outdated.load(Ordering::Relaxed)
+    }
+
     /// Says how it ends; without, the maker has failed.
     pub(super) fn set_end(&mut self, end: End) {
         self.end = end;
@@ -95,7 +143,10 @@ impl Drop for Maker<'_> {
             // The maker has forked: another thread may have held the mutex at that moment.
             return;
         }
-        fork::lock_outer(&self.flights.0).retain(|flight| !Arc::ptr_eq(flight, &self.flight));
+        let mut running = fork::lock_outer(&self.flights.running);
+        running.retain(|flight| !Arc::ptr_eq(flight, &self.flight));
+        self.flights.count.store(running.len(), Ordering::Relaxed);
+        drop(running);
         *fork::lock_outer(&self.flight.end) = Some(self.end);
         self.flight.ended.notify_all();
     }

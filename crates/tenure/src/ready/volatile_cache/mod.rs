@@ -117,8 +117,9 @@ use crate::verbs::volatile::Priority;
 ///
 /// Any number of threads may use the cache at once. The hashes of the keys spread values
 /// over shards, and no lock is held while a value is made, or while the kernel is asked for
-/// its pages, or frees some. (`Eq` of a key runs with a lock held: it must not use the cache.
-/// If it panics, the call has no effect, and the cache stays usable.)
+/// its pages, or frees some. (`Eq` of a key runs with a lock held: it must not use the cache,
+/// nor fork. If it panics, the call has no effect, and the cache stays usable. `Drop` of a key
+/// runs without, and may use the cache.)
 ///
 /// A thread of the parent may be using the cache at the moment of a `fork`. So the
 /// child's copy is inert: it is empty and keeps nothing. A child creates its own cache.
@@ -224,7 +225,7 @@ impl<K: Hash + Eq> VolatileCache<K> {
         let place @ (hash, shard) = shared.shard(&key);
         match shared.make(place, (len, key_bytes), priority, fill) {
             Ok(Some(making)) => {
-                drop(making.commit(key, hash));
+                drop(making.commit(key, hash, None));
                 Ok(())
             }
             result => {
@@ -244,6 +245,10 @@ impl<K: Hash + Eq> VolatileCache<K> {
     /// the others wait. If `rebuild` panics, one of those that wait makes the value. No lock
     /// is held while `rebuild` runs: it may use the cache, but two makers must not ask for
     /// each other's values.
+    ///
+    /// If the key is inserted or removed while `rebuild` runs, or the cache is cleared or
+    /// [`retain`](VolatileCache::retain) called, the value of `rebuild` may be out of date: the
+    /// caller gets it, but it is not cached. The threads that wait look for the key once more.
     ///
     /// If memory to keep the value is unavailable, the bytes of `rebuild` are returned
     /// without being cached, and each of the threads makes its own.
@@ -280,25 +285,29 @@ impl<K: Hash + Eq> VolatileCache<K> {
             }
             match shard.flights.enter(hash) {
                 Missing::Make(making) => maker = Some(making),
-                Missing::MakeAgain | Missing::Made(End::Refused) => break,
+                Missing::MakeAgain(making) => {
+                    maker = Some(making);
+                    break;
+                }
+                Missing::Made(End::Refused) => break,
                 Missing::Made(_) => {}
             }
         }
+        let mut maker = maker.unwrap_or_else(|| shard.flights.enter_alone(hash));
         shard.count_miss();
         let bytes = rebuild()?;
         let fill = |value: &mut [u8]| value.copy_from_slice(&bytes);
-        let making = match self.ours() {
+        let making = match self.ours().filter(|_| !maker.is_outdated()) {
             Some(shared) => shared.make(place, (bytes.len(), 0), Priority::default(), fill),
             None => Ok(None),
         };
-        let pinned = making.ok().flatten();
-        let pinned = pinned.and_then(|making| making.commit(key, hash));
-        if let Some(maker) = &mut maker {
-            maker.set_end(match pinned {
-                Some(_) => End::Inserted,
-                None => End::Refused,
-            });
-        }
+        let making = making.ok().flatten();
+        let pinned = making.and_then(|making| making.commit(key, hash, Some(&maker)));
+        maker.set_end(match pinned {
+            Some(_) => End::Inserted,
+            None if maker.is_outdated() => End::Failed,
+            None => End::Refused,
+        });
         Ok(pinned.unwrap_or_else(|| Pinned::uncached(bytes)))
     }
 
@@ -329,17 +338,30 @@ impl<K: Hash + Eq> VolatileCache<K> {
         })
     }
 
-    /// Removes the values for whose keys `keep` returns `false`. Returns how many. `keep`
-    /// runs with a lock held: it must not use the cache.
+    /// Removes the values for whose keys `keep` returns `false`. Returns how many. Values that
+    /// are [being made](VolatileCache::get_or_insert_with) meanwhile are not cached.
+    ///
+    /// # Panics
+    ///
+    /// `keep` runs with a lock held: it must not use the cache, which may panic, but never
+    /// waits for itself.
     pub fn retain(&self, mut keep: impl FnMut(&K) -> bool) -> usize {
+        let process = self.shared.process;
         let shards = self.ours().map(|shared| shared.shards.iter());
-        let removed = shards.into_iter().flatten();
-        removed.map(|shard| shard.retain(&mut keep)).sum()
+        let alive = shards
+            .into_iter()
+            .flatten()
+            .take_while(|_| process.is_this());
+        alive.map(|shard| shard.retain(process, &mut keep)).sum()
     }
 
     /// Calls `call` with the key of each value, in no order; some of the values may be
-    /// purged. Values that are inserted or removed meanwhile may be left out. `call` runs
-    /// with a lock held: it must not use the cache.
+    /// purged. Values that are inserted or removed meanwhile may be left out.
+    ///
+    /// # Panics
+    ///
+    /// `call` runs with a lock held: it must not use the cache, which may panic, but never
+    /// waits for itself.
     ///
     /// ```
     /// let cache = tenure::VolatileCache::new();
@@ -352,9 +374,11 @@ impl<K: Hash + Eq> VolatileCache<K> {
     /// # Ok::<(), tenure::Error>(())
     /// ```
     pub fn for_each_key(&self, mut call: impl FnMut(&K)) {
+        let process = self.shared.process;
         let shards = self.ours().map(|shared| shared.shards.iter());
-        for shard in shards.into_iter().flatten() {
-            shard.for_each_key(&mut call);
+        let shards = shards.into_iter().flatten();
+        for shard in shards.take_while(|_| process.is_this()) {
+            shard.for_each_key(process, &mut call);
         }
     }
 

@@ -83,13 +83,15 @@ impl Pinned {
     /// `pin` is the last part of what [`into_raw`](Self::into_raw) returned, once.
     #[doc(hidden)]
     pub unsafe fn unpin_raw(pin: NonNull<()>) {
-        // SAFETY: a segment is alive while it has a pin.
-        let segment = unsafe { pin.cast::<Segment>().as_ref() };
+        let segment = pin.cast::<Segment>();
+        // SAFETY: a segment is alive while it has a pin, and the pointer came from its handle.
+        let (handle, process) =
+            unsafe { (Segment::handle_at(segment), segment.as_ref().process()) };
         drop(Pin {
             start: pin.as_ptr().cast(),
             len: 0,
-            segment: segment.handle(),
-            process: segment.process(),
+            segment: handle,
+            process,
         });
     }
 }

@@ -77,11 +77,22 @@ impl Segment {
     }
 
     /// Returns what look-ups and guards need of the segment.
-    pub(super) fn handle(&self) -> Handle {
-        Handle {
-            segment: NonNull::from(self),
-            pins: self.buffer.pins(),
-        }
+    pub(super) fn handle(this: &Arc<Self>) -> Handle {
+        let segment = NonNull::new(Arc::as_ptr(this).cast_mut()).expect("never null");
+        // SAFETY: the reference keeps it alive.
+        unsafe { Self::handle_at(segment) }
+    }
+
+    /// Does what [`handle`](Self::handle) does, for a pointer that came from an `Arc`: the last
+    /// pin makes an `Arc` of it again, for which one that came from a reference is no good.
+    ///
+    /// # Safety
+    ///
+    /// The segment is alive.
+    pub(super) unsafe fn handle_at(segment: NonNull<Self>) -> Handle {
+        // SAFETY: handed on to the caller.
+        let pins = unsafe { segment.as_ref() }.buffer.pins();
+        Handle { segment, pins }
     }
 
     /// Adds a pin without a system call; `false` if the kernel has been offered the segment.
@@ -107,9 +118,9 @@ impl Segment {
     /// # Safety
     ///
     /// The caller has a pin.
-    pub(super) unsafe fn unpin(this: *const Self) {
+    pub(super) unsafe fn unpin(this: &Arc<Self>) {
         // SAFETY: handed on to the caller: a segment with a pin is alive.
-        unsafe { (*this).handle().unpin() };
+        unsafe { Self::handle(this).unpin() };
     }
 
     /// Whether there are no pins at this moment.

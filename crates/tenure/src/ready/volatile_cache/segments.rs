@@ -124,7 +124,7 @@ impl Segments {
         is_shared: bool,
     ) -> SegmentId {
         let record = Record {
-            handle: segment.handle(),
+            handle: Segment::handle(&segment),
             start: segment.start(),
             segment,
             members: Vec::new(),
@@ -208,6 +208,14 @@ impl Segments {
     /// Returns the bytes of all segments.
     pub(super) fn bytes(&self) -> usize {
         self.lists.iter().flatten().map(|list| list.bytes).sum()
+    }
+
+    /// Returns the bytes of the segments of this and lower priorities that have no pin.
+    pub(super) fn idle_bytes(&self, max_priority: Priority) -> usize {
+        let records = self.slots.iter().flatten();
+        let may_go = |record: &&Record| record.priority <= max_priority && record.segment.is_idle();
+        let idle = records.filter(may_go);
+        idle.map(|record| record.segment.memory_bytes()).sum()
     }
 
     /// Returns the first segment at a number or after it, without the ones that are gone.

@@ -1,10 +1,11 @@
 //! One shard of the cache, with a mutex of its own.
 
 use std::borrow::Borrow;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::entries::{Entries, Entry, MAX_FREQUENCY, SegmentId, entry_hash};
-use super::flight::Flights;
+use super::flight::{Flights, Maker};
 use super::ghosts::Ghosts;
 use super::pinned::Pinned;
 use super::segment::{Attached, Contents, PinResult, Process, Segment};
@@ -278,11 +279,13 @@ impl<K: Eq> Shard<K> {
                         state.count_hit(number?);
                         drop(state);
                         // SAFETY: as in `get`; the pin keeps the segment alive.
-                        return Some(unsafe { Pinned::of(segment.handle(), process, start, len) });
+                        return Some(unsafe {
+                            Pinned::of(Segment::handle(&segment), process, start, len)
+                        });
                     }
                     drop(state);
                     // SAFETY: this thread has just pinned it.
-                    unsafe { Segment::unpin(Arc::as_ptr(&segment)) };
+                    unsafe { Segment::unpin(&segment) };
                 }
                 PinResult::Purged | PinResult::Stale => {
                     state.give_up_all(id, Arc::as_ptr(&segment), Cause::Purged, garbage);
@@ -290,7 +293,7 @@ impl<K: Eq> Shard<K> {
                     garbage.records.clear();
                     if result == PinResult::Purged {
                         // SAFETY: as above.
-                        unsafe { Segment::unpin(Arc::as_ptr(&segment)) };
+                        unsafe { Segment::unpin(&segment) };
                     }
                     return None;
                 }
@@ -348,7 +351,7 @@ impl<K: Eq> Shard<K> {
                     // The next try finds it pinned, or just unpinned.
                     let reservation = self.reserve_pinned(id, &segment, bytes, len);
                     // SAFETY: this thread has just pinned it; a reservation has its own pin.
-                    unsafe { Segment::unpin(Arc::as_ptr(&segment)) };
+                    unsafe { Segment::unpin(&segment) };
                     if reservation.is_some() {
                         return reservation;
                     }
@@ -362,7 +365,7 @@ impl<K: Eq> Shard<K> {
                     drop(garbage);
                     if result == PinResult::Purged {
                         // SAFETY: as above.
-                        unsafe { Segment::unpin(Arc::as_ptr(&segment)) };
+                        unsafe { Segment::unpin(&segment) };
                     }
                 }
                 PinResult::Failed => return None,
@@ -423,11 +426,23 @@ impl<K: Eq> Shard<K> {
     }
 
     /// Inserts a value that is made, replacing the key's previous one. The caller still has
-    /// the pin. Returns what was replaced: dropping a key may panic.
-    pub(super) fn commit(&self, key: K, hash: u64, reservation: &Reservation) -> Garbage<K> {
+    /// the pin. Returns what was replaced: dropping a key may panic. `None` if the maker's value
+    /// is out of date.
+    pub(super) fn commit(
+        &self,
+        key: K,
+        hash: u64,
+        reservation: &Reservation,
+        maker: Option<&Maker<'_>>,
+    ) -> Option<Garbage<K>> {
         let (hash, mut garbage) = (entry_hash(hash), Garbage::new());
         let mut state = self.lock();
+        if maker.is_some_and(Maker::is_outdated) {
+            drop(state);
+            return None;
+        }
         let found = state.entries.find(hash, &key);
+        self.flights.outdate(Some(hash), maker);
         if let Some(number) = found {
             state.give_up(number, Cause::Removed, &mut garbage);
         }
@@ -439,7 +454,7 @@ impl<K: Eq> Shard<K> {
             // The cache was cleared meanwhile.
             state.stats.removed += 1;
             garbage.keys.push(key);
-            return garbage;
+            return Some(garbage);
         };
         let is_shared = record.is_shared;
         let entry = Entry {
@@ -454,7 +469,7 @@ impl<K: Eq> Shard<K> {
         if let Some(record) = state.segments.of(reservation.id, segment) {
             record.members.push(number);
         }
-        garbage
+        Some(garbage)
     }
 
     /// Gives a reserved place back, without a value. The caller still has the pin.
@@ -475,6 +490,7 @@ impl<K: Eq> Shard<K> {
         let mut garbage = Garbage::new();
         let mut state = self.lock();
         let number = Self::find(&mut state, entry_hash(hash), key, &mut garbage);
+        self.flights.outdate(Some(entry_hash(hash)), None);
         if let Some(number) = number {
             state.give_up(number, Cause::Removed, &mut garbage);
         }
@@ -482,32 +498,44 @@ impl<K: Eq> Shard<K> {
         number.is_some()
     }
 
-    /// Removes the values whose keys `keep` refuses. Returns how many.
-    pub(super) fn retain(&self, mut keep: impl FnMut(&K) -> bool) -> usize {
+    /// Removes the values whose keys `keep` refuses. Returns how many. None is removed in a
+    /// child that `keep` has forked, or if it panics.
+    pub(super) fn retain(&self, process: Process, mut keep: impl FnMut(&K) -> bool) -> usize {
         let mut garbage = Garbage::new();
         let mut state = self.lock();
         let now = state.now();
+        let mut refused = Vec::new();
         for number in state.entries.numbers() {
             let Some(entry) = state.entries.get(number) else {
                 continue;
             };
             let is_expired = now.is_some_and(|now| state.entries.is_expired(number, now));
-            if is_expired || !keep(&entry.key) {
-                state.give_up(number, Cause::Removed, &mut garbage);
+            if is_expired || !in_closure(|| keep(&entry.key)) {
+                refused.push(number);
             }
+            if !process.is_this() {
+                return 0;
+            }
+        }
+        self.flights.outdate(None, None);
+        for number in refused {
+            state.give_up(number, Cause::Removed, &mut garbage);
         }
         drop(state);
         garbage.keys.len()
     }
 
-    /// Calls `call` with each key.
-    pub(super) fn for_each_key(&self, mut call: impl FnMut(&K)) {
+    /// Calls `call` with each key, but not in a child that it has forked.
+    pub(super) fn for_each_key(&self, process: Process, mut call: impl FnMut(&K)) {
         let state = self.lock();
         let now = state.now();
         for number in state.entries.numbers() {
             let is_expired = now.is_some_and(|now| state.entries.is_expired(number, now));
             if let Some(entry) = state.entries.get(number).filter(|_| !is_expired) {
-                call(&entry.key);
+                in_closure(|| call(&entry.key));
+            }
+            if !process.is_this() {
+                return;
             }
         }
     }
@@ -540,6 +568,7 @@ impl<K: Eq> Shard<K> {
     pub(super) fn clear(&self) {
         let mut garbage = Garbage::new();
         let mut state = self.lock();
+        self.flights.outdate(None, None);
         for number in state.entries.numbers() {
             state.give_up(number, Cause::Removed, &mut garbage);
         }
@@ -554,6 +583,11 @@ impl<K: Eq> Shard<K> {
         CACHE_MISSES.count();
     }
 
+    /// Returns how many bytes the segments of this and lower priorities have that no pin keeps.
+    pub(super) fn idle_bytes(&self, max_priority: Priority) -> usize {
+        self.lock().segments.idle_bytes(max_priority)
+    }
+
     /// Returns the number of values.
     pub(super) fn len(&self) -> usize {
         self.lock().entries.len()
@@ -566,11 +600,47 @@ impl<K: Eq> Shard<K> {
         sum.bytes += state.segments.bytes() as u64;
     }
 
+    #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, State<K>> {
+        let is_held = match self.state.try_lock() {
+            Ok(state) => return state,
+            Err(error) => matches!(error, TryLockError::WouldBlock),
+        };
+        self.wait_to_lock(is_held)
+    }
+
+    #[cold]
+    fn wait_to_lock(&self, is_held: bool) -> MutexGuard<'_, State<K>> {
+        // This thread would wait for itself, or for one that waits for it.
+        assert!(
+            !is_held || !IN_CLOSURE.get(),
+            "a closure of VolatileCache::retain or for_each_key has used the cache"
+        );
         // Only Eq of a key can panic under the mutex, or a caller's closure, while nothing
         // is half changed.
+        self.state.clear_poison();
         fork::lock_outer(&self.state)
     }
+}
+
+thread_local! {
+    /// This thread runs a closure of the caller's while it has locked a shard.
+    static IN_CLOSURE: Cell<bool> = const { Cell::new(false) };
+}
+
+fn in_closure<T>(call: impl FnOnce() -> T) -> T {
+    struct Leave {
+        was_inside: bool,
+    }
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            IN_CLOSURE.set(self.was_inside);
+        }
+    }
+    let _leave = Leave {
+        was_inside: IN_CLOSURE.replace(true),
+    };
+    call()
 }
 
 impl<K> State<K> {

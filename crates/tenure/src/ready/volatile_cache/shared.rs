@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::arenas::Arenas;
 use super::evict::OwnPin;
+use super::flight::Maker;
 use super::gate::{Gate, Inside};
 use super::options::CacheOptions;
 use super::pinned::Pinned;
@@ -25,6 +26,9 @@ const SHARED_OVERHEAD_BYTES: usize = 4 << 10;
 
 /// A cache with a limit has a shard for so many bytes at least.
 const MIN_SHARD_BYTES: usize = 1 << 20;
+
+/// Before it evicts more than one part in so many, the cache looks whether that is enough.
+const LOOK_DIVISOR: usize = 16;
 
 pub(super) struct Shared<K> {
     pub(super) process: Process,
@@ -64,16 +68,16 @@ pub(super) struct Making<'a, K: Hash + Eq> {
 }
 
 impl<K: Hash + Eq> Making<'_, K> {
-    /// Inserts the value, and returns it with its pin.
-    pub(super) fn commit(mut self, key: K, hash: u64) -> Option<Pinned> {
+    /// Inserts the value, and returns it with its pin; `None` if it is out of date.
+    pub(super) fn commit(mut self, key: K, hash: u64, maker: Option<&Maker>) -> Option<Pinned> {
         if !self.shared.process.is_this() {
             // The program has forked while it made the value.
             return None;
         }
         let reservation = self.reservation.as_ref()?;
         // If comparing keys panics, the place is given back.
-        let garbage = self.shard.commit(key, hash, reservation);
-        let segment = reservation.segment.handle();
+        let garbage = self.shard.commit(key, hash, reservation, maker)?;
+        let segment = Segment::handle(&reservation.segment);
         let (start, len) = (reservation.start(), reservation.len);
         // The guard takes over the pin, which keeps the segment alive without a reference.
         drop(self.reservation.take());
@@ -233,7 +237,7 @@ impl<K: Hash + Eq> Shared<K> {
             false => LARGE_OVERHEAD_BYTES,
         };
         let bytes = memory_bytes.checked_add(overhead_bytes)?;
-        let reserved = self.reserve(memory_bytes, priority)?;
+        let reserved = self.reserve(memory_bytes, bytes, priority)?;
         let admitted = |admission, inside| Admitted {
             admission,
             inside,
@@ -245,12 +249,8 @@ impl<K: Hash + Eq> Shared<K> {
             return Some(admitted(admission, None));
         }
         let inside = Some(self.gate.enter(bytes).ok()?);
-        if !self.can_fit(bytes, memory_bytes) {
-            // Memory may have become free since the last reading.
-            headroom::refresh().ok()?;
-            if !self.can_fit(bytes, memory_bytes) {
-                return None;
-            }
+        if !self.can_fit_after_reading(bytes, priority) {
+            return None;
         }
         let mut is_read = false;
         loop {
@@ -271,9 +271,20 @@ impl<K: Hash + Eq> Shared<K> {
         }
     }
 
-    /// Reserves bytes below the cache's limit, after evicting as many values as needed.
-    fn reserve(&self, bytes: usize, priority: Priority) -> Option<Reserved> {
+    /// Reserves bytes below the cache's limit, after evicting as many values as needed. They
+    /// take `admitted_bytes` of the memory.
+    fn reserve(&self, bytes: usize, admitted_bytes: usize, priority: Priority) -> Option<Reserved> {
         if bytes > self.max_bytes {
+            return None;
+        }
+        if let Some(reserved) = Reserved::try_new(&self.used, bytes, self.max_bytes) {
+            return Some(reserved);
+        }
+        let used = self.used.load(Ordering::Relaxed);
+        let missing_bytes = used.saturating_sub(self.max_bytes - bytes);
+        if !self.can_evict(missing_bytes, priority)
+            || !self.can_fit_after_reading(admitted_bytes, priority)
+        {
             return None;
         }
         loop {
@@ -287,14 +298,33 @@ impl<K: Hash + Eq> Shared<K> {
         }
     }
 
-    /// Returns whether evicting all values would make as much memory free. Values are not
-    /// evicted for one that is refused then. The caller has reserved `reserved_bytes`.
-    fn can_fit(&self, bytes: usize, reserved_bytes: usize) -> bool {
+    /// Returns whether evicting values would make as much memory free; takes a reading if it
+    /// would not, since which memory may have become free.
+    fn can_fit_after_reading(&self, bytes: usize, priority: Priority) -> bool {
+        self.can_fit(bytes, priority)
+            || headroom::refresh().is_ok() && self.can_fit(bytes, priority)
+    }
+
+    /// Returns whether evicting values would make as much memory free. Values are not evicted
+    /// for one that is refused then.
+    fn can_fit(&self, bytes: usize, priority: Priority) -> bool {
         let surplus_bytes = LEDGER.surplus(Watermark::Low);
         let missing_bytes = isize::try_from(bytes).map(|bytes| bytes.saturating_sub(surplus_bytes));
         let missing_bytes = missing_bytes.unwrap_or(isize::MAX);
-        let kept_bytes = self.used.load(Ordering::Relaxed) - reserved_bytes;
-        missing_bytes <= 0 || missing_bytes as usize <= kept_bytes
+        missing_bytes <= 0 || self.can_evict(missing_bytes as usize, priority)
+    }
+
+    /// Returns whether so many bytes can be evicted. Assumes that they can if they are less
+    /// than a part of what the cache has: to look at all segments would take longer than to
+    /// evict those.
+    fn can_evict(&self, bytes: usize, max_priority: Priority) -> bool {
+        let used = self.used.load(Ordering::Relaxed);
+        if bytes <= used / LOOK_DIVISOR {
+            return true;
+        }
+        let shards = self.shards.iter();
+        let idle_bytes = shards.map(|shard| shard.idle_bytes(max_priority)).sum();
+        bytes <= idle_bytes
     }
 
     /// Evicts values until the reserve allows for `bytes`, or four times as much is evicted

@@ -40,6 +40,25 @@
 //! because that would cost more than freeing; each call only finds out, with one system
 //! call, whether a part has been locked since.
 //!
+//! # Droppable memory
+//!
+//! Linux 6.11 has a third kind of memory whose pages the kernel may reclaim, for which tenure
+//! has no verb: `mmap(MAP_DROPPABLE)`.
+//!
+//! | | lazy free | [volatile] | MAP_DROPPABLE |
+//! | --- | --- | --- | --- |
+//! | contents are | given up | wanted | wanted |
+//! | a page may go | until it is written again | until the range is unmarked | at any time, written or not |
+//! | a page that is gone is | zeros | SIGBUS (or SIGSEGV) | zeros |
+//! | the program learns which pages are gone | no | when it unmarks the range | no |
+//! | a child after `fork` has | the same pages | its own copy, volatile | zeros |
+//! | begins and ends with | a call for any range, a write | a word within the offer delay | the mapping |
+//!
+//! It suits contents that tell by themselves whether they are there, such as the state of a
+//! random number generator. Populating, freeing, discarding and unmapping such memory work as
+//! for other private anonymous memory; [`lock`](crate::PageRange::lock) refuses it, because the
+//! kernel passes over it and drops its pages all the same. It must not be marked volatile.
+//!
 //! # When not to use it
 //!
 //! - For contents that you want back if possible: the kernel replaces pages by zeros
@@ -158,6 +177,7 @@ impl PageRange {
     /// * [`Error::Hole`] when a part is not mapped,
     /// * [`Error::WrongKind`] for shared, file-backed and hugetlb memory,
     /// * [`Error::Locked`] when a part is locked,
+    /// * [`Error::Sealed`] when a part is sealed (`mseal(2)`) and not writable,
     /// * [`Error::Unsupported`] where the kernel has no `MADV_FREE`,
     /// * [`Error::MappingLimit`] for a part of an offered volatile range, when too few
     ///   mappings are left to split its registration.

@@ -81,9 +81,9 @@ impl PageRange {
     /// [reused](PageRange::reuse), so that the kernel can reclaim it under severe
     /// pressure. That keeps pages that were written in the meantime, reported or not.
     /// With this policy the mappings of a range are checked once, and not again before
-    /// it is unmapped through tenure. If other code has unmapped a part, both sides of
-    /// the hole may have been freed when [`Error::Hole`](crate::Error::Hole) is
-    /// returned; if other code has mapped memory over it, the contents of that memory
+    /// it is unmapped through tenure. If other code has unmapped or sealed a part, the
+    /// others may have been freed when [`Error::Hole`](crate::Error::Hole) or
+    /// [`Error::Sealed`](crate::Error::Sealed) is returned; if other code has mapped memory over it, the contents of that memory
     /// are given up.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use rangemap::{RangeMap, RangeSet};
 use super::registry::{
     self, CallNumber, LockedPart, Registry, is_locked, registry, registry_in_turn, to_change,
 };
-use super::{LockFlags, LockMode, apply, explain, limit};
+use super::{LockFlags, LockMode, apply, droppable, explain, find_droppable, limit};
 use crate::background::chunk_sizer::ChunkSizer;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
@@ -85,8 +85,12 @@ pub(super) enum Target {
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) part: PageRange,
+    /// [`DROPPABLE`] for memory that the kernel passes over.
     pub(super) errno: Errno,
 }
+
+/// Not an answer of the kernel's to a lock.
+const DROPPABLE: Errno = Errno::OPNOTSUPP;
 
 /// A call in progress. Dropping one that locks before it is done restores the previous
 /// locks.
@@ -234,7 +238,14 @@ impl Call {
                         errno,
                     })?;
                 }
-                registry.record_progress(changed, &self.clip(changed), mode);
+                let vmas = self.clip(changed);
+                if mode.is_some()
+                    && let Some(part) = find_droppable(&vmas)
+                {
+                    let errno = DROPPABLE;
+                    return Err(Refused { part, errno });
+                }
+                registry.record_progress(changed, &vmas, mode);
             }
             drop(registry);
             let elapsed = started.elapsed();
@@ -279,10 +290,14 @@ impl Call {
     }
 
     /// Restores the previous locks and returns the error.
-    pub(super) fn fail(&mut self, errno: Errno, is_marked: bool) -> Error {
+    pub(super) fn fail(&mut self, refused: &Refused, is_marked: bool) -> Error {
         // The limit's figures are those without this call's own locks.
         self.is_undone_on_drop = false;
         self.restore(self.range);
+        if refused.errno == DROPPABLE {
+            return droppable(self.range, refused.part);
+        }
+        let errno = refused.errno;
         explain(self.range, errno, &self.vmas, &self.before, is_marked)
     }
 

@@ -11,7 +11,7 @@
 
 use super::call::{Call, Cover, Refused, Target};
 use super::registry::is_locked;
-use super::{LockFlags, LockMode, apply, can_be_locked};
+use super::{LockFlags, LockMode, apply};
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::lock;
@@ -29,7 +29,7 @@ pub(super) fn lock_now(range: PageRange, options: &PopulateOptions) -> Result<()
     populate_for_lock(range, call.vmas(), options).map_err(|error| error.of_verb("lock"))?;
     // The pages are resident.
     let locked = call.change(range, lock::mlock, Some(LockMode::Now));
-    locked.map_err(|refused| call.fail(refused.errno, true))?;
+    locked.map_err(|refused| call.fail(&refused, true))?;
     call.done();
     Ok(())
 }
@@ -45,7 +45,7 @@ fn mark(call: &mut Call) -> Result<()> {
         [first, ..] if is_huge(first) => Ok(()),
         run => call.change(span(run), lock::mlock_onfault, Some(LockMode::Now)),
     });
-    marked.map_err(|refused| call.fail(refused.errno, false))
+    marked.map_err(|refused| call.fail(&refused, false))
 }
 
 /// Locks the range with one system call for each chunk.
@@ -54,12 +54,12 @@ pub(super) fn lock_plainly(cover: Cover, mode: LockMode) -> Result<()> {
     let mut call = Call::begin(cover, Target::Lock(mode))?;
     call.check_limit()?;
     let locked = call.change(range, |part| apply(part, mode), Some(mode));
-    locked.map_err(|Refused { part, errno }| {
-        let lockable = call.vmas().iter().filter(|vma| can_be_locked(vma));
+    locked.map_err(|refused| {
+        let lockable = call.vmas().iter().filter(|vma| lock::can_be_locked(vma));
         let is_marked = lockable
-            .filter_map(|vma| vma.range.intersection(part))
+            .filter_map(|vma| vma.range.intersection(refused.part))
             .all(is_locked);
-        call.fail(errno, is_marked)
+        call.fail(&refused, is_marked)
     })?;
     call.done();
     Ok(())

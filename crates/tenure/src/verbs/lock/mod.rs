@@ -252,6 +252,8 @@ impl PageRange {
     /// * [`Error::HwPoison`] for a page on broken memory,
     /// * [`Error::NoAccess`] for [`LockMode::Now`] on memory without access,
     ///   which cannot be faulted in,
+    /// * [`Error::WrongKind`] for droppable memory (MAP_DROPPABLE, Linux 6.11), which the
+    ///   kernel does not lock,
     /// * [`Error::SystemAt`] for anything else (ENOMEM: the kernel cannot split a
     ///   mapping, `vm.max_map_count`).
     ///
@@ -365,12 +367,19 @@ fn lock_in_one_step(cover: &Cover, mode: LockMode) -> Option<Result<()>> {
     let (range, vmas) = (cover.range, cover.vmas());
     let mut registry = to_change(registry());
     let before = cover.locked_parts(&registry)?;
-    let Err(errno) = apply(range, mode) else {
+    let locked = apply(range, mode);
+    if locked.is_ok()
+        && let Some(part) = find_droppable(vmas)
+    {
+        restore(vmas, &before);
+        return Some(Err(droppable(range, part)));
+    }
+    let Err(errno) = locked else {
         registry.remove(range);
         registry.record_locked(vmas, mode);
         return Some(Ok(()));
     };
-    let mut lockable = vmas.iter().filter(|vma| can_be_locked(vma));
+    let mut lockable = vmas.iter().filter(|vma| lock::can_be_locked(vma));
     let is_marked = lockable.all(|vma| is_locked(vma.range));
     restore(vmas, &before);
     drop(registry);
@@ -412,9 +421,25 @@ fn unlock_part(registry: &mut Registry, part: PageRange) -> Result<()> {
     Ok(())
 }
 
-/// Whether the kernel can lock memory of this kind; `mlock` skips the others.
-fn can_be_locked(vma: &Vma) -> bool {
-    !matches!(vma.kind, MemoryKind::HugeTlb | MemoryKind::Special)
+/// Returns the first mapping of private anonymous memory that a lock has passed over: since
+/// Linux 6.11 that is droppable memory, which is purged all the same.
+fn find_droppable(vmas: &[Vma]) -> Option<PageRange> {
+    let mut anonymous = vmas
+        .iter()
+        .filter(|vma| vma.kind == MemoryKind::PrivateAnonymous);
+    anonymous
+        .find(|vma| !is_locked(vma.range))
+        .map(|vma| vma.range)
+}
+
+fn droppable(range: PageRange, part: PageRange) -> Error {
+    Error::WrongKind {
+        verb: "lock",
+        range,
+        part,
+        found: MemoryKind::Droppable,
+        wanted: "memory that the kernel does not drop",
+    }
 }
 
 /// Restores the previous locks: the kernel may have marked the range before it failed

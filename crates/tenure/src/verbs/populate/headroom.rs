@@ -94,8 +94,11 @@ fn with_page_tables(bytes: usize) -> usize {
 
 fn may_take_memory(vma: &Vma, access: Access) -> bool {
     match (vma.kind, access) {
-        (MemoryKind::PrivateAnonymous | MemoryKind::PrivateFile, Access::Write) => true,
-        (MemoryKind::PrivateAnonymous, Access::Read) => false,
+        (
+            MemoryKind::PrivateAnonymous | MemoryKind::Droppable | MemoryKind::PrivateFile,
+            Access::Write,
+        ) => true,
+        (MemoryKind::PrivateAnonymous | MemoryKind::Droppable, Access::Read) => false,
         // A read of a hole in a memfd or a tmpfs file allocates its page.
         (MemoryKind::Shared | MemoryKind::PrivateFile, _) => vma::is_memory_file(vma.range.start()),
         (MemoryKind::HugeTlb | MemoryKind::Special, _) => false,

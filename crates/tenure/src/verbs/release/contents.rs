@@ -89,6 +89,8 @@ impl PageRange {
     ///   files, whose contents `MADV_DONTNEED` would not change
     ///   ([`punch`](PageRange::punch) gives them up, in all processes),
     /// * [`Error::Locked`] when a part is locked,
+    /// * [`Error::Sealed`] when a part of anonymous memory is sealed (`mseal(2)`) and not
+    ///   writable,
     /// * [`Error::MappingLimit`] for a part of an offered volatile range, when too few
     ///   mappings are left to split its registration.
     ///

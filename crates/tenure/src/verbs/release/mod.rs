@@ -82,7 +82,7 @@ use crate::ground::sys::advise::{LockState, lock_state};
 use crate::ground::sys::vma::{self, Vma};
 use crate::ground::sys::{Errno, counters, map, page_size, process};
 use crate::observation::stats;
-use crate::verbs::{CHUNK_BYTES, lazy_free, lock, volatile};
+use crate::verbs::{CHUNK_BYTES, lazy_free, lock, refuse_sealed, volatile};
 
 /// Shorter VMAs take the plain system call, which is cheaper for them.
 #[doc(hidden)]
@@ -179,8 +179,9 @@ impl PageRange {
     /// # Errors
     ///
     /// With nothing done:
-    /// * [`Error::SystemAt`] with EPERM when a mapping of the range is sealed (`mseal(2)`),
-    ///   and with EINVAL when the range goes past the end of the address space.
+    /// * [`Error::Sealed`] when a mapping of the range is sealed (`mseal(2)`),
+    /// * [`Error::SystemAt`] with EINVAL when the range goes past the end of the address
+    ///   space.
     ///
     /// With other parts of the range unmapped, perhaps:
     /// * [`Error::MappingLimit`] when the kernel cannot split a mapping,
@@ -354,13 +355,7 @@ unsafe fn munmap_plain(range: PageRange) -> bool {
 ///
 /// No code may use the VMAs any more.
 unsafe fn munmap_deferred(vmas: Vec<Vma>) -> Result<()> {
-    // The kernel refuses one mapping before it changes anything, but tenure has several
-    // calls for several mappings.
-    let sealed = (vmas.iter().skip(usize::from(vmas.len() == 1)))
-        .find(|vma| map::is_sealed(vma.range.start(), vma.page_bytes));
-    if let Some(vma) = sealed {
-        return Err(explain_munmap(vma.range, vma.page_bytes, Errno::PERM));
-    }
+    check_sealed(&vmas)?;
     let (movable, fixed): (Vec<_>, Vec<_>) = vmas.into_iter().partition(can_move);
     let movable = movable.iter().map(|vma| vma.range).collect();
     // SAFETY: `can_move` found anonymous memory that is not locked, and no code uses it
@@ -385,11 +380,22 @@ unsafe fn munmap_now(range: PageRange) -> Result<()> {
         // SAFETY: no code uses the range any more, says the caller.
         return unsafe { munmap_in_chunks(range, page_size()) };
     };
+    check_sealed(&vmas)?;
     for vma in vmas {
         // SAFETY: a part of the range, which no code uses any more.
         unsafe { munmap_in_chunks(vma.range, vma.page_bytes) }?;
     }
     Ok(())
+}
+
+/// Refuses mappings of which one is sealed. The kernel refuses a single one before it changes
+/// anything, but tenure has several calls for several mappings.
+fn check_sealed(vmas: &[Vma]) -> Result<()> {
+    let [first, .., last] = vmas else {
+        return Ok(());
+    };
+    let range = PageRange::between(first.range.start(), last.range.end());
+    refuse_sealed("munmap", range, vmas)
 }
 
 /// Unmaps the range in chunks: `munmap(2)`.
@@ -430,6 +436,11 @@ fn can_move(vma: &Vma) -> bool {
 }
 
 fn explain_munmap(range: PageRange, page_bytes: usize, errno: Errno) -> Error {
+    if errno == Errno::PERM
+        && let Err(error) = refuse_sealed("munmap", range, &vma::within(range).unwrap_or_default())
+    {
+        return error;
+    }
     match errno {
         Errno::NOMEM => Error::MappingLimit {
             call: "munmap",

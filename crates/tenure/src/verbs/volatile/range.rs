@@ -50,6 +50,7 @@ impl PageRange {
     /// * [`Error::WrongKind`] for anything but private anonymous memory,
     /// * [`Error::NoAccess`] when a part cannot be read and written,
     /// * [`Error::Locked`] when a part is locked,
+    /// * [`Error::Sealed`] when a part is sealed (`mseal(2)`) and not writable,
     /// * [`Error::Busy`] when a part is registered with another userfaultfd,
     /// * [`Error::Unsupported`] when userfaultfd worked before, and yet none can be
     ///   opened now (refused since, by a seccomp filter or a sysctl),
@@ -65,11 +66,14 @@ impl PageRange {
     ///   again; use pointers, and expect SIGBUS.
     /// * The range must not be unmapped, moved or mapped over except through
     ///   tenure, which then ends its volatility.
+    /// * It must not be droppable memory (MAP_DROPPABLE, Linux 6.11), whose pages the kernel
+    ///   turns into zeros without a report: no call tells it from other memory.
     ///
     /// [`Error::Hole`]: crate::Error::Hole
     /// [`Error::WrongKind`]: crate::Error::WrongKind
     /// [`Error::NoAccess`]: crate::Error::NoAccess
     /// [`Error::Locked`]: crate::Error::Locked
+    /// [`Error::Sealed`]: crate::Error::Sealed
     /// [`Error::Busy`]: crate::Error::Busy
     /// [`Error::Unsupported`]: crate::Error::Unsupported
     /// [`Error::System`]: crate::Error::System

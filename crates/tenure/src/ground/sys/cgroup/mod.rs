@@ -24,7 +24,7 @@ use std::{fs, io};
 
 use rustix::io::Errno;
 
-use super::mountinfo;
+use super::{mountinfo, process};
 
 /// The cgroup version that controls this process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,8 @@ impl Groups {
     pub(crate) fn of_process(pid: u32) -> Result<Self, Errno> {
         let root = Path::new("/");
         let mountinfo = mountinfo::read_below(root).map_err(errno_of)?;
-        let file = PathBuf::from(format!("/proc/{pid}/cgroup"));
+        // A thread that has ended shows the root in version 1.
+        let file = process::folder_with_memory(pid).join("cgroup");
         let contents = fs::read(&file).map_err(errno_of)?;
         Ok(Self::of(root, Membership { file, contents }, &mountinfo))
     }

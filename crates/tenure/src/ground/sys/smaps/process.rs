@@ -32,29 +32,22 @@ pub(crate) struct ProcessFigures {
 /// [`Error::NoProcess`], and [`Error::PermissionDenied`] where the kernel
 /// denies access.
 pub(crate) fn of_process(pid: Option<u32>) -> Result<ProcessFigures> {
-    let answer = match pid {
-        Some(pid) => read(&pid.to_string()),
-        // The first thread has no memory any more once it has called pthread_exit(3).
-        None => read("self").and_then(|figures| match figures.mapped {
-            0 => read(&own_thread()?),
+    let own = pid.map_or("self".to_owned(), |pid| pid.to_string());
+    let answer =
+        read(&Path::new("/proc").join(own)).and_then(|figures| match (figures.mapped, pid) {
+            // The first thread has no memory any more once it has called pthread_exit(3).
+            (0, Some(pid)) => read(&process::folder_with_memory(pid)),
+            (0, None) => read(Path::new("/proc/thread-self")),
             _ => Ok(figures),
-        }),
-    };
+        });
     answer.map_err(|errno| explain(pid, errno))
 }
 
-/// Returns the folder of the calling thread in `/proc`.
-fn own_thread() -> Result<String, Errno> {
-    let link = rustix::fs::readlink("/proc/thread-self", Vec::new())?;
-    link.into_string().map_err(|_| Errno::INVAL)
-}
-
-fn read(folder: &str) -> Result<ProcessFigures, Errno> {
-    let folder = Path::new("/proc").join(folder);
+fn read(folder: &Path) -> Result<ProcessFigures, Errno> {
     // While a process calls exec, the open files still describe the memory that
     // it just dropped.
     const TRIES: usize = 5;
-    let answer = (0..TRIES).find_map(|_| try_read(&folder).transpose());
+    let answer = (0..TRIES).find_map(|_| try_read(folder).transpose());
     answer.unwrap_or(Err(Errno::SRCH))
 }
 

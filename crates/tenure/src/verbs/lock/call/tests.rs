@@ -141,7 +141,7 @@ fn failed_lock_of_many_mappings_restores_the_locks_of_all_chunks() {
         .change(range, set, Some(LockMode::OnFault))
         .unwrap_err();
     assert_ne!(locks(range), before);
-    let _ = call.fail(refused.errno, false);
+    let _ = call.fail(&refused, false);
     assert_eq!(locks(range), before);
 }
 

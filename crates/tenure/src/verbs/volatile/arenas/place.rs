@@ -78,6 +78,11 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.memory().is_closed() {
+            // The volatile places are purged together. A nonvolatile one has outlived that, and
+            // others may keep the arena.
+            if self.word().read().state() == State::Nonvolatile {
+                empty(self.range);
+            }
             return;
         }
         let mut before = State::Nonvolatile;

@@ -1,0 +1,133 @@
+//! The cache: what it evicts for a new value, and what pinned values keep.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use tenure::volatile::Priority;
+use tenure::{CacheOptions, PageRange, Pinned, VolatileCache, page_size};
+
+tests!(
+    value_that_exceeds_memory_evicts_nothing,
+    value_that_fits_only_without_pinned_values_evicts_nothing,
+    value_that_fits_only_without_higher_priorities_evicts_nothing,
+    value_that_fits_without_all_idle_values_is_cached,
+    pinned_values_on_probation_let_the_main_queue_be_evicted,
+    value_pinned_across_clear_is_freed_with_its_guard,
+);
+
+const LONG: Duration = Duration::from_secs(3600);
+const MIB: usize = 1 << 20;
+
+fn limited(bytes: usize) -> VolatileCache<u64> {
+    tenure::volatile::set_offer_delay(LONG);
+    VolatileCache::with_options(CacheOptions::new().max_bytes(bytes))
+}
+
+fn insert(cache: &VolatileCache<u64>, key: u64, len: usize, priority: Priority) {
+    cache
+        .insert_with(key, len, priority, |value| value.fill(7))
+        .unwrap();
+}
+
+/// Asserts that a value is refused and takes no other with it.
+fn assert_refuses(cache: &VolatileCache<u64>, len: usize, priority: Priority) {
+    let before = cache.stats();
+    insert(cache, 1 << 40, len, priority);
+    let after = cache.stats();
+    assert_eq!(after.refused, before.refused + 1);
+    let kept = |stats: &tenure::CacheStats| (stats.values, stats.bytes, stats.evicted);
+    assert_eq!(kept(&before), kept(&after));
+}
+
+fn value_that_exceeds_memory_evicts_nothing() {
+    let limit = 1 << 44;
+    let cache = limited(limit);
+    for key in 0..8 {
+        insert(&cache, key, MIB, Priority::Normal);
+    }
+    // Below the limit, if values are evicted.
+    assert_refuses(&cache, limit - MIB, Priority::High);
+}
+
+fn value_that_fits_only_without_pinned_values_evicts_nothing() {
+    let cache = limited(16 * MIB);
+    for key in 0..14 {
+        insert(&cache, key, MIB, Priority::Normal);
+    }
+    let pinned: Vec<_> = (0..10).filter_map(|key| cache.get(&key)).collect();
+    if pinned.len() == 10 && cache.len() == 14 {
+        assert_refuses(&cache, 7 * MIB, Priority::High);
+    }
+    drop(pinned);
+    insert(&cache, 1 << 40, 7 * MIB, Priority::High);
+    assert!(cache.get(&(1 << 40)).is_some());
+}
+
+fn value_that_fits_only_without_higher_priorities_evicts_nothing() {
+    let cache = limited(16 * MIB);
+    for key in 0..14 {
+        let priority = if key < 10 {
+            Priority::High
+        } else {
+            Priority::Low
+        };
+        insert(&cache, key, MIB, priority);
+    }
+    assert_refuses(&cache, 7 * MIB, Priority::Low);
+    assert_refuses(&cache, 7 * MIB, Priority::Normal);
+    insert(&cache, 1 << 40, 7 * MIB, Priority::High);
+    assert!(cache.get(&(1 << 40)).is_some());
+}
+
+fn value_that_fits_without_all_idle_values_is_cached() {
+    let cache = limited(16 * MIB);
+    for key in 0..14 {
+        insert(&cache, key, MIB, Priority::Normal);
+    }
+    insert(&cache, 1 << 40, 16 * MIB, Priority::Normal);
+    let stats = cache.stats();
+    assert_eq!((stats.values, stats.refused), (1, 0), "{stats:?}");
+}
+
+/// More is pinned of the queue to evict from than may be in it, and nothing of it is idle.
+fn pinned_values_on_probation_let_the_main_queue_be_evicted() {
+    // A cache this small has one shard.
+    const LEN: usize = 8 << 10;
+    let count = (512 << 10) / LEN as u64;
+    let cache = limited(count as usize * LEN.next_multiple_of(page_size()));
+    for key in 0..count {
+        insert(&cache, key, LEN, Priority::Normal);
+        assert!(cache.get(&key).is_some(), "{key}");
+    }
+    // Values that were found go on to the main queue when others come.
+    let mut pinned: Vec<Pinned> = Vec::new();
+    for key in count..count + count / 2 {
+        pinned.push(cache.get_or_insert_with(key, || vec![7; LEN]));
+        assert_eq!(cache.stats().refused, 0, "{key}: {:?}", cache.stats());
+    }
+    assert!(cache.stats().evicted >= count / 2);
+}
+
+fn value_pinned_across_clear_is_freed_with_its_guard() {
+    tenure::volatile::set_offer_delay(LONG);
+    let cache = VolatileCache::new();
+    let page_count = MIB / page_size();
+    let mut pinned: Vec<Pinned> = Vec::new();
+    for key in 0..3 {
+        pinned.push(cache.get_or_insert_with(key, || vec![7; MIB]));
+    }
+    let range = |pinned: &Pinned| PageRange::new(pinned.as_ptr().addr(), MIB).unwrap();
+    let ranges: Vec<_> = pinned.iter().map(range).collect();
+    cache.clear();
+    while let Some(held) = pinned.pop() {
+        assert!(held.iter().all(|&byte| byte == 7));
+        assert_eq!(count_present(ranges[pinned.len()]), page_count);
+        drop(held);
+        // The last one takes the address space with it, which others may have mapped since.
+        if !pinned.is_empty() {
+            assert_eq!(count_present(ranges[pinned.len()]), 0);
+        }
+    }
+}
