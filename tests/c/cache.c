@@ -1,8 +1,10 @@
 /* The cache: values are found as they were inserted, also while others go. */
 #include "check.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -233,9 +235,44 @@ static void threads_share_a_cache(void)
     tenure_cache_close(cache);
 }
 
+/* Where /dev/shm is missing or full, nothing can be shared by name. */
+static void shared_cache_is_found_by_its_name(void)
+{
+    struct tenure_cache_options options = {.size = sizeof(options), .max_bytes = 8 << 20};
+    struct tenure_cache *cache = NULL, *again = NULL;
+    struct tenure_cache_value value;
+    char name[64], path[96];
+    snprintf(name, sizeof(name), "test.c.%d", (int)getpid());
+    snprintf(path, sizeof(path), "/dev/shm/tenure.%s", name);
+    CHECK_IS(tenure_cache_open_shared(NULL, name, NULL), -EFAULT);
+    CHECK_IS(tenure_cache_open_shared(&cache, NULL, NULL), -EFAULT);
+    CHECK_IS(tenure_cache_open_shared(&cache, "", NULL), -EINVAL);
+    CHECK_IS(tenure_cache_open_shared(&cache, "a/b", NULL), -EINVAL);
+    CHECK(cache == NULL);
+    int result = tenure_cache_open_shared(&cache, name, &options);
+    if (result == -ENOENT || result == -ENOSPC || result == -EACCES || result == -EROFS)
+        return;
+    CHECK_IS(result, 0);
+    CHECK_IS(tenure_cache_open_shared(&again, name, &options), 0);
+    CHECK_IS(insert(cache, 7, 5000), 0);
+    CHECK_IS(insert(cache, 8, 0), 0);
+    CHECK_IS(tenure_cache_insert(cache, "a", 1, "b", SIZE_MAX, 3), 0);
+    CHECK_IS(stats_of(cache).refused, 1);
+    /* Pressure may take what is not pinned. */
+    int found = is_found(again, 7, 5000) + is_found(again, 8, 0);
+    CHECK_IS(stats_of(again).hits, found);
+    found = tenure_cache_get(again, "x", 1, &value);
+    CHECK(found == 0 && value.pin == NULL);
+    CHECK_IS(tenure_cache_remove(again, "x", 1), 0);
+    tenure_cache_close(cache);
+    tenure_cache_close(again);
+    CHECK_IS(unlink(path), 0);
+}
+
 int main(void)
 {
     values_of_all_sizes_are_found();
+    shared_cache_is_found_by_its_name();
     limit_evicts_and_refuses();
     wrong_calls_are_refused_with_nothing_done();
     structures_of_other_versions_are_filled_as_far_as_they_go();

@@ -96,7 +96,7 @@
 #define TENURE_VOLATILE_OFFER_NOW 1
 
 /**
- * A cache, made by tenure_cache_new().
+ * A cache, made by tenure_cache_new() or tenure_cache_open_shared().
  */
 struct tenure_cache;
 
@@ -403,6 +403,57 @@ int tenure_cache_new(struct tenure_cache **out,
                      const struct tenure_cache_options *options);
 
 /**
+ * Opens the cache of a name, or makes one: what one process has inserted, all processes of
+ * the user find. It is a file in /dev/shm, made with open(O_TMPFILE) and linkat() and of
+ * mode 0600.
+ *
+ * *out receives the cache, for tenure_cache_close(); out must not be NULL. name has 1
+ * to 200 bytes, and no slash. options may be NULL for all defaults; max_bytes is the limit
+ * for insertions of this process. tenure uses neither after the call.
+ *
+ * The functions of a cache do what they do for one of tenure_cache_new(), with these
+ * differences. tenure_cache_get() copies the value, with malloc(): data may be at any
+ * address, and a pinned value is in the way of nobody. Each value takes whole pages of shared
+ * memory, with its key. Under memory pressure any of the processes gives values up, those of
+ * the lowest priority first, with fallocate(FALLOC_FL_PUNCH_HOLE). Of
+ * tenure_cache_stats(), hits, misses, insertions and refused are those of this cache, and
+ * the others are of all processes.
+ *
+ * The cache stays when the last process has closed it, until the machine stops or
+ * tenure cache drop removes the name. A value that a process was inserting when it was
+ * killed is dropped.
+ *
+ * Return value:
+ *
+ * 0, or one of the errors below, negative. errno is unchanged.
+ *
+ * Errors:
+ *
+ * * -EFAULT: out or name is NULL. Correct the call.
+ * * -EINVAL: name is no name, or is not UTF-8; or options->size is smaller than the
+ *   structure. Correct the call.
+ * * -E2BIG: options has a field that this version of tenure does not know, and it is
+ *   not zero. Set it to zero.
+ * * -EACCES: The file belongs to another user, or others may open it. Choose another name.
+ * * -ELOOP: The file is a symbolic link. Remove it.
+ * * -EPROTO: The file is no cache, of another version of tenure, truncated or corrupt. Remove
+ *   it, with tenure cache drop.
+ * * -EUSERS: 48 processes have opened it. Close it in one of them.
+ * * -EFBIG: RLIMIT_FSIZE forbids the file, whose length is that of all places for values,
+ *   though it takes memory for contents only. Raise the limit.
+ * * -ENOSPC, -ENOMEM: /dev/shm is full, or there is no memory for the table. Free some.
+ *
+ * Caveats:
+ *
+ * A child after fork() uses the cache as any other process does. A process that truncates
+ * the file is met with -EPROTO, unless it does so in the middle of a call, which then is
+ * SIGBUS.
+ */
+int tenure_cache_open_shared(struct tenure_cache **out,
+                             const char *name,
+                             const struct tenure_cache_options *options);
+
+/**
  * Closes a cache and frees its values: with munmap(), or, while they are pinned, with the
  * last tenure_cache_unpin().
  *
@@ -494,6 +545,10 @@ void tenure_cache_unpin(struct tenure_cache_value *value);
  *
  * * -ENOMEM: There is no address space for the value. Raise RLIMIT_AS.
  *
+ * With nothing done, of a cache that processes share:
+ *
+ * * -EPROTO: Its file was truncated. Open it anew.
+ *
  * Notes:
  *
  * Keys stay in the memory of malloc(), which cannot be purged.
@@ -540,6 +595,7 @@ int tenure_cache_remove(struct tenure_cache *cache,
  * Errors:
  *
  * * -EFAULT: cache or out is NULL. Correct the call.
+ * * -EPROTO: The file of a cache that processes share was truncated. Open it anew.
  */
 int tenure_cache_stats(struct tenure_cache *cache,
                        struct tenure_cache_stats *out,
@@ -569,7 +625,6 @@ int tenure_cache_stats(struct tenure_cache *cache,
  *   the address space; or a part is not private anonymous memory, or is locked.
  *   Correct the call; use tenure_munlock() first.
  * * -ENOMEM: A part is not mapped. Map it, or shorten the range.
- * * -EPERM: A part is sealed (mseal()) and not writable. Shorten the range.
  * * -EOPNOTSUPP: The kernel has no MADV_FREE, or not for this memory. Use
  *   tenure_discard().
  *
@@ -619,8 +674,6 @@ int tenure_lazy_free(void *addr,
  *   machine, the memory cgroup or the pool of huge pages has left: free memory, raise the
  *   limit, or use tenure_mlock_with().
  * * -EPERM: RLIMIT_MEMLOCK is 0. Raise it.
- * * -EINVAL: A part is droppable memory (MAP_DROPPABLE), which the kernel does not lock.
- *   Lock other memory.
  * * -EACCES: With TENURE_LOCK_NOW, a part has no access (PROT_NONE) and cannot be
  *   faulted in. Lock it on fault, or use mprotect() first.
  * * -EFAULT: With TENURE_LOCK_NOW, a page cannot be faulted in: its file is shorter
@@ -988,8 +1041,6 @@ int tenure_munmap(void *addr,
  *   the address space; or a part is shared, hugetlb or locked memory. Nothing was done.
  *   Correct the call; use tenure_munlock() first.
  * * -ENOMEM: A part is not mapped. Nothing was done. Map it, or shorten the range.
- * * -EPERM: A part of anonymous memory is sealed (mseal()) and not writable. Nothing was
- *   done. Shorten the range.
  *
  * Caveats:
  *
@@ -1092,7 +1143,6 @@ const char *tenure_version(void);
  *   many mappings to split one more, of which volatile memory takes a quarter at most:
  *   raise vm.max_map_count.
  * * -EACCES: A part cannot be read and written. Use mprotect() first.
- * * -EPERM: A part is sealed (mseal()) and not writable. Shorten the range.
  * * -EBUSY: A part is registered with another userfaultfd. Unregister it first.
  * * -EMFILE, -ENFILE: No file descriptor is left to read the mappings. Raise
  *   RLIMIT_NOFILE, or close some.
@@ -1104,8 +1154,7 @@ const char *tenure_version(void);
  * While the range is volatile, do not use it in ways that cannot tolerate SIGBUS. Only
  * tenure may unmap it, move it or map over it, which ends its volatility. After fork()
  * the range is volatile in the child as well; the memory of a child made with clone()
- * is not protected. Do not mark droppable memory (MAP_DROPPABLE): the kernel turns its pages
- * into zeros without a report.
+ * is not protected.
  *
  * Notes:
  *

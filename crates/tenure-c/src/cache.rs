@@ -1,19 +1,24 @@
 //! cache: values that are kept for as long as there is memory.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
 use tenure::volatile::Priority;
-use tenure::{CacheOptions, CacheStats, Pinned, VolatileCache};
+use tenure::{CacheOptions, CacheStats, Pinned, SharedCache, SharedValue, VolatileCache};
 
 use crate::answer::{Answer, BAD_POINTER, Errno, INVALID, answer, answer_without_memory};
 
 /// The longest key, in bytes.
 pub const TENURE_CACHE_MAX_KEY: usize = 65536;
 
-/// A cache, made by `tenure_cache_new()`.
-pub struct tenure_cache(VolatileCache<Box<[u8]>>);
+/// A cache, made by `tenure_cache_new()` or `tenure_cache_open_shared()`.
+pub struct tenure_cache(Cache);
+
+enum Cache {
+    Own(VolatileCache<Box<[u8]>>),
+    Shared(SharedCache),
+}
 
 /// The options of a cache. Set all of it to zeros, then `size`, then the fields to change.
 #[repr(C)]
@@ -104,19 +109,103 @@ pub unsafe extern "C" fn tenure_cache_new(
         if out.is_null() {
             return Err(BAD_POINTER);
         }
-        let mut chosen = CacheOptions::new();
-        if !options.is_null() {
-            // SAFETY: handed on to the caller.
-            let max_bytes = unsafe { read_options(options) }?.max_bytes;
-            if max_bytes != 0 {
-                chosen = chosen.max_bytes(max_bytes);
-            }
-        }
-        let cache = Box::new(tenure_cache(VolatileCache::with_options(chosen)));
+        // SAFETY: handed on to the caller.
+        let options = unsafe { chosen_options(options) }?;
+        let cache = Cache::Own(VolatileCache::with_options(options));
         // SAFETY: not NULL, so it points to a pointer.
-        unsafe { out.write(Box::into_raw(cache)) };
+        unsafe { out.write(Box::into_raw(Box::new(tenure_cache(cache)))) };
         Ok(0)
     })
+}
+
+/// Opens the cache of a name, or makes one: what one process has inserted, all processes of
+/// the user find. It is a file in `/dev/shm`, made with `open(O_TMPFILE)` and `linkat()` and of
+/// mode 0600.
+///
+/// `*out` receives the cache, for `tenure_cache_close()`; `out` must not be NULL. `name` has 1
+/// to 200 bytes, and no slash. `options` may be NULL for all defaults; `max_bytes` is the limit
+/// for insertions of this process. tenure uses neither after the call.
+///
+/// The functions of a cache do what they do for one of `tenure_cache_new()`, with these
+/// differences. `tenure_cache_get()` copies the value, with `malloc()`: `data` may be at any
+/// address, and a pinned value is in the way of nobody. Each value takes whole pages of shared
+/// memory, with its key. Under memory pressure any of the processes gives values up, those of
+/// the lowest priority first, with `fallocate(FALLOC_FL_PUNCH_HOLE)`. Of
+/// `tenure_cache_stats()`, hits, misses, insertions and refused are those of this `cache`, and
+/// the others are of all processes.
+///
+/// The cache stays when the last process has closed it, until the machine stops or
+/// `tenure cache drop` removes the name. A value that a process was inserting when it was
+/// killed is dropped.
+///
+/// # Return value
+///
+/// 0, or one of the errors below, negative. `errno` is unchanged.
+///
+/// # Errors
+///
+/// * `-EFAULT`: `out` or `name` is NULL. Correct the call.
+/// * `-EINVAL`: `name` is no name, or is not UTF-8; or `options->size` is smaller than the
+///   structure. Correct the call.
+/// * `-E2BIG`: `options` has a field that this version of tenure does not know, and it is
+///   not zero. Set it to zero.
+/// * `-EACCES`: The file belongs to another user, or others may open it. Choose another name.
+/// * `-ELOOP`: The file is a symbolic link. Remove it.
+/// * `-EPROTO`: The file is no cache, of another version of tenure, truncated or corrupt. Remove
+///   it, with `tenure cache drop`.
+/// * `-EUSERS`: 48 processes have opened it. Close it in one of them.
+/// * `-EFBIG`: RLIMIT_FSIZE forbids the file, whose length is that of all places for values,
+///   though it takes memory for contents only. Raise the limit.
+/// * `-ENOSPC`, `-ENOMEM`: `/dev/shm` is full, or there is no memory for the table. Free some.
+///
+/// # Caveats
+///
+/// A child after `fork()` uses the cache as any other process does. A process that truncates
+/// the file is met with `-EPROTO`, unless it does so in the middle of a call, which then is
+/// SIGBUS.
+///
+/// # See also
+///
+/// tenure_cache_new(3), tenure_cache_get(3), tenure_cache_insert(3), tenure-cache(1), tenure(7)
+///
+/// # Safety
+///
+/// `out` is NULL or points to a pointer, `name` is NULL or a string, and `options` is NULL or
+/// points to `options->size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tenure_cache_open_shared(
+    out: *mut *mut tenure_cache,
+    name: *const c_char,
+    options: *const tenure_cache_options,
+) -> c_int {
+    answer(|| {
+        if out.is_null() || name.is_null() {
+            return Err(BAD_POINTER);
+        }
+        // SAFETY: handed on to the caller.
+        let (name, options) = unsafe { (CStr::from_ptr(name), chosen_options(options)?) };
+        let name = name.to_str().map_err(|_| INVALID)?;
+        let cache = Cache::Shared(SharedCache::open(name, options)?);
+        // SAFETY: not NULL, so it points to a pointer.
+        unsafe { out.write(Box::into_raw(Box::new(tenure_cache(cache)))) };
+        Ok(0)
+    })
+}
+
+/// Returns the options of the caller; NULL stands for the defaults.
+///
+/// # Safety
+///
+/// `options` is NULL or points to `options->size` bytes.
+unsafe fn chosen_options(options: *const tenure_cache_options) -> Result<CacheOptions, Errno> {
+    if options.is_null() {
+        return Ok(CacheOptions::new());
+    }
+    // SAFETY: handed on to the caller.
+    match unsafe { read_options(options) }?.max_bytes {
+        0 => Ok(CacheOptions::new()),
+        max_bytes => Ok(CacheOptions::new().max_bytes(max_bytes)),
+    }
 }
 
 /// The bytes of the first version of the options.
@@ -166,12 +255,13 @@ unsafe fn read_options(
 ///
 /// # Safety
 ///
-/// `cache` is NULL or was made by `tenure_cache_new()`, and is not used any more.
+/// `cache` is NULL or was made by `tenure_cache_new()` or `tenure_cache_open_shared()`, and is
+/// not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tenure_cache_close(cache: *mut tenure_cache) {
     answer_without_memory(|| {
         if !cache.is_null() {
-            // SAFETY: `tenure_cache_new` has leaked this box, and nobody uses it any more.
+            // SAFETY: the function that made it has leaked this box, and nobody uses it any more.
             drop(unsafe { Box::from_raw(cache) });
         }
         Ok(0)
@@ -226,19 +316,39 @@ pub unsafe extern "C" fn tenure_cache_get(
         unsafe { out.write(NOTHING) };
         // SAFETY: handed on to the caller.
         let (cache, key) = unsafe { (opened(cache)?, key_of(key, key_len)?) };
-        let Some((data, len, pin)) = cache.get(key).and_then(Pinned::into_raw) else {
-            return Ok(0);
+        let value = match cache {
+            Cache::Own(cache) => cache.get(key).and_then(Pinned::into_raw).map(of_own),
+            Cache::Shared(cache) => cache.get(key).map(of_shared),
         };
-        let value = tenure_cache_value {
-            data: data.cast(),
-            len,
-            pin: pin.as_ptr().cast(),
+        let Some(value) = value else {
+            return Ok(0);
         };
         // SAFETY: as above.
         unsafe { out.write(value) };
         Ok(1)
     })
 }
+
+fn of_own((data, len, pin): (*const u8, usize, NonNull<()>)) -> tenure_cache_value {
+    tenure_cache_value {
+        data: data.cast(),
+        len,
+        pin: pin.as_ptr().cast(),
+    }
+}
+
+/// The lowest bit of a pin says that it is a value of a shared cache.
+const IS_SHARED: usize = 1;
+
+fn of_shared(value: SharedValue) -> tenure_cache_value {
+    let value = Box::new(value);
+    let (data, len) = (value.as_ptr().cast(), value.len());
+    let pin = Box::into_raw(value).map_addr(|address| address | IS_SHARED);
+    let pin = pin.cast();
+    tenure_cache_value { data, len, pin }
+}
+
+const _: () = assert!(align_of::<SharedValue>() > IS_SHARED);
 
 /// No value.
 const NOTHING: tenure_cache_value = tenure_cache_value {
@@ -277,7 +387,11 @@ pub unsafe extern "C" fn tenure_cache_unpin(value: *mut tenure_cache_value) {
         }
         // SAFETY: not NULL, so it points to a value.
         let pin = unsafe { value.replace(NOTHING) }.pin;
-        if let Some(pin) = NonNull::new(pin) {
+        if pin.addr() & IS_SHARED != 0 {
+            let value = pin.cast::<SharedValue>().map_addr(|it| it & !IS_SHARED);
+            // SAFETY: `of_shared` has leaked this box, and the caller unpins it once.
+            drop(unsafe { Box::from_raw(value) });
+        } else if let Some(pin) = NonNull::new(pin) {
             // SAFETY: `tenure_cache_get` has taken a guard apart into this, and the caller
             // unpins it once.
             unsafe { Pinned::unpin_raw(pin.cast()) };
@@ -313,6 +427,10 @@ pub unsafe extern "C" fn tenure_cache_unpin(value: *mut tenure_cache_value) {
 ///
 /// * `-ENOMEM`: There is no address space for the value. Raise RLIMIT_AS.
 ///
+/// With nothing done, of a cache that processes share:
+///
+/// * `-EPROTO`: Its file was truncated. Open it anew.
+///
 /// # Notes
 ///
 /// Keys stay in the memory of `malloc()`, which cannot be purged.
@@ -340,11 +458,25 @@ pub unsafe extern "C" fn tenure_cache_insert(
             return Err(BAD_POINTER);
         }
         let priority = Priority::ALL.get(priority as usize).ok_or(INVALID)?;
-        cache.insert_counted(key.into(), key_len, len, *priority, |place| {
-            // SAFETY: `value` points to `len` bytes, as many as the place has, which the
-            // cache has made for this value.
-            unsafe { ptr::copy_nonoverlapping(value.cast(), place.as_mut_ptr(), place.len()) };
-        })?;
+        match cache {
+            Cache::Own(cache) => {
+                cache.insert_counted(key.into(), key_len, len, *priority, |place| {
+                    let (from, to) = (value.cast(), place.as_mut_ptr());
+                    // SAFETY: `value` points to `len` bytes, as many as the place has, which
+                    // the cache has made for this value.
+                    unsafe { ptr::copy_nonoverlapping(from, to, place.len()) };
+                })?;
+            }
+            Cache::Shared(cache) => {
+                // No more can be in memory, or in a cache.
+                let bytes = match len.min(isize::MAX as usize) {
+                    0 => &[],
+                    // SAFETY: `value` points to `len` bytes, and is not NULL.
+                    len => unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len) },
+                };
+                cache.insert(key, bytes, *priority)?;
+            }
+        }
         Ok(0)
     })
 }
@@ -380,7 +512,10 @@ pub unsafe extern "C" fn tenure_cache_remove(
     answer(|| {
         // SAFETY: handed on to the caller.
         let (cache, key) = unsafe { (opened(cache)?, key_of(key, key_len)?) };
-        Ok(c_int::from(cache.remove(key)))
+        Ok(c_int::from(match cache {
+            Cache::Own(cache) => cache.remove(key),
+            Cache::Shared(cache) => cache.remove(key),
+        }))
     })
 }
 
@@ -398,6 +533,7 @@ pub unsafe extern "C" fn tenure_cache_remove(
 /// # Errors
 ///
 /// * `-EFAULT`: `cache` or `out` is NULL. Correct the call.
+/// * `-EPROTO`: The file of a cache that processes share was truncated. Open it anew.
 ///
 /// # See also
 ///
@@ -417,7 +553,11 @@ pub unsafe extern "C" fn tenure_cache_stats(
             return Err(BAD_POINTER);
         }
         // SAFETY: handed on to the caller.
-        let stats = tenure_cache_stats::from(unsafe { opened(cache) }?.stats());
+        let stats = match unsafe { opened(cache) }? {
+            Cache::Own(cache) => cache.stats(),
+            Cache::Shared(cache) => cache.stats()?,
+        };
+        let stats = tenure_cache_stats::from(stats);
         // SAFETY: `out` is not NULL, so it has space for `size_of_out` bytes.
         unsafe { write_stats(&stats, out, size_of_out) }
     })
@@ -463,7 +603,7 @@ impl From<CacheStats> for tenure_cache_stats {
 /// # Safety
 ///
 /// `cache` is NULL or open while the result is used.
-unsafe fn opened<'a>(cache: *mut tenure_cache) -> Result<&'a VolatileCache<Box<[u8]>>, Errno> {
+unsafe fn opened<'a>(cache: *mut tenure_cache) -> Result<&'a Cache, Errno> {
     // SAFETY: handed on to the caller.
     unsafe { cache.as_ref() }
         .map(|cache| &cache.0)

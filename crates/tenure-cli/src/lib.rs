@@ -3,6 +3,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod cache;
 mod cli;
 mod doctor;
 mod exporter;
@@ -46,6 +47,7 @@ pub fn run() -> ExitCode {
         cli::Command::Bench(arguments) => {
             tenure_bench::run_bench(&arguments, &mut stdout).map(|()| ExitCode::SUCCESS)
         }
+        cli::Command::Cache(arguments) => cache::run(&arguments, &mut stdout),
         cli::Command::Doctor(arguments) => doctor::run(&arguments, &mut stdout),
         cli::Command::Evict(arguments) => files::evict::run(&arguments, &mut stdout),
         cli::Command::Exporter(arguments) => {

@@ -9,6 +9,8 @@ mod addresses;
 mod park_state;
 #[path = "../../tenure/src/verbs/volatile/priority.rs"]
 mod priority;
+#[path = "../../tenure/src/ready/shared_memory/word.rs"]
+mod shared_word;
 #[path = "../../tenure/src/verbs/volatile/word.rs"]
 mod word;
 
@@ -16,12 +18,14 @@ mod heap_start;
 mod offer;
 mod parking;
 mod pins;
+mod shared;
 mod sync;
 
 pub use heap_start::*;
 pub use offer::*;
 pub use parking::*;
 pub use pins::*;
+pub use shared::*;
 
 /// Stands for the modules of `tenure` that the included files import.
 mod ground {

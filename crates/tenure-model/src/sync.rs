@@ -18,7 +18,7 @@ fn fenced<T>(ordering: Ordering, access: impl FnOnce() -> T) -> T {
 
 macro_rules! atomic {
     ($name:ident, $value:ty) => {
-        #[derive(Debug)]
+        #[derive(Debug, Default)]
         pub(crate) struct $name(atomic::$name);
 
         impl $name {

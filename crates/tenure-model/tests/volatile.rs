@@ -46,4 +46,19 @@ mod thorough {
     fn mark_during_exit_is_seen_or_starts_a_thread() {
         tenure_model::mark_during_exit_is_seen_or_starts_a_thread();
     }
+
+    #[test]
+    fn shared_object_with_a_pin_is_not_purged() {
+        tenure_model::shared_object_with_a_pin_is_not_purged();
+    }
+
+    #[test]
+    fn doomed_shared_object_is_freed_once_after_its_last_pin() {
+        tenure_model::doomed_shared_object_is_freed_once_after_its_last_pin();
+    }
+
+    #[test]
+    fn what_a_dead_process_has_is_cleared_beside_others() {
+        tenure_model::what_a_dead_process_has_is_cleared_beside_others();
+    }
 }

@@ -58,8 +58,9 @@
 //!
 //! # Types built on the verbs, and observation
 //!
-//! Three types use the verbs for a common purpose: [`VolatileCache`] keeps as many values
-//! as memory allows, [`SecretBuffer`] keeps keys and passwords, and [`LockedFile`] keeps the
+//! Some types use the verbs for a common purpose: [`VolatileCache`] keeps as many values
+//! as memory allows, [`SharedCache`] does so for several processes, on the memory of a
+//! [`SharedArena`], [`SecretBuffer`] keeps keys and passwords, and [`LockedFile`] keeps the
 //! used pages of a large file resident, within a budget. [`VolatileArena`] makes many
 //! small [`VolatileBuffer`]s.
 //!
@@ -76,8 +77,10 @@
 //! tenure installs no signal handlers, and its threads block all signals. Threads start when they
 //! are needed, and end when they are idle: `tenure-free` frees released memory,
 //! `tenure-offer` offers volatile memory to the kernel, `tenure-files` keeps the files that
-//! volatile memory needs open, `tenure-pool` fills and shrinks the page [`pool`], `tenure-pressure` watches pressure, `tenure-populate` faults
-//! pages in, `tenure-limits` reads the memory limits where no descriptor is left, and `tenure-evictor` keeps a [`LockedFile`] within its budget. [`teardown::enable`] starts a process,
+//! volatile memory needs open, `tenure-pool` fills and shrinks the page [`pool`], `tenure-pressure`
+//! watches pressure, `tenure-populate` faults pages in, `tenure-limits` reads the memory limits
+//! where no descriptor is left, and `tenure-evictor` keeps a [`LockedFile`] within its budget, or
+//! purges shared memory under pressure. [`teardown::enable`] starts a process,
 //! `tenure-teardown`, and the heap of the crate tenure-heap a thread, `tenure-decay`. Where `main`
 //! has called pthread_exit(3), `tenure-offer` ends the process after the program's last thread.
 //!
@@ -132,6 +135,9 @@ pub use observation::stats::{Count, Stats, stats};
 pub use observation::{headroom, pressure};
 pub use prepare::prepare;
 pub use ready::{CacheOptions, CacheStats, LockedFile, Pinned, SecretBuffer, VolatileCache};
+pub use ready::{
+    SharedArena, SharedBuffer, SharedCache, SharedFile, SharedPin, SharedStats, SharedValue,
+};
 pub use verbs::{MmapRequest, files, lazy_free, lock, populate, release, teardown, volatile};
 
 pub use lock::LockMode;

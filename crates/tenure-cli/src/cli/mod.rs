@@ -1,5 +1,6 @@
 //! The command line: help, man pages and completions all come from here.
 
+mod cache;
 mod doctor;
 mod exporter;
 mod files;
@@ -10,6 +11,7 @@ mod top;
 use clap::{Parser, Subcommand};
 use tenure_bench::{BenchArguments, EXIT_STATUS, ReportArguments};
 
+pub use self::cache::{CacheArguments, CacheCommand, CacheListArguments};
 pub use self::doctor::DoctorArguments;
 pub use self::exporter::ExporterArguments;
 pub use self::files::{
@@ -37,6 +39,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Bench(BenchArguments),
+    Cache(CacheArguments),
     Doctor(DoctorArguments),
     Evict(EvictArguments),
     Exporter(ExporterArguments),

@@ -323,6 +323,17 @@ pub enum Error {
         layout: String,
     },
 
+    /// Shared memory cannot be used, or not now.
+    #[error("shared memory {name}: {reason}")]
+    SharedMemory {
+        /// The name, or what there is in place of one.
+        name: String,
+        /// The reason.
+        reason: &'static str,
+        /// The error number that stands for it.
+        errno: Errno,
+    },
+
     /// A system call failed in a way that has no variant of its own.
     #[error("{call} failed: {errno}")]
     System {
@@ -378,7 +389,9 @@ impl Error {
             Self::NoProcess { .. } => Errno::SRCH,
             Self::PermissionDenied { answer, .. } => *answer,
             Self::IncompatibleLayout { .. } => Errno::PROTO,
-            Self::System { errno, .. } | Self::SystemAt { errno, .. } => *errno,
+            Self::System { errno, .. }
+            | Self::SystemAt { errno, .. }
+            | Self::SharedMemory { errno, .. } => *errno,
         };
         errno.raw_os_error()
     }

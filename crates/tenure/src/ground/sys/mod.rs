@@ -37,6 +37,7 @@ mod raw;
 pub(crate) mod registration;
 pub(crate) mod reservation;
 pub(crate) mod shard;
+pub(crate) mod shared_file;
 pub(crate) mod smaps;
 pub(crate) mod split;
 pub(crate) mod thread;

@@ -18,8 +18,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct CacheOptions {
-    pub(super) max_bytes: Option<usize>,
-    pub(super) time_to_live: Option<Duration>,
+    pub(crate) max_bytes: Option<usize>,
+    pub(crate) time_to_live: Option<Duration>,
 }
 
 impl CacheOptions {

@@ -1,0 +1,363 @@
+//! `SharedCache`: a cache that processes share.
+
+mod entries;
+mod hash;
+mod record;
+mod value;
+
+pub use value::SharedValue;
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use self::entries::Seen;
+use self::record::Record;
+use super::core::{Attached, Core};
+use super::file;
+use super::layout::{Geometry, Kind, SET};
+use super::table::{Table, pages_of};
+use crate::ground::error::Result;
+use crate::ground::sys::Errno;
+use crate::ground::sys::process::{mem_total_bytes, monotonic_coarse_nanos};
+use crate::observation::stats::{CACHE_HITS, CACHE_MISSES};
+use crate::ready::volatile_cache::{CacheOptions, CacheStats};
+use crate::verbs::volatile::Priority;
+
+/// A cache that several processes share: what one of them has inserted, all find, without a
+/// server, and without a size. It keeps as many values as memory allows; under
+/// [pressure](crate::pressure) any of the processes gives values up.
+///
+/// ```
+/// use tenure::{CacheOptions, SharedCache, volatile::Priority};
+/// # if std::fs::exists("/dev/shm")? {
+/// # let name = &format!("example.{}", std::process::id());
+///
+/// let cache = SharedCache::open(name, CacheOptions::new())?;
+/// cache.insert(b"answer", b"42", Priority::Normal)?;
+///
+/// // In another process:
+/// let cache = SharedCache::open(name, CacheOptions::new())?;
+/// let answer = cache.get_or_insert_with(b"answer", || b"42".to_vec())?;
+/// assert_eq!(&answer[..], b"42");
+/// # tenure::SharedArena::remove(name)?;
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A value that is found is copied to memory of the process ([`SharedValue`]), so that it does
+/// not change, and nobody waits for its reader: a look-up takes no lock and pins nothing. While it is inserted, purged or removed, it is
+/// not found.
+///
+/// # What it keeps
+///
+/// A value takes whole pages, with its key and 16 bytes. Values of more than 4 GiB (with pages of
+/// 4 KiB) are refused. The number of values is limited by the table that is made with the file:
+/// one for 8 KiB of the machine's memory, 2^18 at most, each of which takes 40 bytes. A key can
+/// be in one of 8 places; if there is a value in each, the one of the lowest priority that was
+/// used least recently goes.
+///
+/// Values are given up as the buffers of a [`SharedArena`](super::SharedArena) are purged. Names,
+/// what is checked of a file, processes that end, and forks are as described there. A
+/// value that a process was inserting when it was killed is dropped.
+pub struct SharedCache {
+    core: Core,
+    options: CacheOptions,
+    counts: Counts,
+}
+
+/// The use of this value of [`SharedCache`].
+#[derive(Debug, Default)]
+struct Counts {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    insertions: AtomicU64,
+    refused: AtomicU64,
+    removed: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl SharedCache {
+    /// Makes a cache without a name, whose descriptor can be passed on: `memfd_create(2)`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SharedArena::new`](super::SharedArena::new).
+    pub fn new(options: CacheOptions) -> Result<Self> {
+        Self::of(file::create_memfd(geometry(options)?)?, options)
+    }
+
+    /// Opens the cache of a name, or makes one. The options are those of this process.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SharedArena::open`](super::SharedArena::open).
+    pub fn open(name: &str, options: CacheOptions) -> Result<Self> {
+        let geometry = geometry(options)?;
+        Self::of(file::open_or_create(name, || geometry)?, options)
+    }
+
+    /// Attaches the cache of a descriptor that another process has passed on.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SharedArena::from_fd`](super::SharedArena::from_fd).
+    pub fn from_fd(fd: OwnedFd, options: CacheOptions) -> Result<Self> {
+        Self::of(file::open_memfd(fd)?, options)
+    }
+
+    fn of(table: Table, options: CacheOptions) -> Result<Self> {
+        if table.geometry.kind != Kind::Cache {
+            return Err(table.refused("it is an arena, and no cache", Errno::PROTO));
+        }
+        Ok(Self {
+            core: Core::new(table)?,
+            options,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Returns a copy of the key's value; `None` if there is none, if it has expired, or if
+    /// the file was truncated.
+    pub fn get(&self, key: &[u8]) -> Option<SharedValue> {
+        let found = self.look_up(key);
+        match found {
+            Some(_) => {
+                CACHE_HITS.count();
+                count(&self.counts.hits);
+            }
+            None => {
+                CACHE_MISSES.count();
+                count(&self.counts.misses);
+            }
+        }
+        found
+    }
+
+    fn look_up(&self, key: &[u8]) -> Option<SharedValue> {
+        self.core.attached().ok()?;
+        let table = &self.core.table;
+        table.find(self.hash(key)).find_map(|seen| {
+            let bytes = table.copy(seen)?;
+            let record = Record::parse(&bytes)?;
+            if record.key != key || self.is_expired(record.made_at) {
+                return None;
+            }
+            table.record_use(seen);
+            let value_at = record.value_at;
+            Some(SharedValue::new(bytes, value_at))
+        })
+    }
+
+    /// Inserts a copy of the bytes, and replaces the key's previous value in all processes.
+    ///
+    /// It also succeeds if memory for the value is unavailable, or a limit does not allow it:
+    /// then the key has no value, and [`CacheStats::refused`] counts it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SharedMemory`](crate::Error::SharedMemory) if the file was truncated.
+    pub fn insert(&self, key: &[u8], value: &[u8], priority: Priority) -> Result<()> {
+        let attached = self.core.attached()?;
+        let hash = self.hash(key);
+        for previous in self.core.table.find(hash) {
+            self.core.table.remove(&attached.attachment, previous);
+        }
+        match self.put(attached, (key, hash), value, u64::from(priority.as_u8())) {
+            Some(()) => count(&self.counts.insertions),
+            None => count(&self.counts.refused),
+        }
+        Ok(())
+    }
+
+    fn put(
+        &self,
+        attached: &Attached,
+        (key, hash): (&[u8], u64),
+        value: &[u8],
+        priority: u64,
+    ) -> Option<()> {
+        let (attachment, table) = (&attached.attachment, &self.core.table);
+        let len = record::len(key, value.len())? as u64;
+        if len > table.geometry.max_bytes() {
+            return None;
+        }
+        let bytes = pages_of(len);
+        self.reserve(attached, bytes, priority)?;
+        let start = record::start(key, monotonic_coarse_nanos());
+        let admission = self.core.admit(attachment, bytes, priority).ok()?;
+        let put = || {
+            let index = table.claim(attachment, hash, priority).ok_or(Errno::BUSY)?;
+            let parts = [&start[..], value];
+            table.put(attachment, (index, hash), parts, priority)
+        };
+        let result = match put() {
+            // The file system is full.
+            Err(Errno::NOSPC) => {
+                table.evict(attachment, bytes, priority);
+                put()
+            }
+            result => result,
+        };
+        result.ok()?;
+        admission.mark_resident(usize::MAX);
+        Some(())
+    }
+
+    /// Gives values up until the limit of this process allows for the bytes.
+    fn reserve(&self, attached: &Attached, bytes: u64, priority: u64) -> Option<()> {
+        let Some(max_bytes) = self.options.max_bytes else {
+            return Some(());
+        };
+        let max_bytes = max_bytes as u64;
+        let used = &self.core.table.header().bytes;
+        for _ in 0..3 {
+            let all = used.load(Ordering::Relaxed).saturating_add(bytes);
+            if all <= max_bytes {
+                return Some(());
+            }
+            let table = &self.core.table;
+            table.evict(&attached.attachment, all - max_bytes, priority)?;
+        }
+        None
+    }
+
+    /// Returns a copy of the key's value. On a miss `rebuild` makes the value, which is
+    /// inserted with the default priority. Others that miss it at the same time make it, too.
+    ///
+    /// # Errors
+    ///
+    /// As for [`insert`](Self::insert).
+    pub fn get_or_insert_with(
+        &self,
+        key: &[u8],
+        rebuild: impl FnOnce() -> Vec<u8>,
+    ) -> Result<SharedValue> {
+        if let Some(found) = self.get(key) {
+            return Ok(found);
+        }
+        let bytes = rebuild();
+        self.insert(key, &bytes, Priority::default())?;
+        Ok(SharedValue::new(bytes, 0))
+    }
+
+    /// Whether [`get`](Self::get) would find a value at this moment. It copies the value, too,
+    /// and counts as a use.
+    pub fn contains_key(&self, key: &[u8]) -> bool {
+        self.look_up(key).is_some()
+    }
+
+    /// Removes the key's value in all processes. Returns whether there was one.
+    pub fn remove(&self, key: &[u8]) -> bool {
+        let Ok(attached) = self.core.attached() else {
+            return false;
+        };
+        let table = &self.core.table;
+        let mut is_removed = false;
+        for seen in table.find(self.hash(key)) {
+            is_removed |= table.remove(&attached.attachment, seen);
+        }
+        if is_removed {
+            count(&self.counts.removed);
+        }
+        is_removed
+    }
+
+    /// Removes the values for whose keys `keep` returns `false`. Returns how many. It copies
+    /// each value.
+    pub fn retain(&self, mut keep: impl FnMut(&[u8]) -> bool) -> usize {
+        self.remove_where(|table, seen| {
+            let bytes = table.copy(seen);
+            let record = bytes.as_deref().and_then(Record::parse);
+            record.is_some_and(|record| !keep(record.key))
+        })
+    }
+
+    /// Removes all values.
+    pub fn clear(&self) {
+        self.remove_where(|_, _| true);
+    }
+
+    fn remove_where(&self, mut is_removed: impl FnMut(&Table, Seen) -> bool) -> usize {
+        let Ok(attached) = self.core.attached() else {
+            return 0;
+        };
+        let table = &self.core.table;
+        let values = table.values();
+        let removed = values
+            .filter(|&seen| is_removed(table, seen) && table.remove(&attached.attachment, seen));
+        let removed = removed.count();
+        let counter = &self.counts.removed;
+        counter.fetch_add(removed as u64, Ordering::Relaxed);
+        removed
+    }
+
+    /// Returns what this value was used for (hits, misses, insertions, refused, removed); what
+    /// all processes have given up (evicted); and what the cache has now.
+    ///
+    /// # Errors
+    ///
+    /// As for [`insert`](Self::insert).
+    pub fn stats(&self) -> Result<CacheStats> {
+        self.core.attached()?;
+        let table = &self.core.table;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (values, bytes) = table.count_values();
+        Ok(CacheStats {
+            hits: read(&self.counts.hits),
+            misses: read(&self.counts.misses),
+            insertions: read(&self.counts.insertions),
+            refused: read(&self.counts.refused),
+            removed: read(&self.counts.removed),
+            evicted: read(&table.header().purged),
+            evicted_bytes: read(&table.header().purged_bytes),
+            values,
+            bytes,
+            ..CacheStats::default()
+        })
+    }
+
+    fn hash(&self, key: &[u8]) -> u64 {
+        hash::hash(self.core.table.geometry.seed, key)
+    }
+
+    fn is_expired(&self, made_at: u64) -> bool {
+        self.options.time_to_live.is_some_and(|lifetime| {
+            let age = monotonic_coarse_nanos().saturating_sub(made_at);
+            u128::from(age) >= lifetime.as_nanos()
+        })
+    }
+}
+
+fn geometry(options: CacheOptions) -> Result<Geometry> {
+    let memory_bytes = mem_total_bytes().unwrap_or(1 << 30);
+    let max_bytes = options.max_bytes.unwrap_or(memory_bytes).min(memory_bytes);
+    let random = || {
+        use std::hash::{BuildHasher, RandomState};
+        RandomState::new().hash_one(0)
+    };
+    Ok(Geometry {
+        kind: Kind::Cache,
+        count: (max_bytes >> 13)
+            .next_power_of_two()
+            .clamp(128 * SET, 1 << 18),
+        seed: [random(), random()],
+    })
+}
+
+impl AsFd for SharedCache {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.core.table.fd()
+    }
+}
+
+impl fmt::Debug for SharedCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedCache")
+            .field("name", &self.core.table.name)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,277 @@
+//! The layout of a shared file: a header, a table of entries, and the places of the objects.
+//!
+//! Another process may write anything to the file at any time. So the part that never changes
+//! is copied and checked once ([`Geometry`]); what changes is read by one atomic load, and
+//! each use checks the value that was read.
+
+use std::sync::atomic::AtomicU64;
+
+use super::word::{MAX_PROCESSES, Word};
+use crate::ground::sys::page_size;
+
+const MAGIC: [u8; 8] = *b"tenureSM";
+const VERSION: u32 = 1;
+
+/// How many objects a file has at most.
+pub(crate) const MAX_COUNT: usize = 1 << 20;
+/// How large an object is at most.
+pub(crate) const MAX_OBJECT_BYTES: u64 = 1 << 40;
+/// The sizes of a cache's places: pages times powers of four.
+const CLASSES: u32 = 11;
+
+/// The part of the header that does not change.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Fixed {
+    magic: [u8; 8],
+    version: u32,
+    page_bytes: u32,
+    kind: u32,
+    count: u32,
+    object_bytes: u64,
+    seed: [u64; 2],
+}
+
+const FIXED_BYTES: usize = size_of::<Fixed>();
+
+/// The first page of the file.
+#[repr(C)]
+pub(crate) struct Header {
+    /// [`Fixed`], which is read from the file.
+    _fixed: [AtomicU64; 16],
+    /// The process that evicts, or clears up after dead ones; 0 if there is none.
+    pub(crate) evictor: AtomicU64,
+    /// The bytes of the objects whose contents are there, in whole pages.
+    pub(crate) bytes: AtomicU64,
+    pub(crate) sequence: AtomicU64,
+    pub(crate) purged: AtomicU64,
+    pub(crate) purged_bytes: AtomicU64,
+    _reserved: [AtomicU64; 11],
+    pub(crate) processes: [Slot; MAX_PROCESSES],
+}
+
+/// An attached process.
+#[repr(C)]
+pub(crate) struct Slot {
+    /// The process and its start; 0 if the slot is free.
+    pub(crate) id: AtomicU64,
+    pub(crate) namespace: AtomicU64,
+}
+
+/// An object.
+#[repr(C)]
+pub(crate) struct Entry {
+    pub(crate) word: Word,
+    /// Differs for each object that the entry has had.
+    pub(crate) generation: AtomicU64,
+    /// The bytes of the contents.
+    pub(crate) len: AtomicU64,
+    /// The hash of a cache's key.
+    pub(crate) tag: AtomicU64,
+    /// When it was last used, in nanoseconds of the monotonic clock.
+    pub(crate) used: AtomicU64,
+}
+
+const _: () = assert!(FIXED_BYTES <= 128 && size_of::<Header>() <= HEADER_BYTES);
+const _: () = assert!(size_of::<Entry>() == 40);
+/// No page is smaller.
+const HEADER_BYTES: usize = 4096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Each object has a place of the same size.
+    Arena { object_bytes: u64 },
+    /// Each object has a place in each of the [`CLASSES`].
+    Cache,
+}
+
+/// Where everything is, and the hash's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub(crate) kind: Kind,
+    pub(crate) count: usize,
+    pub(crate) seed: [u64; 2],
+}
+
+impl Geometry {
+    /// Returns the bytes of the fixed part.
+    pub(crate) fn to_bytes(self) -> [u8; FIXED_BYTES] {
+        let (kind, object_bytes) = match self.kind {
+            Kind::Arena { object_bytes } => (0, object_bytes),
+            Kind::Cache => (1, 0),
+        };
+        let fixed = Fixed {
+            magic: MAGIC,
+            version: VERSION,
+            page_bytes: page_size() as u32,
+            kind,
+            count: self.count as u32,
+            object_bytes,
+            seed: self.seed,
+        };
+        // SAFETY: the structure has no padding: its fields' sizes add up to its own.
+        unsafe { std::mem::transmute(fixed) }
+    }
+
+    /// Checks the bytes of the fixed part; the error says what is wrong.
+    pub(crate) fn parse(bytes: [u8; FIXED_BYTES]) -> Result<Self, &'static str> {
+        // SAFETY: the structure has integers only, for which all bytes are valid.
+        let fixed: Fixed = unsafe { std::mem::transmute(bytes) };
+        if fixed.magic != MAGIC {
+            return Err("it is no shared memory of tenure");
+        }
+        if fixed.version != VERSION {
+            return Err("it was made by a version of tenure with another layout");
+        }
+        if fixed.page_bytes as usize != page_size() {
+            return Err("it was made with another page size");
+        }
+        let kind = match fixed.kind {
+            0 => Kind::Arena {
+                object_bytes: fixed.object_bytes,
+            },
+            1 => Kind::Cache,
+            _ => return Err("its header is corrupt"),
+        };
+        let geometry = Self {
+            kind,
+            count: fixed.count as usize,
+            seed: fixed.seed,
+        };
+        match geometry.is_valid() {
+            true => Ok(geometry),
+            false => Err("its header is corrupt"),
+        }
+    }
+
+    /// Whether offsets of this geometry can be computed without overflow.
+    pub(crate) fn is_valid(&self) -> bool {
+        let is_kind_valid = match self.kind {
+            Kind::Arena { object_bytes } => {
+                (1..=MAX_OBJECT_BYTES).contains(&object_bytes)
+                    && object_bytes.is_multiple_of(page_size() as u64)
+            }
+            Kind::Cache => self.count.is_power_of_two() && self.count >= SET,
+        };
+        is_kind_valid && (1..=MAX_COUNT).contains(&self.count)
+    }
+
+    /// Returns the bytes of the header and the table, in whole pages.
+    pub(crate) fn table_bytes(&self) -> usize {
+        (Self::table_start() + self.count * size_of::<Entry>()).next_multiple_of(page_size())
+    }
+
+    /// Returns where the entries begin.
+    pub(crate) const fn table_start() -> usize {
+        HEADER_BYTES
+    }
+
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let places = match self.kind {
+            Kind::Arena { object_bytes } => object_bytes,
+            Kind::Cache => (0..CLASSES).map(class_bytes).sum(),
+        };
+        self.table_bytes() as u64 + places * self.count as u64
+    }
+
+    /// Returns how large an object is at most.
+    pub(crate) fn max_bytes(&self) -> u64 {
+        match self.kind {
+            Kind::Arena { object_bytes } => object_bytes,
+            Kind::Cache => class_bytes(CLASSES - 1),
+        }
+    }
+
+    /// Returns the place of an object of `len` bytes; `None` if there is no such place.
+    pub(crate) fn place(&self, index: usize, len: u64) -> Option<u64> {
+        if index >= self.count || len > self.max_bytes() {
+            return None;
+        }
+        let mut start = self.table_bytes() as u64;
+        let size = match self.kind {
+            Kind::Arena { object_bytes } => object_bytes,
+            Kind::Cache => {
+                let class = (0..CLASSES).find(|&class| len <= class_bytes(class))?;
+                let smaller = (0..class).map(class_bytes).sum::<u64>();
+                start += smaller * self.count as u64;
+                class_bytes(class)
+            }
+        };
+        Some(start + index as u64 * size)
+    }
+
+    /// Returns all places of an entry: start and length.
+    pub(crate) fn places(&self, index: usize) -> impl Iterator<Item = (u64, u64)> {
+        let sizes = match self.kind {
+            Kind::Arena { object_bytes } => object_bytes..object_bytes + 1,
+            Kind::Cache => 0..u64::from(CLASSES),
+        };
+        let geometry = *self;
+        sizes.filter_map(move |size| {
+            let len = match geometry.kind {
+                Kind::Arena { object_bytes } => object_bytes,
+                Kind::Cache => class_bytes(size as u32),
+            };
+            Some((geometry.place(index, len)?, len))
+        })
+    }
+}
+
+/// How many entries of a cache can have a key: a set.
+pub(crate) const SET: usize = 8;
+
+fn class_bytes(class: u32) -> u64 {
+    (page_size() as u64) << (2 * class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CACHE: Geometry = Geometry {
+        kind: Kind::Cache,
+        count: 64,
+        seed: [1, 2],
+    };
+
+    #[test]
+    fn geometry_survives_its_bytes() {
+        assert_eq!(Geometry::parse(CACHE.to_bytes()), Ok(CACHE));
+    }
+
+    #[test]
+    fn every_single_wrong_byte_is_refused_or_harmless() {
+        for at in 0..FIXED_BYTES {
+            for wrong in [0_u8, 1, 0x7f, 0xff] {
+                let mut bytes = CACHE.to_bytes();
+                bytes[at] ^= wrong;
+                if let Ok(geometry) = Geometry::parse(bytes) {
+                    assert!(geometry.is_valid() && geometry.file_bytes() < 1 << 62);
+                }
+            }
+        }
+        assert!(Geometry::parse([0; FIXED_BYTES]).is_err());
+    }
+
+    #[test]
+    fn places_do_not_overlap_and_end_in_the_file() {
+        let arena = Geometry {
+            kind: Kind::Arena {
+                object_bytes: 3 * page_size() as u64,
+            },
+            ..CACHE
+        };
+        for geometry in [CACHE, arena] {
+            let mut all: Vec<_> = (0..64).flat_map(|index| geometry.places(index)).collect();
+            all.sort_unstable();
+            let mut end = geometry.table_bytes() as u64;
+            for (start, len) in all {
+                assert_eq!(start, end);
+                end += len;
+            }
+            assert_eq!(end, geometry.file_bytes());
+            assert_eq!(geometry.place(64, 1), None);
+            assert_eq!(geometry.place(0, geometry.max_bytes() + 1), None);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Volatile memory that processes share.
+
+mod arena;
+mod buffer;
+mod cache;
+mod core;
+mod evict;
+mod evictor;
+mod file;
+mod layout;
+mod objects;
+mod processes;
+mod shared_file;
+mod stats;
+mod sync;
+mod table;
+mod word;
+
+pub use arena::SharedArena;
+pub use buffer::{SharedBuffer, SharedPin};
+pub use cache::{SharedCache, SharedValue};
+pub use shared_file::SharedFile;
+pub use stats::SharedStats;

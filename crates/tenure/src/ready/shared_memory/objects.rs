@@ -1,0 +1,162 @@
+//! Making, purging and freeing objects: one process claims an object, and others leave it
+//! alone until that has published it.
+
+use std::sync::atomic::Ordering;
+
+use super::layout::Kind;
+use super::processes::Attachment;
+use super::table::{Table, pages_of};
+use super::word::{Reading, State};
+use crate::ground::sys::{Errno, shared_file};
+use crate::observation::stats::CACHE_EVICTED;
+
+impl Table {
+    /// Claims an entry that is free. Returns its index; `None` if all are taken.
+    pub(crate) fn claim_free(&self, attachment: &Attachment, hint: usize) -> Option<usize> {
+        let count = self.geometry.count;
+        let mut indices = (0..count).map(|nth| hint.wrapping_add(nth) % count);
+        indices.find(|&index| {
+            let word = &self.entries()[index].word;
+            let now = word.read();
+            now.state() == State::Free && word.claim(attachment.slot, now)
+        })
+    }
+
+    /// Publishes the contents of a claimed entry, and counts them. Returns the generation;
+    /// `None` if the claim was lost.
+    pub(crate) fn publish_live(
+        &self,
+        attachment: &Attachment,
+        index: usize,
+        len: u64,
+        priority: u64,
+        is_pinned: bool,
+    ) -> Option<u64> {
+        let entry = self.entries().get(index)?;
+        let generation = self.header().sequence.fetch_add(1, Ordering::Relaxed);
+        // A look-up that sees the generation sees the contents, too.
+        entry.generation.store(generation, Ordering::Release);
+        let live = State::Live;
+        let is_published = entry
+            .word
+            .publish(attachment.slot, live, priority, is_pinned);
+        if is_published {
+            let bytes = &self.header().bytes;
+            bytes.fetch_add(pages_of(len), Ordering::Relaxed);
+        }
+        is_published.then_some(generation)
+    }
+
+    /// Purges an object whose word was read, unless it has changed since, or has a pin.
+    /// Returns the bytes that were freed; a doomed object, and one of a cache, is freed.
+    pub(crate) fn purge(
+        &self,
+        attachment: &Attachment,
+        index: usize,
+        seen: Reading,
+    ) -> Result<u64, Errno> {
+        let Some((entry, ..)) = self.entry(index) else {
+            return Ok(0);
+        };
+        if matches!(seen.state(), State::Free | State::Claimed)
+            || !entry.word.claim(attachment.slot, seen)
+        {
+            return Ok(0);
+        }
+        // Read while it is claimed; a corrupt length counts as none.
+        let bytes = self.entry(index).map_or(0, |(_, len, _)| pages_of(len));
+        let is_live = seen.state() == State::Live;
+        let is_freed = seen.is_doomed() || self.geometry.kind == Kind::Cache;
+        if let Err(errno) = self.punch(index) {
+            let priority = seen.priority();
+            entry
+                .word
+                .publish(attachment.slot, seen.state(), priority, false);
+            return Err(errno);
+        }
+        self.publish_gone(attachment, index, is_freed, seen.priority());
+        if !is_live {
+            return Ok(0);
+        }
+        self.uncount(bytes);
+        if seen.is_doomed() {
+            return Ok(bytes);
+        }
+        if self.geometry.kind == Kind::Cache {
+            CACHE_EVICTED.done(usize::try_from(bytes).unwrap_or(usize::MAX));
+        }
+        let header = self.header();
+        header.purged.fetch_add(1, Ordering::Relaxed);
+        header.purged_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(bytes)
+    }
+
+    /// Drops a claimed object, of which nobody knows how far it was made or purged.
+    pub(crate) fn drop_claimed(&self, attachment: &Attachment, index: usize) {
+        for (start, len) in self.geometry.places(index) {
+            // The pages that stay after a failure go with the next object of the entry.
+            let _ = shared_file::punch(self.fd(), start, len);
+        }
+        let Some(entry) = self.entries().get(index) else {
+            return;
+        };
+        let now = entry.word.read();
+        let is_freed = now.is_doomed() || self.geometry.kind == Kind::Cache;
+        self.publish_gone(attachment, index, is_freed, now.priority());
+    }
+
+    /// Frees a doomed object, if nobody has a pin of it any more.
+    pub(crate) fn free_doomed(&self, attachment: &Attachment, index: usize) {
+        let Some(entry) = self.entries().get(index) else {
+            return;
+        };
+        let now = entry.word.read();
+        if now.is_doomed() && now.is_claimable() {
+            // After a failure it stays doomed, and the evictor tries again.
+            let _ = self.purge(attachment, index, now);
+        }
+    }
+
+    /// Publishes a claimed object that has no pages.
+    pub(super) fn publish_gone(
+        &self,
+        attachment: &Attachment,
+        index: usize,
+        is_freed: bool,
+        priority: u64,
+    ) {
+        let entry = &self.entries()[index];
+        let state = if is_freed { State::Free } else { State::Purged };
+        if is_freed {
+            // No handle finds the next object in its place.
+            let next = self.header().sequence.fetch_add(1, Ordering::Relaxed);
+            entry.generation.store(next, Ordering::Release);
+        }
+        entry.word.publish(attachment.slot, state, priority, false);
+    }
+
+    /// Frees the pages of a claimed object.
+    fn punch(&self, index: usize) -> Result<(), Errno> {
+        let Some((_, len, place)) = self.entry(index) else {
+            return Ok(());
+        };
+        shared_file::punch(self.fd(), place, pages_of(len))
+    }
+
+    fn uncount(&self, bytes: u64) {
+        let less = |now: u64| Some(now.saturating_sub(bytes));
+        let order = Ordering::Relaxed;
+        let _ = self.header().bytes.fetch_update(order, order, less);
+    }
+
+    /// Counts the bytes anew: what a dead process was about to count is lost otherwise.
+    pub(crate) fn recount(&self) {
+        let entries = 0..self.geometry.count;
+        let live = entries.filter_map(|index| {
+            let (entry, len, _) = self.entry(index)?;
+            (entry.word.read().state() == State::Live).then(|| pages_of(len))
+        });
+        let bytes = live.fold(0, u64::saturating_add);
+        self.header().bytes.store(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,350 @@
+//! `SharedCache`: values that one process inserts, and all find.
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::volatile::{was_under_pressure, watch_pressure};
+use common::*;
+use libtest_mimic::Completion;
+use tenure::volatile::Priority;
+use tenure::{CacheOptions, SharedArena, SharedCache, SharedFile, page_size};
+
+tests!(
+    value_is_found_by_another_process,
+    keys_and_values_of_all_sizes_are_found,
+    inserted_value_replaces_the_previous_one,
+    removed_value_is_found_no_more,
+    low_priority_goes_first_when_the_limit_is_reached,
+    value_beyond_the_limit_is_refused,
+    expired_value_is_a_miss,
+    more_values_than_entries_evict_each_other,
+    missing_value_is_made_and_found_again,
+    retain_and_clear_remove_values,
+    threads_find_whole_values_while_others_replace_them,
+    name_is_shared_and_survives_its_processes,
+    arena_is_no_cache_and_cache_no_arena,
+    truncated_cache_misses_and_refuses,
+    name_in_use_stays_and_others_are_removed,
+);
+
+fn cache() -> SharedCache {
+    watch_pressure();
+    SharedCache::new(small()).unwrap()
+}
+
+/// Options that make a table of a few thousand entries.
+fn small() -> CacheOptions {
+    CacheOptions::new().max_bytes(32 << 20)
+}
+
+fn insert(cache: &SharedCache, key: &[u8], value: &[u8]) {
+    cache.insert(key, value, Priority::Normal).unwrap();
+}
+
+/// Whether the value is what was inserted. Under pressure any process may give it up.
+fn has(cache: &SharedCache, key: &[u8], value: &[u8]) -> bool {
+    match cache.get(key) {
+        Some(found) => found[..] == *value,
+        None => was_under_pressure(),
+    }
+}
+
+fn value_is_found_by_another_process() {
+    let cache = cache();
+    let passed_on = cache.as_fd().try_clone_to_owned().unwrap();
+    let status = fork(|| {
+        let other = SharedCache::from_fd(passed_on, small()).unwrap();
+        insert(&other, b"from the child", &[8; 5000]);
+        // The parent's value attaches itself here, too.
+        insert(&cache, b"by its parent's value", &[9; 10]);
+        0
+    });
+    assert_eq!(status, 0);
+    assert!(has(&cache, b"from the child", &[8; 5000]));
+    assert!(has(&cache, b"by its parent's value", &[9; 10]));
+    assert!(cache.get(b"missing").is_none());
+    let stats = cache.stats().unwrap();
+    assert!(stats.misses >= 1 && stats.hits + stats.misses == 3);
+}
+
+fn keys_and_values_of_all_sizes_are_found() {
+    let cache = cache();
+    let page = page_size();
+    let key = vec![7; 64 << 10];
+    for len in [
+        0,
+        1,
+        64,
+        page - 17,
+        page - 16,
+        page,
+        5 * page,
+        300_000,
+        5 << 20,
+    ] {
+        let value: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        for key in [&b""[..], b"k", &key] {
+            insert(&cache, key, &value);
+            assert!(has(&cache, key, &value), "{len}");
+        }
+    }
+    assert!(cache.contains_key(b"k") || was_under_pressure());
+    assert!(!cache.contains_key(&key[1..]));
+}
+
+fn inserted_value_replaces_the_previous_one() {
+    let cache = cache();
+    for version in 0..50_u8 {
+        insert(&cache, b"key", &vec![version; 1 + version as usize * 1000]);
+        assert!(has(
+            &cache,
+            b"key",
+            &vec![version; 1 + version as usize * 1000]
+        ));
+    }
+    let stats = cache.stats().unwrap();
+    assert!(stats.values <= 1 && stats.bytes <= 65536);
+    assert_eq!(stats.insertions + stats.refused, 50);
+}
+
+fn removed_value_is_found_no_more() {
+    let cache = cache();
+    insert(&cache, b"key", b"value");
+    let other = SharedCache::from_fd(cache.as_fd().try_clone_to_owned().unwrap(), small());
+    assert!(other.unwrap().remove(b"key") || was_under_pressure());
+    assert!(cache.get(b"key").is_none() && !cache.remove(b"key"));
+    assert_eq!(cache.stats().unwrap().bytes, 0);
+}
+
+fn low_priority_goes_first_when_the_limit_is_reached() {
+    let page = page_size();
+    let options = CacheOptions::new().max_bytes(40 * page);
+    watch_pressure();
+    let cache = SharedCache::new(options).unwrap();
+    let value = vec![1; page / 2];
+    for number in 0..20_u8 {
+        cache.insert(&[0, number], &value, Priority::Low).unwrap();
+        cache.insert(&[1, number], &value, Priority::High).unwrap();
+    }
+    assert!(cache.stats().unwrap().bytes <= 40 * page as u64);
+    for number in 20..30_u8 {
+        cache.insert(&[1, number], &value, Priority::High).unwrap();
+    }
+    let count = |kind| {
+        (0..30)
+            .filter(|&number| cache.contains_key(&[kind, number]))
+            .count()
+    };
+    let (low, high) = (count(0), count(1));
+    assert!(cache.stats().unwrap().bytes <= 40 * page as u64);
+    // None of a higher priority goes for a value.
+    cache.clear();
+    for number in 0..40_u8 {
+        cache.insert(&[2, number], &value, Priority::High).unwrap();
+    }
+    cache.insert(&[0, 0], &value, Priority::Low).unwrap();
+    let is_refused = !cache.contains_key(&[0, 0]) && cache.stats().unwrap().refused > 0;
+    if !was_under_pressure() {
+        assert_eq!((low, high), (10, 30));
+        assert!(is_refused);
+    }
+}
+
+fn value_beyond_the_limit_is_refused() {
+    let cache = SharedCache::new(CacheOptions::new().max_bytes(1 << 20)).unwrap();
+    insert(&cache, b"key", b"small");
+    insert(&cache, b"key", &vec![1; 1 << 20]);
+    assert!(
+        cache.get(b"key").is_none(),
+        "the previous value is out of date"
+    );
+    let stats = cache.stats().unwrap();
+    assert_eq!((stats.values, stats.refused), (0, 1));
+}
+
+fn expired_value_is_a_miss() {
+    let cache = SharedCache::new(small().time_to_live(Duration::ZERO)).unwrap();
+    insert(&cache, b"key", b"value");
+    assert!(cache.get(b"key").is_none());
+    let fd = || cache.as_fd().try_clone_to_owned().unwrap();
+    let day = small().time_to_live(Duration::from_secs(86400));
+    let patient = SharedCache::from_fd(fd(), day).unwrap();
+    assert!(patient.contains_key(b"key") || patient.stats().unwrap().values == 0);
+}
+
+fn more_values_than_entries_evict_each_other() {
+    let cache = SharedCache::new(CacheOptions::new().max_bytes(8 << 20)).unwrap();
+    for number in 0..3000_u32 {
+        let key = number.to_ne_bytes();
+        insert(&cache, &key, &key);
+        let found = cache.get(&key).map(|found| found[..] == key);
+        assert!(found != Some(false));
+    }
+    let stats = cache.stats().unwrap();
+    assert!(stats.values <= 1024, "{stats:?}");
+    assert_eq!(stats.insertions, stats.values + stats.evicted);
+    let found = (0..3000_u32).filter_map(|number| {
+        let key = number.to_ne_bytes();
+        Some(cache.get(&key)?[..] == key)
+    });
+    assert!(found.into_iter().all(|is_right| is_right));
+}
+
+fn missing_value_is_made_and_found_again() {
+    let cache = cache();
+    let made = cache.get_or_insert_with(b"key", || vec![7; 3000]).unwrap();
+    assert_eq!(made[..], [7; 3000]);
+    let found = cache.get_or_insert_with(b"key", || vec![8; 2]).unwrap();
+    assert!(found[..] == [7; 3000] || was_under_pressure());
+}
+
+fn retain_and_clear_remove_values() {
+    let cache = cache();
+    (0..100_u8).for_each(|number| insert(&cache, &[number], &[number; 10]));
+    let before = cache.stats().unwrap().values;
+    let removed = cache.retain(|key| key[0] % 2 == 0) as u64;
+    assert!(cache.get(&[1]).is_none() && has(&cache, &[2], &[2; 10]));
+    assert!(removed <= before && (removed == 50 || was_under_pressure()));
+    cache.clear();
+    let stats = cache.stats().unwrap();
+    assert_eq!((stats.values, stats.bytes), (0, 0));
+}
+
+fn threads_find_whole_values_while_others_replace_them() {
+    let cache = cache();
+    let is_uniform = |value: &[u8]| value.iter().all(|&byte| byte == value[0]);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let cache = &cache;
+            scope.spawn(move || {
+                for round in 0..300_usize {
+                    let key = [(round % 3) as u8];
+                    let value = vec![thread * 50 + (round % 50) as u8; 9000 + round];
+                    match round % 4 {
+                        0 => insert(cache, &key, &value),
+                        3 if round % 100 == 3 => drop(cache.remove(&key)),
+                        _ => {
+                            let found = cache.get(&key);
+                            assert!(found.is_none_or(|found| is_uniform(&found)));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let stats = cache.stats().unwrap();
+    assert!(stats.values <= 3, "{stats:?}");
+}
+
+/// A name of this process, whose file is removed in the end.
+struct Name(String);
+
+impl Name {
+    fn new() -> Self {
+        Self(format!("test.{}.{}", std::process::id(), fastrand::u64(..)))
+    }
+
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/shm/tenure.{}", self.0))
+    }
+
+    fn open(&self) -> tenure::Result<SharedCache> {
+        watch_pressure();
+        SharedCache::open(&self.0, small())
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.path());
+    }
+}
+
+/// Why names cannot be tested here.
+fn without_names() -> Option<Completion> {
+    let stat = rustix::fs::statvfs("/dev/shm");
+    let free = stat.map_or(0, |stat| stat.f_bavail * stat.f_frsize);
+    let is_writable = rustix::fs::access("/dev/shm", rustix::fs::Access::WRITE_OK).is_ok();
+    let is_usable = is_writable && free >= 16 << 20;
+    (!is_usable).then(|| skip("needs 16 MiB in /dev/shm"))
+}
+
+fn name_is_shared_and_survives_its_processes() -> Completion {
+    if let Some(skipped) = without_names() {
+        return skipped;
+    }
+    let name = Name::new();
+    let status = fork(|| {
+        insert(&name.open().unwrap(), b"key", b"value");
+        0
+    });
+    assert_eq!(status, 0);
+    let cache = name.open().unwrap();
+    // That process may have seen pressure.
+    let found = cache.get(b"key");
+    assert!(found.is_none_or(|found| found[..] == *b"value"));
+    assert!(!has(&cache, b"key", b"other") || was_under_pressure());
+    Completion::Completed
+}
+
+fn arena_is_no_cache_and_cache_no_arena() {
+    let errno = |result: tenure::Result<()>| result.unwrap_err().errno();
+    let fd = cache().as_fd().try_clone_to_owned().unwrap();
+    assert_eq!(errno(SharedArena::from_fd(fd).map(drop)), libc::EPROTO);
+    let arena = SharedArena::new(8, 1).unwrap();
+    let fd = arena.as_fd().try_clone_to_owned().unwrap();
+    let as_cache = SharedCache::from_fd(fd, small());
+    assert_eq!(errno(as_cache.map(drop)), libc::EPROTO);
+}
+
+fn truncated_cache_misses_and_refuses() -> Completion {
+    if let Some(skipped) = without_names() {
+        return skipped;
+    }
+    for len in [0, 100, 70_000] {
+        let name = Name::new();
+        let cache = name.open().unwrap();
+        insert(&cache, b"key", b"value");
+        let file = File::options().write(true).open(name.path()).unwrap();
+        file.set_len(len).unwrap();
+        assert!(cache.get(b"key").is_none() && !cache.remove(b"key"));
+        let inserted = cache.insert(b"key", b"value", Priority::Normal);
+        assert_eq!(inserted.unwrap_err().errno(), libc::EPROTO);
+        assert!(cache.stats().is_err() && cache.retain(|_| true) == 0);
+        assert_eq!(name.open().unwrap_err().errno(), libc::EPROTO);
+    }
+    Completion::Completed
+}
+
+fn name_in_use_stays_and_others_are_removed() -> Completion {
+    if let Some(skipped) = without_names() {
+        return skipped;
+    }
+    let name = Name::new();
+    let cache = name.open().unwrap();
+    insert(&cache, b"key", b"value");
+    assert!(SharedFile::names().unwrap().contains(&name.0));
+    let file = SharedFile::open(&name.0).unwrap();
+    let stats = file.stats().unwrap();
+    assert!(file.is_cache() && stats.processes == 1 && stats.pinned == 0);
+    assert!(stats.bytes == page_size() as u64 || was_under_pressure());
+    let remove = || SharedFile::remove_unused(&name.0).map_err(|error| error.errno());
+    assert_eq!(remove(), Err(libc::EBUSY));
+    drop(cache);
+    assert_eq!(remove(), Ok(()));
+    assert_eq!(remove(), Err(libc::ENOENT));
+    // Nobody can use a corrupt one.
+    fs::write(name.path(), "corrupt").unwrap();
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(name.path(), private).unwrap();
+    assert_eq!(remove(), Ok(()));
+    assert_eq!(
+        SharedFile::remove_unused("a/b").unwrap_err().errno(),
+        libc::EINVAL
+    );
+    Completion::Completed
+}
