@@ -352,6 +352,19 @@ struct tenure_stats {
      * The values in caches, at the moment (not in the C interface).
      */
     uint64_t cache_bytes;
+    /**
+     * Pages in SQLite's page cache, at the moment (not in the C interface).
+     */
+    uint64_t sqlite_pages;
+    /**
+     * Pages of SQLite that were found purged (not in the C interface).
+     */
+    struct tenure_count sqlite_purged;
+    /**
+     * Pages of SQLite that were found intact after the kernel had been offered them (not
+     * in the C interface).
+     */
+    uint64_t sqlite_offered_hits;
 };
 
 /**

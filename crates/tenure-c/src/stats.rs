@@ -90,6 +90,13 @@ pub struct tenure_stats {
     pub cache_purged: tenure_count,
     /// The values in caches, at the moment (not in the C interface).
     pub cache_bytes: u64,
+    /// Pages in SQLite's page cache, at the moment (not in the C interface).
+    pub sqlite_pages: u64,
+    /// Pages of SQLite that were found purged (not in the C interface).
+    pub sqlite_purged: tenure_count,
+    /// Pages of SQLite that were found intact after the kernel had been offered them (not
+    /// in the C interface).
+    pub sqlite_offered_hits: u64,
 }
 
 /// A counter of the core crate is missing here if the sizes differ.
@@ -137,6 +144,9 @@ impl From<Stats> for tenure_stats {
             cache_evicted: stats.cache_evicted.into(),
             cache_purged: stats.cache_purged.into(),
             cache_bytes: stats.cache_bytes,
+            sqlite_pages: stats.sqlite_pages,
+            sqlite_purged: stats.sqlite_purged.into(),
+            sqlite_offered_hits: stats.sqlite_offered_hits,
         }
     }
 }

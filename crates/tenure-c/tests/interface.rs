@@ -99,7 +99,8 @@ fn layouts(installed: &Installed) -> Verdict {
         freed_by_caller_bytes: 208, workers_started: 216, pending_release_bytes: 224,
         eager_free: 232, freed_under_pressure: 248, purged_under_pressure_bytes: 264,
         offered_bytes: 272, offer_failed_bytes: 280, unofferable_bytes: 288, cache_hits: 296,
-        cache_misses: 304, cache_evicted: 312, cache_purged: 328, cache_bytes: 344; 352);
+        cache_misses: 304, cache_evicted: 312, cache_purged: 328, cache_bytes: 344,
+        sqlite_pages: 352, sqlite_purged: 360, sqlite_offered_hits: 376; 384);
     layout!(c, tenure_cache_stats,
         hits: 0, misses: 8, insertions: 16, evictions: 24, purged: 32, values: 40, bytes: 48,
         refused: 56; 64);

@@ -127,6 +127,10 @@ pub static PROCESS: &[Row<ProcessReport>] = &[
     Row::bytes_total("cache_lost", "Memory of the values that left volatile caches by themselves, by cause.", |p| stats(p, |s| s.cache_evicted.bytes)).with("cause", "evicted"),
     Row::bytes_total("cache_lost", "Memory of the values that left volatile caches by themselves, by cause.", |p| stats(p, |s| s.cache_purged.bytes)).with("cause", "purged"),
     Row::bytes("cache", "Memory of the values in volatile caches.", |p| stats(p, |s| s.cache_bytes)),
+    Row::gauge("sqlite_pages", "Pages in SQLite's page cache.", |p| stats(p, |s| s.sqlite_pages)),
+    Row::total("sqlite_purged_pages", "Pages of SQLite that were found purged.", |p| stats(p, |s| s.sqlite_purged.calls)),
+    Row::bytes_total("sqlite_purged", "Memory of pages of SQLite that were found purged.", |p| stats(p, |s| s.sqlite_purged.bytes)),
+    Row::total("sqlite_offered_hits", "Pages of SQLite that were found intact after the kernel had been offered them.", |p| stats(p, |s| s.sqlite_offered_hits)),
 ];
 
 /// The families of the calls of each operation.

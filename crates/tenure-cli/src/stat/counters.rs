@@ -114,6 +114,9 @@ fn figures(stats: &Stats) -> Vec<Figure> {
         verb("evicted by caches", stats.cache_evicted),
         verb("purged in caches", stats.cache_purged),
         bytes("in caches now", stats.cache_bytes),
+        calls("SQLite pages now", stats.sqlite_pages),
+        verb("SQLite pages purged", stats.sqlite_purged),
+        calls("SQLite offered hits", stats.sqlite_offered_hits),
     ]
 }
 

@@ -7,6 +7,8 @@
 
 mod count;
 
+#[doc(hidden)]
+pub use count::sqlite;
 pub(crate) use count::*;
 
 use std::ptr;
@@ -124,6 +126,12 @@ pub struct Stats {
     pub cache_purged: Count,
     /// Bytes of the values in caches now.
     pub cache_bytes: u64,
+    /// Pages that SQLite's page cache (the crate tenure-sqlite) has now.
+    pub sqlite_pages: u64,
+    /// Pages of SQLite that were found purged, and their bytes.
+    pub sqlite_purged: Count,
+    /// Pages of SQLite that were found intact after the kernel had been offered them.
+    pub sqlite_offered_hits: u64,
 }
 
 /// Flushes local counts, which modules keep where counting in the page would
@@ -238,6 +246,8 @@ mod tests {
         assert_eq!(stats.offer_failed_bytes, 35);
         assert_eq!(stats.unofferable_bytes, 36);
         assert_eq!(stats.cache_bytes, 43);
-        assert_eq!(size_of::<Stats>(), 44 * size_of::<u64>());
+        assert_eq!(stats.sqlite_pages, 44);
+        assert_eq!(stats.sqlite_offered_hits, 47);
+        assert_eq!(size_of::<Stats>(), 48 * size_of::<u64>());
     }
 }
