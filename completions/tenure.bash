@@ -519,7 +519,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__run)
-            opts="-h --heap --heap-threshold --heap-dirty-decay --heap-muzzy-decay --munmap --discard --lock --populate --exit --stats --verbose --config --print-environment --help"
+            opts="-h --heap --heap-threshold --heap-dirty-decay --heap-muzzy-decay --munmap --discard --lock --populate --exit --sqlite-cache --stats --verbose --config --print-environment --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -558,6 +558,10 @@ _tenure() {
                     return 0
                     ;;
                 --exit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sqlite-cache)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -96,6 +96,7 @@ complete -c tenure -n "__fish_tenure_using_subcommand run" -l discard -d 'Have m
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l lock -d 'Lock all memory, each page on its first use' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l populate -d 'Fault private anonymous mappings of SIZE and more in when they are made' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l exit -d 'Let the process\'s end be seen before its memory is freed' -r
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l sqlite-cache -d 'Have SQLite keep pages for as long as there is memory, whatever cache_size is' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l stats -d 'Print a summary to standard error when a program ends' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l verbose -d 'Print one line to standard error when a program begins: the options in effect' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l config -d 'Take options from FILE; those of the command line win' -r -F

@@ -34,6 +34,8 @@ pub struct Options {
     pub populate_bytes: Option<usize>,
     /// The process's memory is freed after its end has been reported.
     pub exit: bool,
+    /// SQLite uses the page cache of the crate tenure-sqlite.
+    pub sqlite_cache: bool,
     /// A summary is printed at the end.
     pub stats: bool,
     /// A line is printed at the start.
@@ -51,6 +53,7 @@ impl Options {
         lock: false,
         populate_bytes: None,
         exit: false,
+        sqlite_cache: false,
         stats: false,
         verbose: false,
     };
@@ -119,6 +122,7 @@ impl Options {
                     options.populate_bytes = Some(bytes);
                 }
                 (OptionName::Exit, Value::On(is_on)) => options.exit = is_on,
+                (OptionName::SqliteCache, Value::On(is_on)) => options.sqlite_cache = is_on,
                 (OptionName::Stats, Value::On(is_on)) => options.stats = is_on,
                 (OptionName::Verbose, Value::On(is_on)) => options.verbose = is_on,
                 // The table gives each option's kind, so no other pair occurs.
