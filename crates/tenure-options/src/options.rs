@@ -257,6 +257,7 @@ mod tests {
             ("TENURE_LOCK", "onfault"),
             ("TENURE_POPULATE", "1M"),
             ("TENURE_EXIT", "background"),
+            ("TENURE_SQLITE_CACHE", "1"),
             ("TENURE_STATS", "1"),
             ("TENURE_VERBOSE", "1"),
         ];
@@ -270,6 +271,7 @@ mod tests {
             lock: true,
             populate_bytes: Some(1 << 20),
             exit: true,
+            sqlite_cache: true,
             stats: true,
             verbose: true,
         };

@@ -181,7 +181,11 @@ fn write_for_ever() {
     let sqlite = start();
     let seed: u64 = variable(SEED).parse().unwrap();
     let db = Connection::open(&sqlite, &Path::new(&variable(FOLDER)).join("db"), false);
-    let journal = if seed % 2 == 0 { "wal" } else { "delete" };
+    let journal = if seed.is_multiple_of(2) {
+        "wal"
+    } else {
+        "delete"
+    };
     db.run(&format!(
         "pragma journal_mode={journal}; pragma cache_size=20"
     ));

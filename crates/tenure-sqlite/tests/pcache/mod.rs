@@ -69,18 +69,17 @@ impl TestPage {
         self.0.addr()
     }
 
-    fn contents(&self) -> &mut [u8] {
-        unsafe { std::slice::from_raw_parts_mut((*self.0).buf.cast(), self.1) }
-    }
-
-    fn extra(&self) -> &mut [u8] {
-        unsafe { std::slice::from_raw_parts_mut((*self.0).extra.cast(), EXTRA as usize) }
+    /// Returns the contents and the extra bytes.
+    fn parts(&self) -> [*mut [u8]; 2] {
+        let PcachePage { buf, extra } = unsafe { &*self.0 };
+        [(*buf, self.1), (*extra, EXTRA as usize)]
+            .map(|(start, len)| std::ptr::slice_from_raw_parts_mut(start.cast(), len))
     }
 
     /// Writes a value to all of the page, and to its extra bytes.
     pub fn fill(&self, value: u64) {
-        for part in [self.contents(), self.extra()] {
-            for word in part.chunks_exact_mut(8) {
+        for part in self.parts() {
+            for word in unsafe { &mut *part }.chunks_exact_mut(8) {
                 word.copy_from_slice(&value.to_ne_bytes());
             }
         }
@@ -88,8 +87,9 @@ impl TestPage {
 
     /// Returns the value that all of the page has.
     pub fn value(&self) -> u64 {
-        let value = u64::from_ne_bytes(self.contents()[..8].try_into().unwrap());
-        for part in [self.contents(), self.extra()] {
+        let parts = self.parts().map(|part| unsafe { &*part });
+        let value = u64::from_ne_bytes(parts[0][..8].try_into().unwrap());
+        for part in parts {
             let is_same = |word: &[u8]| word == value.to_ne_bytes();
             assert!(part.chunks_exact(8).all(is_same), "{value} in a part only");
         }
