@@ -3,7 +3,7 @@
 //! SQLite calls the methods of a cache from one thread at a time. Pages that SQLite uses
 //! are *pinned*, and nonvolatile; SQLite unpins clean pages only, and these are volatile.
 //!
-//! A page that is not returned is gone: SQLite changes the database file behind a page
+//! A page that is not returned, unless [`Create::IfEasy`], is gone: SQLite changes the database file behind a page
 //! that it was told is not in the cache, so such a page must never be found later.
 
 use std::ptr::NonNull;
@@ -112,6 +112,13 @@ impl Cache {
     /// Returns the page of a key, pinned; `None` if it is not there and none is made.
     pub(crate) fn fetch(&mut self, key: u32, create: Create) -> Option<NonNull<Page>> {
         if let Some(page) = self.index.get(key) {
+            // SQLite writes a changed page, and asks again with `Always`. Otherwise a
+            // transaction on pages that are all here would pin them without a bound.
+            // SAFETY: pages in the index are live.
+            let is_pinned = unsafe { page.as_ref() }.state == PageState::Pinned;
+            if create == Create::IfEasy && !is_pinned && self.has_many_pinned() {
+                return None;
+            }
             if self.pin(page) {
                 return Some(page);
             }
