@@ -216,3 +216,31 @@ def test_function_is_freed_with_its_results():
     del one
     gc.collect()
     assert reference() is None
+
+
+def test_pop_of_value_that_is_purged_in_between_has_it():
+    class Purging:
+        """Purges the value as soon as it has been found."""
+
+        def __init__(self, native):
+            self.native = native
+
+        def get(self, number):
+            return self.native.get(number)
+
+        def remove(self, number):
+            self.native.remove(number)
+            return False
+
+        def contains(self, number):
+            return self.native.contains(number)
+
+    cache = tenure.Cache()
+    cache["a"] = cache["b"] = [1]
+    cache._native = Purging(cache._native)
+    assert cache.pop("a", None) == [1] and cache.pop("a", None) is None
+    with pytest.raises(KeyError):
+        cache.pop("a")
+    assert cache.popitem() == ("b", [1])
+    with pytest.raises(KeyError):
+        cache.popitem()

@@ -100,6 +100,20 @@ def test_dict_lets_go_of_the_oldest_half_then_of_all(tell):
         entries["a"]
 
 
+def test_dict_that_empties_while_it_is_listed_is_shorter(tell):
+    entries = tenure.PressureDict()
+    entries.update(a=1, b=2, c=3)
+    items, values = iter(entries.items()), iter(entries.values())
+    assert next(items) == ("a", 1) and next(values) in (1, 2, 3)
+    assert entries.pop("b") == 2 and entries.popitem()[0] in ("a", "c")
+    entries.clear()
+    assert list(items) == list(values) == []
+    assert entries.pop("a", None) is None and 1 not in entries.values()
+    for empty in (lambda: entries.pop("a"), entries.popitem):
+        with pytest.raises(KeyError):
+            empty()
+
+
 def test_dict_is_freed_although_it_is_subscribed(tell):
     entries = tenure.PressureDict()
     reference = weakref.ref(entries)
@@ -124,6 +138,42 @@ def test_child_goes_on_with_its_subscriptions(python):
             print("child told", flush=True)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        """
+    )
+
+
+def test_child_uses_dict_that_another_thread_held(python):
+    python(
+        """
+        import faulthandler, os, threading
+        import tenure
+
+        class Key:
+            def __hash__(self):
+                return 1
+
+            def __eq__(self, other):
+                if threading.current_thread() is not threading.main_thread():
+                    held.set()
+                    end.wait()
+                return self is other
+
+        held, end = threading.Event(), threading.Event()
+        entries = tenure.PressureDict()
+        first = Key()
+        entries[first] = 1
+        thread = threading.Thread(target=lambda: entries.get(Key()), daemon=True)
+        thread.start()
+        assert held.wait(60)
+        pid = os.fork()
+        if pid == 0:
+            faulthandler.dump_traceback_later(60, exit=True)
+            entries["a"] = 2
+            assert entries[first] == 1 and dict(entries) == {first: 1, "a": 2}
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        end.set()
+        thread.join()
         """
     )
 

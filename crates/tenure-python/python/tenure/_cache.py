@@ -6,13 +6,15 @@ import os
 import pickle
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, MutableMapping
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
 
 from . import _native
+from ._vanishing import RAISE, VanishingMapping
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -31,7 +33,13 @@ class _Entry(NamedTuple):
     places: list[tuple[int, int]]
 
 
-class Cache(MutableMapping[K, V], Generic[K, V]):
+def _object(value: _native.Value, entry: _Entry) -> Any:
+    view = memoryview(value)
+    parts = [view[start : start + length] for start, length in entry.places]
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+class Cache(VanishingMapping[K, V], Generic[K, V]):
     """A mapping that keeps its values as long as there is memory for them.
 
     Values are kept as pickles (protocol 5) in volatile memory: the kernel may take them
@@ -77,9 +85,7 @@ class Cache(MutableMapping[K, V], Generic[K, V]):
         if value is None:
             self._forget(key, entry)
             raise KeyError(key)
-        view = memoryview(value)
-        parts = [view[start : start + length] for start, length in entry.places]
-        return cast(V, pickle.loads(parts[0], buffers=parts[1:]))
+        return cast(V, _object(value, entry))
 
     def __setitem__(self, key: K, value: V) -> None:
         hash(key)
@@ -104,6 +110,23 @@ class Cache(MutableMapping[K, V], Generic[K, V]):
             entry = self._entries.pop(key)
         if not values.remove(entry.number):
             raise KeyError(key)
+
+    @overload
+    def pop(self, key: K) -> V: ...
+    @overload
+    def pop(self, key: K, default: T) -> V | T: ...
+
+    def pop(self, key: K, default: Any = RAISE) -> Any:
+        values = self._values()
+        with _lock:
+            entry = self._entries.pop(key, None)
+        value = None if entry is None else values.get(entry.number)
+        if entry is None or value is None:
+            if default is RAISE:
+                raise KeyError(key)
+            return default
+        values.remove(entry.number)
+        return _object(value, entry)
 
     def __contains__(self, key: object) -> bool:
         values = self._values()

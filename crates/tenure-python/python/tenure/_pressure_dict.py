@@ -1,18 +1,21 @@
 """A dict that lets go of its oldest entries under memory pressure."""
 
+import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, MutableMapping
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Iterator
+from typing import Any, Generic, TypeVar, overload
 
 from . import pressure
+from ._vanishing import RAISE, VanishingMapping
 
-K = TypeVar("K")
+K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+T = TypeVar("T")
 
 
-class PressureDict(MutableMapping[K, V], Generic[K, V]):
+class PressureDict(VanishingMapping[K, V], Generic[K, V]):
     """A mapping of objects that lets go of entries while memory is short.
 
     It suits objects that cannot be pickled and can be made again. Under some pressure it
@@ -37,6 +40,7 @@ class PressureDict(MutableMapping[K, V], Generic[K, V]):
                 it._follow(level)
 
         self._level = pressure.Level.NONE
+        _all[id(self)] = self
         subscription = pressure.subscribe(follow)
         weakref.finalize(self, subscription.close).atexit = False
 
@@ -73,6 +77,18 @@ class PressureDict(MutableMapping[K, V], Generic[K, V]):
             old = self._entries.pop(key)
         del old
 
+    @overload
+    def pop(self, key: K) -> V: ...
+    @overload
+    def pop(self, key: K, default: T) -> V | T: ...
+
+    def pop(self, key: K, default: Any = RAISE) -> Any:
+        with self._lock:
+            value = self._entries.pop(key, default)
+        if value is RAISE:
+            raise KeyError(key)
+        return value
+
     def __iter__(self) -> Iterator[K]:
         with self._lock:
             return iter(list(self._entries))
@@ -85,3 +101,17 @@ class PressureDict(MutableMapping[K, V], Generic[K, V]):
 
     def __repr__(self) -> str:
         return f"<tenure.PressureDict of {len(self)} entries>"
+
+
+# By address: mappings have no hash.
+_all: weakref.WeakValueDictionary[int, PressureDict[Any, Any]] = weakref.WeakValueDictionary()
+
+
+def _after_in_child() -> None:
+    # A thread that the child lacks may hold a lock. Between its operations on the dict, and
+    # within one while it compares keys, the dict is whole.
+    for it in list(_all.values()):
+        it._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_in_child)
