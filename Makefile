@@ -113,7 +113,7 @@ deny:
 
 # The crates that are published, each built from its package. The folder is new for each run:
 # cargo keeps what it has unpacked and built of a version, also after the source has changed.
-PUBLISHED := tenure tenure-heap tenure-options tenure-bench tenure-cli
+PUBLISHED := tenure tenure-heap tenure-options tenure-bench tenure-cli tenure-sqlite
 crates:
 	folder=$$(mktemp -d) && $(CARGO) package --quiet --allow-dirty --target-dir "$$folder" \
 		$(addprefix --package ,$(PUBLISHED)); status=$$?; rm -rf "$$folder"; exit $$status
@@ -139,19 +139,23 @@ WHEELS ?= $(TARGET)/wheels
 WHEEL_PROFILE ?= release
 BUILT := $(TARGET)/$(if $(filter dev,$(WHEEL_PROFILE)),debug,$(WHEEL_PROFILE))
 wheel:
-	$(CARGO) build --profile $(WHEEL_PROFILE) --package tenure-cli --package tenure-preload
-	install -D -s -m 755 -t $(BUNDLED) $(BUILT)/tenure $(BUILT)/libtenure_preload.so
+	$(CARGO) build --profile $(WHEEL_PROFILE) --package tenure-cli --package tenure-preload \
+		--package tenure-sqlite
+	install -D -s -m 755 -t $(BUNDLED) $(BUILT)/tenure $(BUILT)/libtenure_preload.so \
+		$(BUILT)/libtenure_sqlite.so
 	maturin build --profile $(WHEEL_PROFILE) --manifest-path crates/tenure-python/Cargo.toml \
 		--out $(WHEELS); status=$$?; rm -r $(BUNDLED); exit $$status
 
 install:
-	$(CARGO) build --release --package tenure-cli --package tenure-c --package tenure-preload
+	$(CARGO) build --release --package tenure-cli --package tenure-c --package tenure-preload \
+		--package tenure-sqlite
 	$(C_LIBRARY) install
 	packaging/folders make '$(DESTDIR)' '$(PREFIX)' $(LIBDIR) $(addprefix $(PREFIX)/,bin \
 		share/man/man1 $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) $(FISH_COMPLETIONS) \
 		$(if $(UNITS),$(UNIT_FOLDER)))
 	install -m 755 $(TARGET)/release/tenure $(prefix)/bin/tenure
 	install -m 755 $(TARGET)/release/libtenure_preload.so $(DESTDIR)$(LIBDIR)/libtenure_preload.so
+	install -m 755 $(TARGET)/release/libtenure_sqlite.so $(DESTDIR)$(LIBDIR)/libtenure_sqlite.so
 	install -m 644 man/*.1 $(prefix)/share/man/man1
 	install -m 644 completions/tenure.bash $(prefix)/$(BASH_COMPLETIONS)/tenure
 	install -m 644 completions/_tenure $(prefix)/$(ZSH_COMPLETIONS)/_tenure
@@ -160,7 +164,8 @@ install:
 	@echo 'tenure is installed below $(prefix)'
 
 uninstall:
-	rm -f $(prefix)/bin/tenure $(DESTDIR)$(LIBDIR)/libtenure_preload.so
+	rm -f $(prefix)/bin/tenure $(DESTDIR)$(LIBDIR)/libtenure_preload.so \
+		$(DESTDIR)$(LIBDIR)/libtenure_sqlite.so
 	rm -f $(patsubst man/%,$(prefix)/share/man/man1/%,$(wildcard man/*.1))
 	rm -f $(prefix)/$(BASH_COMPLETIONS)/tenure $(prefix)/$(ZSH_COMPLETIONS)/_tenure
 	rm -f $(prefix)/$(FISH_COMPLETIONS)/tenure.fish

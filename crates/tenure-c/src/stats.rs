@@ -102,6 +102,13 @@ pub struct tenure_stats {
     pub pool_given: tenure_count,
     /// Memory that the page pool has returned to the kernel.
     pub pool_returned_bytes: u64,
+    /// Pages in SQLite's page cache, at the moment (not in the C interface).
+    pub sqlite_pages: u64,
+    /// Pages of SQLite that were found purged (not in the C interface).
+    pub sqlite_purged: tenure_count,
+    /// Pages of SQLite that were found intact after the kernel had been offered them (not
+    /// in the C interface).
+    pub sqlite_offered_hits: u64,
 }
 
 /// A counter of the core crate is missing here if the sizes differ.
@@ -155,6 +162,9 @@ impl From<Stats> for tenure_stats {
             pool_prefilled_bytes: stats.pool_prefilled_bytes,
             pool_given: stats.pool_given.into(),
             pool_returned_bytes: stats.pool_returned_bytes,
+            sqlite_pages: stats.sqlite_pages,
+            sqlite_purged: stats.sqlite_purged.into(),
+            sqlite_offered_hits: stats.sqlite_offered_hits,
         }
     }
 }

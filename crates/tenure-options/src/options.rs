@@ -36,6 +36,8 @@ pub struct Options {
     pub pool_bytes: Option<usize>,
     /// The process's memory is freed after its end has been reported.
     pub exit: bool,
+    /// SQLite uses the page cache of the crate tenure-sqlite.
+    pub sqlite_cache: bool,
     /// A summary is printed at the end.
     pub stats: bool,
     /// A line is printed at the start.
@@ -54,6 +56,7 @@ impl Options {
         populate_bytes: None,
         pool_bytes: None,
         exit: false,
+        sqlite_cache: false,
         stats: false,
         verbose: false,
     };
@@ -124,6 +127,7 @@ impl Options {
                 }
                 (OptionName::Pool, Value::Bytes(bytes)) => options.pool_bytes = Some(bytes),
                 (OptionName::Exit, Value::On(is_on)) => options.exit = is_on,
+                (OptionName::SqliteCache, Value::On(is_on)) => options.sqlite_cache = is_on,
                 (OptionName::Stats, Value::On(is_on)) => options.stats = is_on,
                 (OptionName::Verbose, Value::On(is_on)) => options.verbose = is_on,
                 // The table gives each option's kind, so no other pair occurs.
@@ -259,6 +263,7 @@ mod tests {
             ("TENURE_POPULATE", "1M"),
             ("TENURE_POOL", "1G"),
             ("TENURE_EXIT", "background"),
+            ("TENURE_SQLITE_CACHE", "1"),
             ("TENURE_STATS", "1"),
             ("TENURE_VERBOSE", "1"),
         ];
@@ -273,6 +278,7 @@ mod tests {
             populate_bytes: Some(1 << 20),
             pool_bytes: Some(1 << 30),
             exit: true,
+            sqlite_cache: true,
             stats: true,
             verbose: true,
         };

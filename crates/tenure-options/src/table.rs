@@ -23,6 +23,8 @@ pub enum OptionName {
     Pool,
     /// `--exit`
     Exit,
+    /// `--sqlite-cache`
+    SqliteCache,
     /// `--stats`
     Stats,
     /// `--verbose`
@@ -203,6 +205,21 @@ pub static TABLE: [OptionRow; 12] = [
                process, tenure-teardown, shares the memory and frees it; memory is still in \
                use when wait returns. Forked processes have none: a program that goes to the \
                background by itself must be told to stay.",
+    },
+    OptionRow {
+        name: OptionName::SqliteCache,
+        flag: "sqlite-cache",
+        variable: "TENURE_SQLITE_CACHE",
+        kind: Kind::Switch,
+        unit: None,
+        default: "off",
+        help: "Have SQLite keep pages for as long as there is memory, whatever cache_size is",
+        when: "For programs with a dynamic libsqlite3 (python3, php, the shell) whose databases \
+               are larger than their caches. The kernel reclaims pages that SQLite does not use \
+               when it needs memory. A gain only where pages are expensive to read: encrypted, \
+               on slow storage, or not in the kernel's page cache. It takes the place of a page \
+               cache that the program sets itself (SQLITE_CONFIG_PCACHE2). Programs that have \
+               SQLite built in go on as before; docs/SQLITE.md tells how they use it.",
     },
     OptionRow {
         name: OptionName::Stats,

@@ -11,6 +11,7 @@
 //!   real allocator is being resolved.
 //! - `reentrancy`: calls of tenure's verbs from inside a program that does not expect
 //!   them.
+//! - `sqlite`: has SQLite use the page cache of `libtenure_sqlite.so`.
 //! - `summary`: the line that is printed when the process ends.
 //!
 //! # The real functions
@@ -46,6 +47,7 @@ mod map;
 mod private_heap;
 mod real;
 mod reentrancy;
+mod sqlite;
 mod start;
 mod summary;
 mod sys;

@@ -12,7 +12,7 @@ use tenure_options::{FIRST_PROGRAM, OptionRow, Options, ValueError};
 
 use crate::line::{self, Bytes, Line};
 use crate::reentrancy::run_inside;
-use crate::{allocate, allocators, map, private_heap, real, summary, sys};
+use crate::{allocate, allocators, map, private_heap, real, sqlite, summary, sys};
 
 #[cfg(not(test))]
 #[used]
@@ -158,6 +158,9 @@ fn turn_on(options: Options) {
             on.pool_bytes = None;
         }
     }
+    if options.sqlite_cache {
+        sqlite::turn_on();
+    }
     if on.wants_mappings() {
         if allocators::find(mallocs) {
             map::turn_on(&on);
@@ -178,7 +181,7 @@ fn turn_on(options: Options) {
 /// Whether this process reports options that are left out; see [`FIRST_PROGRAM`].
 static REPORTS_LEFT_OUT: AtomicBool = AtomicBool::new(true);
 
-fn print_left_out(option: impl std::fmt::Display, reason: &dyn std::fmt::Display) {
+pub(crate) fn print_left_out(option: impl std::fmt::Display, reason: &dyn std::fmt::Display) {
     if REPORTS_LEFT_OUT.load(Ordering::Relaxed) {
         line::print(format_args!("{option} is left out: {reason}"));
     }
@@ -271,6 +274,7 @@ fn print_options(on: &Options, next: &CStr) {
             format_args!("pool of {}, ", size(pool_bytes)),
         ),
         (on.exit, format_args!("exit=background, ")),
+        (on.sqlite_cache, format_args!("sqlite-cache, ")),
         (on.stats, format_args!("stats, ")),
     ] {
         if is_on {

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     })
 }
 
-const HOOKS: [&str; 20] = [
+const HOOKS: [&str; 21] = [
     "_Exit",
     "_exit",
     "aligned_alloc",
@@ -78,6 +78,7 @@ const HOOKS: [&str; 20] = [
     "posix_memalign",
     "pvalloc",
     "realloc",
+    "sqlite3_initialize",
     "reallocarray",
     "valloc",
 ];

@@ -131,6 +131,8 @@ pub use ground::sys::features::Features;
 pub use ground::sys::{Errno, page_size};
 pub use observation::headroom::Headroom;
 pub use observation::residency::Residency;
+#[doc(hidden)]
+pub use observation::stats::sqlite as sqlite_stats;
 pub use observation::stats::{Count, Stats, stats};
 pub use observation::{headroom, pressure};
 pub use prepare::prepare;

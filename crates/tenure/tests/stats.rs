@@ -113,6 +113,7 @@ fn figures(stats: &Stats) -> Vec<(String, u64)> {
         ("freed_under_pressure", stats.freed_under_pressure),
         ("cache_evicted", stats.cache_evicted),
         ("cache_purged", stats.cache_purged),
+        ("sqlite_purged", stats.sqlite_purged),
     ] {
         figures.extend(count(name, verb));
     }
@@ -130,6 +131,8 @@ fn figures(stats: &Stats) -> Vec<(String, u64)> {
         ("cache_hits", stats.cache_hits),
         ("cache_misses", stats.cache_misses),
         ("cache_bytes", stats.cache_bytes),
+        ("sqlite_pages", stats.sqlite_pages),
+        ("sqlite_offered_hits", stats.sqlite_offered_hits),
     ] {
         figures.push((name.to_owned(), figure));
     }

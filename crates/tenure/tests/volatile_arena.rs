@@ -25,6 +25,7 @@ tests!(
     random_places_match_their_contents,
     large_buffer_is_unmarked_while_it_is_offered,
     buffers_of_several_threads_keep_their_contents,
+    overrun_of_buffer_is_readable_whatever_is_purged,
     dropped_small_buffers_are_freed_together,
     child_unmarks_buffers_that_were_being_offered,
     place_that_was_locked_is_used_again,
@@ -33,6 +34,7 @@ tests!(
     child_without_descriptor_can_write_to_new_buffers;
     children:
     unmark_with_madvise_only,
+    read_overruns,
     unmark_page_with_futex_only,
     unmark_page_where_futex_says_try_again,
     unmark_partly_offered_buffer_in_child,
@@ -48,6 +50,37 @@ fn filled(arena: &VolatileArena, page_count: usize) -> VolatileBuffer {
     assert!(is_zero(buffer.range()));
     fill(buffer.range());
     buffer
+}
+
+fn overrun_of_buffer_is_readable_whatever_is_purged() {
+    // A purged page is SIGBUS.
+    in_child_ok("read_overruns");
+}
+
+fn read_overruns() {
+    for (page_count, delay) in [(1, NONE), (16, NONE), (17, NONE), (1, SOON)] {
+        tenure::volatile::set_offer_delay(delay);
+        let arena = VolatileArena::with_overrun(32 * MIB).unwrap();
+        let mut buffers: Vec<_> = (0..40).map(|_| filled(&arena, page_count)).collect();
+        let overruns_are_zero = |buffers: &[VolatileBuffer]| {
+            let end = |buffer: &VolatileBuffer| buffer.range().end() as *const [u8; 64];
+            let read = |buffer| unsafe { end(buffer).read_volatile() };
+            buffers.iter().all(|buffer| read(buffer) == [0; 64])
+        };
+        for buffer in &mut buffers[1..] {
+            buffer.mark_volatile();
+        }
+        assert!(overruns_are_zero(&buffers));
+        let outcome = buffers[1].mark_nonvolatile().unwrap();
+        assert!(outcome == Outcome::Intact || was_under_pressure());
+        for buffer in &mut buffers[2..] {
+            buffer.purge().unwrap();
+        }
+        assert!(overruns_are_zero(&buffers));
+        buffers.truncate(20);
+        buffers.extend((0..10).map(|_| filled(&arena, page_count)));
+        assert!(overruns_are_zero(&buffers));
+    }
 }
 
 fn unmark_with_madvise_only() {

@@ -83,6 +83,7 @@ show it without what is lazily free. The last two print for Prometheus:
 | `tenure_process_lazily_free_bytes`, `_volatile_bytes`, `_offered_bytes`, `_pending_release_bytes` | what of the rest the kernel may reclaim, or tenure is about to free |
 | `tenure_process_purged_bytes_total` | volatile memory that was purged: `cause` is `kernel`, `pressure`, `request` or `unprotected` |
 | `tenure_process_cache_lookups_total` | lookups in volatile caches: `result` is `hit` or `miss` |
+| `tenure_process_sqlite_pages`, `_sqlite_purged_pages_total`, `_sqlite_offered_hits_total` | SQLite's page cache: what it holds, what was purged, and what was found although it was offered |
 | `tenure_cgroup_working_set_bytes`, `tenure_cgroup_usage_bytes` | as above |
 | `tenure_pressure_level`, `tenure_process_pressure_level`, `tenure_cgroup_pressure_level` | 0 none, 1 some, 2 severe |
 | `tenure_target_up` | 1, or 0 where a process or cgroup that was named is not there or cannot be read: `kind` is `process` or `cgroup`, `target` its name |

@@ -73,6 +73,7 @@ fn contents() -> Verdict {
         "tenure-cli",
         "tenure-heap",
         "tenure-options",
+        "tenure-sqlite",
     ];
     assert!(
         names(&packages).eq(all),
@@ -181,7 +182,7 @@ fn semver() -> Verdict {
     ]);
     check.env("CARGO_TARGET_DIR", folder.path());
     // The command is no library.
-    let libraries = ["tenure", "tenure-heap", "tenure-options"];
+    let libraries = ["tenure", "tenure-heap", "tenure-options", "tenure-sqlite"];
     ok(check.args(libraries.map(|name| format!("--package={name}"))))?;
     Ok(Completion::Completed)
 }

@@ -139,6 +139,10 @@ pub static PROCESS: &[Row<ProcessReport>] = &[
     Row::bytes("pool", "Zeroed memory that the page pool keeps.", |p| stats(p, |s| s.pool_bytes)),
     Row::bytes("pool_lazily_free", "Memory of the page pool that the kernel may reclaim.", |p| stats(p, |s| s.pool_lazily_free_bytes)),
     Row::bytes_total("pool_given", "Memory that the page pool has given to populate.", |p| stats(p, |s| s.pool_given.bytes)),
+    Row::gauge("sqlite_pages", "Pages in SQLite's page cache.", |p| stats(p, |s| s.sqlite_pages)),
+    Row::total("sqlite_purged_pages", "Pages of SQLite that were found purged.", |p| stats(p, |s| s.sqlite_purged.calls)),
+    Row::bytes_total("sqlite_purged", "Memory of pages of SQLite that were found purged.", |p| stats(p, |s| s.sqlite_purged.bytes)),
+    Row::total("sqlite_offered_hits", "Pages of SQLite that were found intact after the kernel had been offered them.", |p| stats(p, |s| s.sqlite_offered_hits)),
 ];
 
 /// The families of the calls of each operation.

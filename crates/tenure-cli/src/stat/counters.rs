@@ -125,6 +125,9 @@ fn figures(stats: &Stats) -> Vec<Figure> {
         bytes("prefilled", stats.pool_prefilled_bytes),
         verb("given by the pool", stats.pool_given),
         bytes("returned by the pool", stats.pool_returned_bytes),
+        calls("SQLite pages now", stats.sqlite_pages),
+        verb("SQLite pages purged", stats.sqlite_purged),
+        calls("SQLite offered hits", stats.sqlite_offered_hits),
     ]
 }
 

@@ -73,8 +73,12 @@ resident, may be reclaimed and is released, on stock Linux kernels.
 .
 This package has the library that the loader preloads into programs that
 nobody recompiles: LD_PRELOAD=libtenure_preload.so, with options as
-environment variables.",
-        files: &[(LIBRARIES, "libtenure_preload.so")],
+environment variables; and libtenure_sqlite.so, the page cache that one of
+these options gives SQLite.",
+        files: &[
+            (LIBRARIES, "libtenure_preload.so"),
+            (LIBRARIES, "libtenure_sqlite.so"),
+        ],
     },
     Package {
         name: "tenure",
@@ -150,6 +154,10 @@ mod tests {
             ("lib/x86_64-linux-gnu/libtenure.a", "libtenure-dev"),
             (
                 "lib/x86_64-linux-gnu/libtenure_preload.so",
+                "libtenure-preload",
+            ),
+            (
+                "lib/x86_64-linux-gnu/libtenure_sqlite.so",
                 "libtenure-preload",
             ),
             ("include/tenure.hpp", "libtenure-dev"),

@@ -134,3 +134,30 @@ pub(crate) const POOL_RECYCLED_BYTES: Counter = at!(Counter, pool_recycled_bytes
 pub(crate) const POOL_PREFILLED_BYTES: Counter = at!(Counter, pool_prefilled_bytes);
 pub(crate) const POOL_GIVEN: Verb = at!(Verb, pool_given);
 pub(crate) const POOL_RETURNED_BYTES: Counter = at!(Counter, pool_returned_bytes);
+const SQLITE_PAGES: Gauge = at!(Gauge, sqlite_pages);
+const SQLITE_PURGED: Verb = at!(Verb, sqlite_purged);
+const SQLITE_OFFERED_HITS: Counter = at!(Counter, sqlite_offered_hits);
+
+/// The figures of the crate tenure-sqlite, which counts them itself.
+#[doc(hidden)]
+pub mod sqlite {
+    /// Counts pages that a page cache has taken.
+    pub fn add_pages(pages: usize) {
+        super::SQLITE_PAGES.add(pages);
+    }
+
+    /// Counts pages that a page cache of this process has dropped.
+    pub fn subtract_pages(pages: usize) {
+        super::SQLITE_PAGES.sub(pages);
+    }
+
+    /// Counts a page that was found purged.
+    pub fn add_purged(bytes: usize) {
+        super::SQLITE_PURGED.done(bytes);
+    }
+
+    /// Counts a page that was found intact after the kernel had been offered it.
+    pub fn add_offered_hit() {
+        super::SQLITE_OFFERED_HITS.add(1);
+    }
+}

@@ -7,6 +7,8 @@
 
 mod count;
 
+#[doc(hidden)]
+pub use count::sqlite;
 pub(crate) use count::*;
 
 use std::ptr;
@@ -136,6 +138,12 @@ pub struct Stats {
     pub pool_given: Count,
     /// Bytes that the pool has returned to the kernel.
     pub pool_returned_bytes: u64,
+    /// Pages that SQLite's page cache (the crate tenure-sqlite) has now.
+    pub sqlite_pages: u64,
+    /// Pages of SQLite that were found purged, and their bytes.
+    pub sqlite_purged: Count,
+    /// Pages of SQLite that were found intact after the kernel had been offered them.
+    pub sqlite_offered_hits: u64,
 }
 
 /// Flushes local counts, which modules keep where counting in the page would
@@ -259,6 +267,8 @@ mod tests {
             }
         );
         assert_eq!(stats.pool_returned_bytes, 50);
-        assert_eq!(size_of::<Stats>(), 51 * size_of::<u64>());
+        assert_eq!(stats.sqlite_pages, 51);
+        assert_eq!(stats.sqlite_offered_hits, 54);
+        assert_eq!(size_of::<Stats>(), 55 * size_of::<u64>());
     }
 }

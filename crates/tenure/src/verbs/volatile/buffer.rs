@@ -225,6 +225,15 @@ impl VolatileBuffer {
         self.word().read().state() != State::Nonvolatile
     }
 
+    /// Returns whether the kernel has been offered the contents of the volatile buffer, so
+    /// that it may have reclaimed pages, and unmarking takes a system call.
+    pub fn is_offered(&self) -> bool {
+        !matches!(
+            self.word().read().unclaimed_state(),
+            State::Nonvolatile | State::Marked
+        )
+    }
+
     /// Borrows the bytes.
     ///
     /// # Errors

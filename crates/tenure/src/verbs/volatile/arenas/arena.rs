@@ -55,6 +55,21 @@ impl VolatileArena {
     /// * [`Error::System`] when that much address space is not free (RLIMIT_AS, strict
     ///   overcommit).
     pub fn new(len: usize) -> Result<Self> {
+        Self::reserve(len, 0)
+    }
+
+    /// Reserves address space as [`new`](Self::new) does, and one page more for each buffer,
+    /// which lies behind it and takes no memory: it reads as zeros whatever is purged, for
+    /// programs that read past the end of their buffers, as SQLite does by 16 bytes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn with_overrun(len: usize) -> Result<Self> {
+        Self::reserve(len, page_size())
+    }
+
+    fn reserve(len: usize, overrun_bytes: usize) -> Result<Self> {
         if len == 0 {
             return Err(Error::EmptyMapping);
         }
@@ -68,7 +83,7 @@ impl VolatileArena {
         };
         let table = Table::new(rounded / page_size()).map_err(failed)?;
         let range = map::reserve_writable(rounded).map_err(failed)?;
-        let memory = Arc::new(ArenaMemory::new(range, table));
+        let memory = Arc::new(ArenaMemory::new(range, table, overrun_bytes));
         let owner = Arc::new(ArenaOwner(memory.clone()));
         // A process may have all of its memory merged (PR_SET_MEMORY_MERGE).
         unmerge(range).map_err(at("madvise(MADV_UNMERGEABLE)", range))?;

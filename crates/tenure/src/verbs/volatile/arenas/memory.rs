@@ -20,6 +20,8 @@ pub(crate) struct ArenaOwner(pub(super) Arc<ArenaMemory>);
 pub(crate) struct ArenaMemory {
     pub(crate) range: PageRange,
     pub(crate) table: Table,
+    /// The pages behind each place that hold no contents and can always be read.
+    pub(super) overrun_bytes: usize,
     /// Nothing that the program does to its descriptors ends the protection of what is
     /// offered, so that owners may revoke offers without a look at it.
     is_kept: AtomicBool,
@@ -30,13 +32,19 @@ pub(crate) struct ArenaMemory {
 
 impl ArenaMemory {
     /// Takes over a mapping that nothing uses yet.
-    pub(super) fn new(range: PageRange, table: Table) -> Self {
+    pub(super) fn new(range: PageRange, table: Table, overrun_bytes: usize) -> Self {
         Self {
             range,
             table,
+            overrun_bytes,
             is_kept: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
         }
+    }
+
+    /// Returns a place with its overrun.
+    pub(super) fn with_overrun(&self, place: PageRange) -> PageRange {
+        PageRange::between(place.start(), place.end() + self.overrun_bytes)
     }
 
     pub(super) fn is_kept(&self) -> bool {

@@ -39,7 +39,8 @@ pub(super) fn offer_slots(
     let (small, large): (Vec<_>, Vec<_>) = places
         .into_iter()
         .partition(|(_, place)| place.len() <= CHUNK_BYTES);
-    for neighbours in small.chunk_by(|(_, a), (_, b)| a.end() == b.start()) {
+    let is_next = |a: PageRange, b: PageRange| memory.with_overrun(a).end() == b.start();
+    for neighbours in small.chunk_by(|(_, a), (_, b)| is_next(*a, *b)) {
         all_offered &= registry.offer_neighbours(memory, neighbours);
     }
     flush_lazyfree_batch();
@@ -91,7 +92,8 @@ fn offer_large(memory: &ArenaMemory, slot: usize, place: PageRange) -> bool {
 }
 
 impl Registry {
-    /// Offers claimed places, each of which begins where the one before ends.
+    /// Offers claimed places, each of which begins where the one before and its overrun,
+    /// which has no contents to lose, end.
     fn offer_neighbours(&mut self, memory: &ArenaMemory, places: &[(usize, PageRange)]) -> bool {
         let (first, last) = (places[0].1, places[places.len() - 1].1);
         let all = PageRange::between(first.start(), last.end());

@@ -90,8 +90,9 @@ impl Drop for Place {
             before = self.claim();
             COUNTS.add_drop(self.range.len());
         }
-        let is_large = self.range.pages() > SMALL_PAGES;
-        let is_usable = !is_large || empty(self.range);
+        let all = self.memory().with_overrun(self.range);
+        let is_large = all.pages() > SMALL_PAGES;
+        let is_usable = !is_large || empty(all);
         let mut registry = ENGINE.lock();
         registry.engine.forget_purged(self.range);
         registry.arenas.count_revoked(before, self.range);
@@ -99,7 +100,7 @@ impl Drop for Place {
         self.memory().table.free(self.slot);
         // A place that cannot be emptied (locked, before Linux 5.18) is not used again.
         if is_usable {
-            registry.arenas.of(self.memory()).put_back(self.range);
+            registry.arenas.of(self.memory()).put_back(all);
         }
     }
 }
@@ -124,11 +125,15 @@ impl Registry {
             let _ = self.restore_protection(memory);
         }
         let space = self.arenas.of(memory);
-        let Some(rounded) = len.checked_next_multiple_of(page_size()) else {
+        let rounded = len.checked_next_multiple_of(page_size());
+        let with_overrun = rounded.and_then(|len| len.checked_add(memory.overrun_bytes));
+        let Some(all_bytes) = with_overrun else {
             return Err(full(space.longest()));
         };
-        let taken = space.take(rounded, &self.engine);
+        let taken = space.take(all_bytes, &self.engine);
         let taken = taken.map_err(at("ioctl(UFFDIO_ZEROPAGE)", memory.range))?;
-        taken.ok_or_else(|| full(space.longest()))
+        let all = taken.ok_or_else(|| full(space.longest()))?;
+        let end = all.end() - memory.overrun_bytes;
+        Ok(PageRange::between(all.start(), end))
     }
 }

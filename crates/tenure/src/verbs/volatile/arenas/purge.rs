@@ -62,7 +62,8 @@ fn purge_batch(memory: &ArenaMemory, slots: &[usize], cause: Counter) -> (usize,
     let mut claimed: Vec<(usize, PageRange, State)> = slots.iter().filter_map(claim).collect();
     claimed.sort_unstable_by_key(|(_, place, _)| place.start());
     let (mut purged_bytes, mut answer) = (0, Ok(()));
-    for neighbours in claimed.chunk_by(|(_, a, _), (_, b, _)| a.end() == b.start()) {
+    let is_next = |a: PageRange, b: PageRange| memory.with_overrun(a).end() == b.start();
+    for neighbours in claimed.chunk_by(|(_, a, _), (_, b, _)| is_next(*a, *b)) {
         let (first, last) = (neighbours[0].1, neighbours[neighbours.len() - 1].1);
         let mut purged = Ok(());
         for chunk in PageRange::between(first.start(), last.end()).chunks(CHUNK_BYTES) {

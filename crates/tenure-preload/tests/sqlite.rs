@@ -1,0 +1,116 @@
+//! The option `sqlite-cache`: SQLite has tenure's page cache with it, and is as it was without.
+
+mod common;
+
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use common::*;
+use libtest_mimic::{Completion, Trial};
+
+type Test = (&'static str, fn(&Workshop) -> Verdict);
+
+const SQLITE_CACHE: (&str, &str) = ("TENURE_SQLITE_CACHE", "1");
+
+fn main() -> ExitCode {
+    run(|| {
+        let shop = Arc::new(Workshop::new());
+        let tests: [Test; 3] = [
+            ("python_with_sqlite_cache_keeps_its_database", python),
+            ("shell_with_sqlite_cache_keeps_its_database", shell),
+            ("each_copy_of_sqlite_is_initialized_by_itself", copies),
+        ];
+        let trial = |(name, test): Test| {
+            let shop = shop.clone();
+            Trial::ignorable_test(name, move || test(&shop)).with_kind("grouped")
+        };
+        tests.into_iter().map(trial).collect()
+    })
+}
+
+const PYTHON: &str = r#"
+try:
+    import sqlite3, _sqlite3
+except ImportError:
+    print("skipped: python3 has no sqlite3")
+    raise SystemExit(77)
+import random, sys
+wanted = sys.argv[1] == "1"
+numbers = random.Random(1)
+db = sqlite3.connect(sys.argv[2])
+db.execute("pragma synchronous=off")
+db.execute("create table t(k integer primary key, v)")
+db.executemany("insert into t values(?, ?)", ((n, numbers.randbytes(300)) for n in range(20000)))
+db.commit()
+total = 0
+for _ in range(20000):
+    total += db.execute("select length(v) from t where k = ?", (numbers.randrange(20000),)).fetchone()[0]
+assert total == 20000 * 300, total
+assert db.execute("pragma integrity_check").fetchone() == ("ok",)
+with open("/proc/self/maps") as maps:
+    is_mapped = "libtenure_sqlite.so" in maps.read()
+is_dynamic = "libsqlite3" in open("/proc/self/maps").read()
+if wanted and not is_dynamic:
+    print("skipped: python3 has SQLite built in")
+    raise SystemExit(77)
+assert is_mapped == wanted, "mapped: %s" % is_mapped
+"#;
+
+fn python(shop: &Workshop) -> Verdict {
+    let Some(python) = find("python3") else {
+        return Ok(Completion::ignored_with("there is no python3 here"));
+    };
+    let mut seen = Ok(Completion::Completed);
+    for (wanted, options) in [("1", &[SQLITE_CACHE, STATS][..]), ("0", &[VERBOSE])] {
+        let database = shop.path(&format!("python{wanted}"));
+        let mut command = Command::new(&python);
+        command.args(["-c", PYTHON, wanted]).arg(database);
+        seen = verdict(put_under(&mut command, options, &[]));
+        if !matches!(seen, Ok(Completion::Completed)) {
+            break;
+        }
+    }
+    seen
+}
+
+fn shell(shop: &Workshop) -> Verdict {
+    let Some(shell) = find("sqlite3") else {
+        return Ok(Completion::ignored_with("there is no sqlite3 here"));
+    };
+    const SQL: &str = "pragma synchronous=off; create table t(a, b); \
+         with recursive n(i) as (select 1 union all select i + 1 from n limit 20000) \
+         insert into t select i, hex(zeroblob(200)) from n; create index ta on t(a); \
+         delete from t where a % 3 = 0; pragma page_size = 8192; vacuum; \
+         select count(*), sum(a), sum(length(b)) from t; pragma integrity_check;";
+    let answer = |options, name: &str| {
+        let mut command = Command::new(&shell);
+        put_under(command.arg(shop.path(name)).arg(SQL), options, &[]);
+        String::from_utf8(ok(&mut command).stdout).unwrap()
+    };
+    let with = answer(&[SQLITE_CACHE], "with");
+    assert_eq!(with, answer(&[], "without"));
+    assert!(with.ends_with("\nok\n"), "{with}");
+    Ok(Completion::Completed)
+}
+
+fn copies(shop: &Workshop) -> Verdict {
+    let source = project("tests/preload/sqlite/copy.c");
+    let libraries = ["one", "two"].map(|name| {
+        let library = shop.path(&format!("lib{name}.so"));
+        let mut compiler = Command::new("cc");
+        compiler.args([C11, "-shared", "-fPIC"]).args(STRICT);
+        compiler
+            .arg(format!("-DNAME={name}"))
+            .arg("-o")
+            .arg(&library);
+        ok(compiler.arg(&source));
+        library
+    });
+    let program = shop.compile(&project("tests/preload/sqlite/copies.c"), &["-ldl"]);
+    for (wanted, options) in [("1", &[SQLITE_CACHE][..]), ("0", &[STATS])] {
+        let mut command = Command::new(&program);
+        command.arg(wanted).args(&libraries);
+        verdict(put_under(&mut command, options, &[]))?;
+    }
+    Ok(Completion::Completed)
+}

@@ -1,0 +1,108 @@
+//! The volatile memory of all caches of the process: arenas for each size of pages, so that
+//! thousands of pages are a few mappings, and pages of one size take the places of others.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use tenure::{Error, Mapping, VolatileArena, VolatileBuffer, page_size};
+
+use crate::page::OVERRUN_BYTES;
+
+/// The size of the first arena. Each further one doubles what there is, up to a size.
+const FIRST_ARENA_BYTES: usize = 64 << 20;
+const MAX_ARENA_BYTES: usize = 4 << 30;
+/// Where address space is short, arenas are smaller, but not smaller than this.
+const MIN_ARENA_BYTES: usize = 1 << 20;
+
+/// More than a terabyte in arenas of the largest size.
+const MAX_ARENAS: usize = 300;
+
+/// SQLite's pages are powers of two from 512 to 65,536 bytes.
+const SIZES: usize = 8;
+
+static ARENAS: [Arenas; SIZES] = [const { Arenas::new() }; SIZES];
+
+/// The arenas for pages of one size. They stay as long as the process. There is no lock,
+/// which another thread could hold while the process forks.
+struct Arenas {
+    list: [AtomicPtr<VolatileArena>; MAX_ARENAS],
+    /// The arena to try first.
+    current: AtomicUsize,
+}
+
+/// Allocates a page, of zeros, behind which SQLite may read; `None` if there is no memory or
+/// no address space.
+pub(crate) fn allocate(page_bytes: usize) -> Option<VolatileBuffer> {
+    let size = page_bytes.next_power_of_two().ilog2().saturating_sub(9) as usize;
+    ARENAS[size.min(SIZES - 1)].allocate(page_bytes)
+}
+
+impl Arenas {
+    const fn new() -> Self {
+        Self {
+            list: [const { AtomicPtr::new(null_mut()) }; MAX_ARENAS],
+            current: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns the arenas there are: they are added at the end.
+    fn known(&self) -> impl Iterator<Item = &'static VolatileArena> {
+        let arenas = self.list.iter();
+        // SAFETY: the list has pointers to leaked arenas.
+        arenas.map_while(|arena| unsafe { arena.load(Ordering::Acquire).as_ref() })
+    }
+
+    fn allocate(&self, page_bytes: usize) -> Option<VolatileBuffer> {
+        loop {
+            let count = self.known().count();
+            let first = self.current.load(Ordering::Relaxed);
+            for index in (first..count).chain(0..first.min(count)) {
+                let arena = self.known().nth(index)?;
+                match arena.buffer(page_bytes) {
+                    Err(Error::ArenaFull { .. }) => {}
+                    answer => {
+                        self.current.store(index, Ordering::Relaxed);
+                        return answer.ok();
+                    }
+                }
+            }
+            self.add(count, page_bytes)?;
+        }
+    }
+
+    /// Adds an arena after the first `count`, unless another thread does.
+    fn add(&self, count: usize, page_bytes: usize) -> Option<()> {
+        let slot = self.list.get(count)?;
+        let total: usize = self.known().map(|arena| arena.range().len()).sum();
+        let mut bytes = total.clamp(FIRST_ARENA_BYTES, MAX_ARENA_BYTES);
+        let arena = loop {
+            match new_arena(bytes, page_bytes) {
+                Some(arena) => break arena,
+                None if bytes / 2 < MIN_ARENA_BYTES => return None,
+                None => bytes /= 2,
+            }
+        };
+        let arena = Box::into_raw(Box::new(arena));
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        if slot
+            .compare_exchange(null_mut(), arena, success, failure)
+            .is_err()
+        {
+            // SAFETY: leaked above, and not published.
+            drop(unsafe { Box::from_raw(arena) });
+        }
+        Some(())
+    }
+}
+
+/// Makes an arena, if as much address space is left afterwards.
+fn new_arena(bytes: usize, page_bytes: usize) -> Option<VolatileArena> {
+    let unused_bytes = page_bytes.next_multiple_of(page_size()) - page_bytes;
+    let make = match unused_bytes < OVERRUN_BYTES {
+        true => VolatileArena::with_overrun,
+        false => VolatileArena::new,
+    };
+    let arena = make(bytes).ok()?;
+    let probe = Mapping::anonymous(bytes).map().ok()?;
+    probe.munmap_sync().ok().map(|()| arena)
+}

@@ -1,0 +1,349 @@
+//! A cache: the pages of a database file, for one connection or for those that share it.
+//!
+//! SQLite calls the methods of a cache from one thread at a time. Pages that SQLite uses
+//! are *pinned*, and nonvolatile; SQLite unpins clean pages only, and these are volatile.
+//!
+//! A page that is not returned, unless [`Create::IfEasy`], is gone: SQLite changes the database file behind a page
+//! that it was told is not in the cache, so such a page must never be found later.
+
+use std::ptr::NonNull;
+
+use tenure::volatile::{Priority, VolatileOptions};
+use tenure::{Outcome, sqlite_stats};
+
+use crate::arenas;
+use crate::fork::Process;
+use crate::growth::Growth;
+use crate::index::Index;
+use crate::list::List;
+use crate::page::{Contents, Page, PageState, Sizes};
+
+/// After so many new pages the oldest ones are looked at, which may be purged.
+const SWEEP_INTERVAL: u32 = 64;
+
+/// So many purged pages are dropped at a time.
+const SWEPT_PAGES: usize = 8;
+
+/// The memory of a cache's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Unpinned pages are volatile.
+    Volatile,
+    /// Ordinary memory: the cache drops unpinned pages beyond its size.
+    Bounded,
+    /// Ordinary memory that stays: the database is nowhere else.
+    Kept,
+}
+
+/// What a look-up does when the page is not there: SQLite's `createFlag`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Create {
+    Never,
+    /// Unless SQLite had better write changed pages first, so that they can be unpinned.
+    IfEasy,
+    Always,
+}
+
+pub(crate) struct Cache {
+    kind: Kind,
+    sizes: Sizes,
+    /// SQLite's `cache_size`, in pages.
+    size: usize,
+    index: Index,
+    /// No page has a larger key.
+    max_key: u32,
+    /// The last `size` pages that were unpinned, and those before.
+    recent: List,
+    old: List,
+    growth: Growth,
+    /// New pages until the next sweep.
+    until_sweep: u32,
+    /// The process whose figures have the pages.
+    process: Process,
+}
+
+impl Cache {
+    /// Returns `None` if there is no memory.
+    pub(crate) fn new(kind: Kind, sizes: Sizes) -> Option<Self> {
+        Some(Self {
+            kind,
+            sizes,
+            size: 0,
+            index: Index::new()?,
+            max_key: 0,
+            recent: List::new(),
+            old: List::new(),
+            growth: Growth::new(),
+            until_sweep: SWEEP_INTERVAL,
+            process: Process::this(),
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    fn unpinned(&self) -> usize {
+        self.recent.len() + self.old.len()
+    }
+
+    /// Sets the number of pages that stay longest.
+    pub(crate) fn set_size(&mut self, pages: usize) {
+        self.size = pages;
+        self.rebalance();
+    }
+
+    /// Has the recent list as long as the cache's size allows, and a bounded cache as well.
+    fn rebalance(&mut self) {
+        while self.recent.len() > self.size
+            && let Some(page) = self.recent.oldest()
+        {
+            self.recent.remove(page);
+            self.list_as(page, PageState::Old);
+        }
+        while self.kind == Kind::Bounded
+            && self.len() > self.size
+            && let Some(page) = self.oldest()
+        {
+            self.drop_page(page);
+        }
+    }
+
+    /// Returns the page of a key, pinned; `None` if it is not there and none is made.
+    pub(crate) fn fetch(&mut self, key: u32, create: Create) -> Option<NonNull<Page>> {
+        if let Some(page) = self.index.get(key) {
+            // SQLite writes a changed page, and asks again with `Always`. Otherwise a
+            // transaction on pages that are all here would pin them without a bound.
+            // SAFETY: pages in the index are live.
+            let is_pinned = unsafe { page.as_ref() }.state == PageState::Pinned;
+            if create == Create::IfEasy && !is_pinned && self.has_many_pinned() {
+                return None;
+            }
+            if self.pin(page) {
+                return Some(page);
+            }
+            self.drop_page(page);
+        }
+        let page = match create {
+            Create::Never => return None,
+            Create::IfEasy if self.has_many_pinned() => return None,
+            Create::IfEasy | Create::Always => self.make(key, create)?,
+        };
+        self.index.insert(page);
+        if self.process.is_this() {
+            sqlite_stats::add_pages(1);
+        }
+        self.max_key = self.max_key.max(key);
+        Some(page)
+    }
+
+    /// Takes a page that is in the index out of its list, and makes it nonvolatile. Returns
+    /// whether its contents are intact; otherwise the caller drops it.
+    fn pin(&mut self, mut page: NonNull<Page>) -> bool {
+        self.unlist(page);
+        // SAFETY: pages in the index are live, and used by one thread at a time.
+        let Contents::Volatile(buffer) = &mut unsafe { page.as_mut() }.contents else {
+            return true;
+        };
+        let was_offered = buffer.is_offered();
+        match buffer.mark_nonvolatile() {
+            Ok(Outcome::Intact) => {
+                if was_offered {
+                    sqlite_stats::add_offered_hit();
+                }
+                true
+            }
+            Ok(Outcome::Purged(_)) => {
+                sqlite_stats::add_purged(self.sizes.page);
+                false
+            }
+            // There is no memory to take the page back.
+            Err(_) => false,
+        }
+    }
+
+    /// Returns whether so much of the cache's size is pinned that SQLite should write changed
+    /// pages before it takes another.
+    fn has_many_pinned(&self) -> bool {
+        let pinned = self.len() - self.unpinned();
+        self.kind != Kind::Kept && pinned >= self.size - self.size / 10
+    }
+
+    /// Makes a page, or takes that of an older key; `None` if there is no memory.
+    fn make(&mut self, key: u32, create: Create) -> Option<NonNull<Page>> {
+        self.sweep();
+        let may_grow = match self.kind {
+            Kind::Volatile => self.growth.admits(self.sizes.bytes(), self.len()),
+            Kind::Bounded => self.len() < self.size,
+            Kind::Kept => true,
+        };
+        if !may_grow {
+            if let Some(page) = self.recycle(key) {
+                return Some(page);
+            }
+            if create == Create::IfEasy {
+                return None;
+            }
+        }
+        let contents = match self.kind {
+            Kind::Volatile => arenas::allocate(self.sizes.page).map(Contents::Volatile),
+            Kind::Bounded | Kind::Kept => Contents::ordinary(self.sizes),
+        };
+        let page = contents.and_then(|contents| Page::new(self.sizes, contents, key));
+        page.or_else(|| self.recycle(key))
+    }
+
+    /// Takes the oldest unpinned page out of the cache and makes it new, for another key.
+    /// Drops those that are purged: their memory is gone already.
+    fn recycle(&mut self, key: u32) -> Option<NonNull<Page>> {
+        if self.kind == Kind::Kept {
+            return None;
+        }
+        while let Some(mut page) = self.oldest() {
+            if !self.pin(page) {
+                self.drop_page(page);
+                continue;
+            }
+            self.remove(page);
+            // SAFETY: the page is live, nonvolatile, and in neither the index nor a list.
+            unsafe { page.as_mut().reset(key, self.sizes) };
+            return Some(page);
+        }
+        None
+    }
+
+    fn oldest(&self) -> Option<NonNull<Page>> {
+        self.old.oldest().or_else(|| self.recent.oldest())
+    }
+
+    /// Drops some of the oldest pages if they are purged: nobody may ever ask for them.
+    fn sweep(&mut self) {
+        self.until_sweep -= 1;
+        if self.until_sweep > 0 {
+            return;
+        }
+        let mut swept = 0;
+        while swept < SWEPT_PAGES
+            && let Some(page) = self.oldest()
+            && is_purged(page)
+        {
+            sqlite_stats::add_purged(self.sizes.page);
+            self.drop_page(page);
+            swept += 1;
+        }
+        // Where some are purged there are more.
+        self.until_sweep = if swept > 0 { 1 } else { SWEEP_INTERVAL };
+    }
+
+    /// Unpins a page that SQLite has not changed, or drops it.
+    pub(crate) fn unpin(&mut self, page: NonNull<Page>, discard: bool) {
+        if discard {
+            return self.drop_page(page);
+        }
+        self.list_as(page, PageState::Recent);
+        self.rebalance();
+    }
+
+    /// Gives a pinned page another key. An unpinned page that has it is dropped.
+    pub(crate) fn rekey(&mut self, mut page: NonNull<Page>, key: u32) {
+        if let Some(other) = self.index.get(key).filter(|&other| other != page) {
+            self.drop_page(other);
+        }
+        self.index.remove(page);
+        // SAFETY: the page is live, and used by one thread at a time.
+        unsafe { page.as_mut() }.key = key;
+        self.index.insert(page);
+        self.max_key = self.max_key.max(key);
+    }
+
+    /// Drops all pages with a key of at least `limit`, pinned or not.
+    pub(crate) fn truncate(&mut self, limit: u32) {
+        if limit > self.max_key {
+            return;
+        }
+        if ((self.max_key - limit) as usize) < self.len() {
+            for key in limit..=self.max_key {
+                if let Some(page) = self.index.get(key) {
+                    self.drop_page(page);
+                }
+            }
+        } else {
+            let mut bucket = 0;
+            while let Some(page) = self.index.next_from(limit, &mut bucket) {
+                self.drop_page(page);
+            }
+        }
+        self.max_key = limit.saturating_sub(1);
+    }
+
+    /// Drops all unpinned pages.
+    pub(crate) fn shrink(&mut self) {
+        while self.kind != Kind::Kept
+            && let Some(page) = self.oldest()
+        {
+            self.drop_page(page);
+        }
+    }
+
+    /// Takes a page out of the cache, and frees it.
+    fn drop_page(&mut self, page: NonNull<Page>) {
+        self.remove(page);
+        // SAFETY: the page is in neither the index nor a list.
+        unsafe { Page::free(page, self.sizes) };
+    }
+
+    /// Takes a page out of the index, and out of the list that it is in.
+    fn remove(&mut self, page: NonNull<Page>) {
+        self.unlist(page);
+        self.index.remove(page);
+        if self.process.is_this() {
+            sqlite_stats::subtract_pages(1);
+        }
+    }
+
+    /// Puts a page that is in no list into one, and has it volatile.
+    fn list_as(&mut self, mut page: NonNull<Page>, state: PageState) {
+        // SAFETY: pages in the index are live, and used by one thread at a time.
+        let it = unsafe { page.as_mut() };
+        it.state = state;
+        let priority = match state {
+            PageState::Old => Priority::Low,
+            PageState::Pinned | PageState::Recent => Priority::Normal,
+        };
+        if let Contents::Volatile(buffer) = &mut it.contents {
+            buffer.mark_volatile_with(VolatileOptions::new().priority(priority));
+        }
+        match state {
+            PageState::Old => self.old.push(page),
+            PageState::Pinned | PageState::Recent => self.recent.push(page),
+        }
+    }
+
+    fn unlist(&mut self, mut page: NonNull<Page>) {
+        // SAFETY: as in `list_as`.
+        let state = &mut unsafe { page.as_mut() }.state;
+        match std::mem::replace(state, PageState::Pinned) {
+            PageState::Pinned => {}
+            PageState::Recent => self.recent.remove(page),
+            PageState::Old => self.old.remove(page),
+        }
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        let mut bucket = 0;
+        while let Some(page) = self.index.next_from(0, &mut bucket) {
+            self.drop_page(page);
+        }
+    }
+}
+
+/// Returns whether the contents of an unpinned page are known to be purged.
+fn is_purged(page: NonNull<Page>) -> bool {
+    // SAFETY: the callers pass live pages.
+    match &unsafe { page.as_ref() }.contents {
+        Contents::Volatile(buffer) => buffer.is_intact().is_ok_and(|is_intact| !is_intact),
+        Contents::Ordinary(_) => false,
+    }
+}
