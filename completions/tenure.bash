@@ -19,6 +19,9 @@ _tenure() {
             tenure,bench)
                 cmd="tenure__subcmd__bench"
                 ;;
+            tenure,cache)
+                cmd="tenure__subcmd__cache"
+                ;;
             tenure,doctor)
                 cmd="tenure__subcmd__doctor"
                 ;;
@@ -58,8 +61,29 @@ _tenure() {
             tenure,warm)
                 cmd="tenure__subcmd__warm"
                 ;;
+            tenure__subcmd__cache,drop)
+                cmd="tenure__subcmd__cache__subcmd__drop"
+                ;;
+            tenure__subcmd__cache,help)
+                cmd="tenure__subcmd__cache__subcmd__help"
+                ;;
+            tenure__subcmd__cache,list)
+                cmd="tenure__subcmd__cache__subcmd__list"
+                ;;
+            tenure__subcmd__cache__subcmd__help,drop)
+                cmd="tenure__subcmd__cache__subcmd__help__subcmd__drop"
+                ;;
+            tenure__subcmd__cache__subcmd__help,help)
+                cmd="tenure__subcmd__cache__subcmd__help__subcmd__help"
+                ;;
+            tenure__subcmd__cache__subcmd__help,list)
+                cmd="tenure__subcmd__cache__subcmd__help__subcmd__list"
+                ;;
             tenure__subcmd__help,bench)
                 cmd="tenure__subcmd__help__subcmd__bench"
+                ;;
+            tenure__subcmd__help,cache)
+                cmd="tenure__subcmd__help__subcmd__cache"
                 ;;
             tenure__subcmd__help,doctor)
                 cmd="tenure__subcmd__help__subcmd__doctor"
@@ -100,6 +124,12 @@ _tenure() {
             tenure__subcmd__help,warm)
                 cmd="tenure__subcmd__help__subcmd__warm"
                 ;;
+            tenure__subcmd__help__subcmd__cache,drop)
+                cmd="tenure__subcmd__help__subcmd__cache__subcmd__drop"
+                ;;
+            tenure__subcmd__help__subcmd__cache,list)
+                cmd="tenure__subcmd__help__subcmd__cache__subcmd__list"
+                ;;
             *)
                 ;;
         esac
@@ -107,7 +137,7 @@ _tenure() {
 
     case "${cmd}" in
         tenure)
-            opts="-h -V --help --version bench doctor evict exporter fincore keep report restore run snapshot stat top warm help"
+            opts="-h -V --help --version bench cache doctor evict exporter fincore keep report restore run snapshot stat top warm help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -143,6 +173,104 @@ _tenure() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__cache)
+            opts="-h --help list drop help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__cache__subcmd__drop)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__cache__subcmd__help)
+            opts="list drop help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__cache__subcmd__help__subcmd__drop)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__cache__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__cache__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__cache__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;
@@ -243,7 +371,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__help)
-            opts="bench doctor evict exporter fincore keep report restore run snapshot stat top warm help"
+            opts="bench cache doctor evict exporter fincore keep report restore run snapshot stat top warm help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -259,6 +387,48 @@ _tenure() {
         tenure__subcmd__help__subcmd__bench)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__help__subcmd__cache)
+            opts="list drop"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__help__subcmd__cache__subcmd__drop)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tenure__subcmd__help__subcmd__cache__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -519,7 +689,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__run)
-            opts="-h --heap --heap-threshold --heap-dirty-decay --heap-muzzy-decay --munmap --discard --lock --populate --pool --exit --stats --verbose --config --print-environment --help"
+            opts="-h --heap --heap-threshold --heap-dirty-decay --heap-muzzy-decay --munmap --discard --lock --populate --pool --exit --sqlite-cache --stats --verbose --config --print-environment --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -562,6 +732,10 @@ _tenure() {
                     return 0
                     ;;
                 --exit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sqlite-cache)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -47,7 +47,8 @@ lock\t'Read a mapped file at random while what was read stays locked'
 lazy_free\t'Take a block, copy into it, search in it, free it, under a memory limit'
 volatile\t'Refill buffers that the kernel may purge between two uses'
 release\t'Unmap or discard memory: how long does the caller wait, and everybody else?'
-heap\t'Make and free blocks with one malloc and another'"
+heap\t'Make and free blocks with one malloc and another'
+pool\t'Populate from pages that were released before; runs only if it is named'"
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l record -d 'Write the JSON document to FILE as well: a record for `tenure report`' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l seed -d 'Make the random contents and offsets from N' -r
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l quick -d 'Use sizes and rounds that let all six experiments end within a minute on 2 CPUs and 24 GiB. Without the option they end within ten. An experiment that is asked for by name shows more: populate its full sizes, in about 6 minutes; lazy_free all numbers of processes and threads, in about 9; volatile threads, sizes up to 1 GiB and 100,000 others beside a page, in about 5; release sizes up to 8 GiB, huge pages, ways and a process that is killed, in about 5; heap more rounds and blocks of all sizes, in about 10'
@@ -106,7 +107,9 @@ complete -c tenure -n "__fish_tenure_using_subcommand run" -l munmap -d 'Unmap l
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l discard -d 'Have madvise(MADV_DONTNEED) return at once; free the pages behind it' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l lock -d 'Lock all memory, each page on its first use' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l populate -d 'Fault private anonymous mappings of SIZE and more in when they are made' -r
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l pool -d 'Keep SIZE of zeroed memory ready for --populate' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l exit -d 'Let the process\'s end be seen before its memory is freed' -r
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l sqlite-cache -d 'Have SQLite keep pages for as long as there is memory, whatever cache_size is' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l stats -d 'Print a summary to standard error when a program ends' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l verbose -d 'Print one line to standard error when a program begins: the options in effect' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l config -d 'Take options from FILE; those of the command line win' -r -F
@@ -120,10 +123,10 @@ complete -c tenure -n "__fish_tenure_using_subcommand snapshot" -s L -l follow -
 complete -c tenure -n "__fish_tenure_using_subcommand snapshot" -s x -l one-file-system -d 'Stay on the file system of each PATH'
 complete -c tenure -n "__fish_tenure_using_subcommand snapshot" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -l cgroup -d 'Show a memory cgroup, version 1 or 2, and the processes in it and below: a folder, or a path as in /proc/PID/cgroup. "working set" is usage without the inactive file list, as kubelet computes it. "lazily free" is the sum over the processes, unknown where one of them may not be read; the cgroup\'s own figures count these pages as anonymous memory and, on the kernel\'s lists, as inactive file pages' -r -F
-complete -c tenure -n "__fish_tenure_using_subcommand stat" -l output -d 'Write the OpenMetrics text to FILE, for the textfile collector of node_exporter: another file beside it is written and renamed' -r -F
+complete -c tenure -n "__fish_tenure_using_subcommand stat" -l output -d 'Write the OpenMetrics text to FILE, for the textfile collector of node_exporter: another file beside it is written and renamed. It is also written where the processes have ended, without their figures' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -l watch -d 'Repeat every SECONDS, in place on a terminal, until the processes have ended or the cgroup is gone (then the exit status is 0), or Ctrl-C' -r
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -l json -d 'Print JSON and nothing else on standard output: one document, or with --watch one on each line. Figures that the kernel does not report are null; reserved_bytes are addresses without any access (PROT_NONE), which use no memory and are left out of mapped_bytes'
-complete -c tenure -n "__fish_tenure_using_subcommand stat" -l openmetrics -d 'Print OpenMetrics text and nothing else on standard output: for Prometheus. Without PID and --cgroup it has this user\'s processes that use tenure; as root, those of all users. Figures that are unknown have no sample'
+complete -c tenure -n "__fish_tenure_using_subcommand stat" -l openmetrics -d 'Print OpenMetrics text and nothing else on standard output: for Prometheus. Without PID and --cgroup it has this user\'s processes that use tenure; as root, those of all users. Figures that are unknown have no sample; tenure_scrape_errors counts what could not be read, and tenure_target_up is 0 for a process or cgroup that is not there'
 complete -c tenure -n "__fish_tenure_using_subcommand stat" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tenure -n "__fish_tenure_using_subcommand top" -l cgroup -d 'Show the processes of a memory cgroup, as for tenure stat' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand top" -l interval -d 'The time between two readings' -r

@@ -206,6 +206,25 @@ struct tenure_populate_options {
 };
 
 /**
+ * How much the page pool holds. Set all of it to zeros, then size, then the fields to
+ * change.
+ */
+struct tenure_pool_options {
+    /**
+     * sizeof(struct tenure_pool_options) as the program was built with it.
+     */
+    size_t size;
+    /**
+     * The bytes that the pool holds at most, rounded up to 2 MiB. 0 turns it off.
+     */
+    size_t max_bytes;
+    /**
+     * The bytes that the pool is filled with ahead of need, max_bytes at most.
+     */
+    size_t prefill_bytes;
+};
+
+/**
  * How often one operation succeeded, and on how much memory.
  */
 struct tenure_count {
@@ -352,6 +371,43 @@ struct tenure_stats {
      * The values in caches, at the moment (not in the C interface).
      */
     uint64_t cache_bytes;
+    /**
+     * Memory that the page pool holds at the moment.
+     */
+    uint64_t pool_bytes;
+    /**
+     * The part of it that is lazily free, at the moment.
+     */
+    uint64_t pool_lazily_free_bytes;
+    /**
+     * Recycled memory that the page pool has kept.
+     */
+    uint64_t pool_recycled_bytes;
+    /**
+     * Memory that the page pool has taken from the kernel ahead of need.
+     */
+    uint64_t pool_prefilled_bytes;
+    /**
+     * Ranges, or parts of them, that were populated from the page pool.
+     */
+    struct tenure_count pool_given;
+    /**
+     * Memory that the page pool has returned to the kernel.
+     */
+    uint64_t pool_returned_bytes;
+    /**
+     * Pages in SQLite's page cache, at the moment (not in the C interface).
+     */
+    uint64_t sqlite_pages;
+    /**
+     * Pages of SQLite that were found purged (not in the C interface).
+     */
+    struct tenure_count sqlite_purged;
+    /**
+     * Pages of SQLite that were found intact after the kernel had been offered them (not
+     * in the C interface).
+     */
+    uint64_t sqlite_offered_hits;
 };
 
 /**
@@ -625,6 +681,7 @@ int tenure_cache_stats(struct tenure_cache *cache,
  *   the address space; or a part is not private anonymous memory, or is locked.
  *   Correct the call; use tenure_munlock() first.
  * * -ENOMEM: A part is not mapped. Map it, or shorten the range.
+ * * -EPERM: A part is sealed (mseal()) and not writable. Shorten the range.
  * * -EOPNOTSUPP: The kernel has no MADV_FREE, or not for this memory. Use
  *   tenure_discard().
  *
@@ -674,6 +731,8 @@ int tenure_lazy_free(void *addr,
  *   machine, the memory cgroup or the pool of huge pages has left: free memory, raise the
  *   limit, or use tenure_mlock_with().
  * * -EPERM: RLIMIT_MEMLOCK is 0. Raise it.
+ * * -EINVAL: A part is droppable memory (MAP_DROPPABLE), which the kernel does not lock.
+ *   Lock other memory.
  * * -EACCES: With TENURE_LOCK_NOW, a part has no access (PROT_NONE) and cannot be
  *   faulted in. Lock it on fault, or use mprotect() first.
  * * -EFAULT: With TENURE_LOCK_NOW, a page cannot be faulted in: its file is shorter
@@ -889,6 +948,57 @@ int tenure_mmap(void **out,
                 unsigned int tenure_flags);
 
 /**
+ * Sets the size of the process's page pool, and turns it on or off: populating takes zeroed
+ * pages from there with mremap() or UFFDIO_MOVE before it asks the kernel for others.
+ *
+ * options must not be NULL. The structure is the caller's, and tenure does not use it
+ * after the call. The pool is off until it is configured, in a child of fork() as well.
+ * With max_bytes 0 it is emptied and off; a changed max_bytes empties it first.
+ *
+ * A thread fills the pool with prefill_bytes ahead of need. Memory given to
+ * tenure_recycle() enters it in whole blocks of 2 MiB until it is full; tenure_drain()
+ * waits until that is zeroed and ready. Memory that is released otherwise never enters it.
+ * tenure_populate() for writing and tenure_mmap() with TENURE_MAP_POPULATE_WRITE take
+ * blocks for private anonymous memory.
+ *
+ * Return value:
+ *
+ * 0, or one of the errors below, negative. errno is unchanged.
+ *
+ * Errors:
+ *
+ * The pool is unchanged:
+ *
+ * * -EFAULT: options is NULL. Correct the call.
+ * * -EINVAL: options->size is smaller than the structure was in the first version.
+ *   Set it to sizeof(struct tenure_pool_options).
+ * * -ESRCH: The process is a child of one with a pool, made without the handlers of
+ *   fork() (_Fork(), clone()). It has no pool.
+ * * -E2BIG: The structure is a later version's and sets a field that this version does
+ *   not know. Use the library that the program was built for.
+ *
+ * The pool is off:
+ *
+ * * -EOPNOTSUPP: The kernel lacks MREMAP_DONTUNMAP (Linux 5.7) or MADV_POPULATE_WRITE
+ *   (Linux 5.14). The program runs without the pool.
+ * * -ENOMEM: The kernel has no addresses for so many bytes (RLIMIT_AS,
+ *   RLIMIT_DATA, strict overcommit). Use a smaller pool.
+ * * -EAGAIN: No thread can be started. Raise RLIMIT_NPROC or the cgroup's pids.max.
+ *
+ * Caveats:
+ *
+ * The memory in the pool counts as the process's. Blocks that nobody takes for seconds become
+ * lazily free, memory pressure empties the pool, and no call of tenure fails for what it
+ * holds; other processes cannot use it before.
+ *
+ * Notes:
+ *
+ * Recycled memory enters the pool from Linux 6.8 on, and needs userfaultfd(). Without it
+ * the pool has what it was filled with ahead of need.
+ */
+int tenure_pool_configure(const struct tenure_pool_options *options);
+
+/**
  * Populates a range of memory: faults it in now with madvise(MADV_POPULATE_READ) or
  * MADV_POPULATE_WRITE, in chunks, by several threads, so that touching it later takes
  * no page fault.
@@ -1021,6 +1131,38 @@ int tenure_munmap(void *addr,
                   size_t len);
 
 /**
+ * Unmaps a range of memory like tenure_munmap(), and lets the page pool keep its pages:
+ * workers zero them for the next populate. Without a pool it is tenure_munmap().
+ *
+ * addr must be the start of a page, and len, in bytes, whole pages; 0 succeeds and does
+ * nothing. Whole blocks of 2 MiB of private anonymous memory that is not locked enter the pool,
+ * where the range has 4 MiB and more in one mapping; all else is freed.
+ *
+ * Return value:
+ *
+ * 0, or an error of tenure_munmap(), negative. errno is unchanged.
+ *
+ * Errors:
+ *
+ * * -EINVAL, -EPERM, -ENOMEM: As for tenure_munmap().
+ *
+ * Caveats:
+ *
+ * Nothing else may refer to the pages. The kernel may: those in a pipe (vmsplice()), or in
+ * a socket that has not sent them yet (MSG_ZEROCOPY). What reads there later finds zeros, or
+ * the contents of the memory that gets the pages next. Pages that are pinned (O_DIRECT,
+ * io_uring, RDMA) or shared with a child stay out of the pool.
+ *
+ * No code may use the range any more.
+ *
+ * Notes:
+ *
+ * tenure_drain() waits until the pages are zeroed and ready.
+ */
+int tenure_recycle(void *addr,
+                   size_t len);
+
+/**
  * Discards the contents of a range: as madvise(MADV_DONTNEED) does, but the caller does
  * not wait for large memory to be freed. The range stays mapped and reads as zeros, or,
  * for a private mapping of a file, as the file does. Pages of private
@@ -1041,6 +1183,8 @@ int tenure_munmap(void *addr,
  *   the address space; or a part is shared, hugetlb or locked memory. Nothing was done.
  *   Correct the call; use tenure_munlock() first.
  * * -ENOMEM: A part is not mapped. Nothing was done. Map it, or shorten the range.
+ * * -EPERM: A part of anonymous memory is sealed (mseal()) and not writable. Nothing was
+ *   done. Shorten the range.
  *
  * Caveats:
  *
@@ -1143,6 +1287,7 @@ const char *tenure_version(void);
  *   many mappings to split one more, of which volatile memory takes a quarter at most:
  *   raise vm.max_map_count.
  * * -EACCES: A part cannot be read and written. Use mprotect() first.
+ * * -EPERM: A part is sealed (mseal()) and not writable. Shorten the range.
  * * -EBUSY: A part is registered with another userfaultfd. Unregister it first.
  * * -EMFILE, -ENFILE: No file descriptor is left to read the mappings. Raise
  *   RLIMIT_NOFILE, or close some.
@@ -1154,7 +1299,8 @@ const char *tenure_version(void);
  * While the range is volatile, do not use it in ways that cannot tolerate SIGBUS. Only
  * tenure may unmap it, move it or map over it, which ends its volatility. After fork()
  * the range is volatile in the child as well; the memory of a child made with clone()
- * is not protected.
+ * is not protected. Do not mark droppable memory (MAP_DROPPABLE): the kernel turns its pages
+ * into zeros without a report.
  *
  * Notes:
  *

@@ -69,7 +69,7 @@ pub struct OptionRow {
 }
 
 /// All options, in the order of the documentation.
-pub static TABLE: [OptionRow; 12] = [
+pub static TABLE: [OptionRow; 13] = [
     OptionRow {
         name: OptionName::Heap,
         flag: "heap",
