@@ -37,7 +37,7 @@ pub(super) struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     Kernel,
-    /// The page pool, where it has room for them.
+    /// The page pool, up to its size.
     Pool,
 }
 
