@@ -18,13 +18,14 @@ type Test = (&'static str, fn(&Workshop) -> Verdict);
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 18] = [
+        let tests: [Test; 19] = [
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
             ("heap_option_serves_large_blocks", heap),
             ("munmap_and_discard_options_defer_the_free", release),
             ("populate_option_faults_new_mappings_in", populate),
+            ("pool_option_feeds_populate_and_is_off_beside_lock", pool),
             ("lock_option_locks_on_fault", lock),
             ("lock_option_with_node_runs", lock_with_node),
             (
@@ -204,6 +205,27 @@ fn populate(shop: &Workshop) -> Verdict {
     facts.tell("reserved 0");
     Facts::of(shop, &[("TENURE_POPULATE", "8M")], "").tell(&all);
     Facts::of(shop, &[("TENURE_POPULATE", "8388609")], "").tell(&none);
+    Ok(Completion::Completed)
+}
+
+fn pool(shop: &Workshop) -> Verdict {
+    const POOL: (&str, &str) = ("TENURE_POOL", "32M");
+    let features = tenure::Features::get();
+    if features.madv_populate.is_err() || features.mremap_dontunmap.is_err() {
+        return Ok(Completion::ignored_with("needs Linux 5.14"));
+    }
+    // The kernel populates what the pool does not have yet.
+    let pages = (8 << 20) / tenure::page_size();
+    let facts = Facts::of(shop, &[POPULATE, POOL, VERBOSE], "");
+    facts.tell(&format!("mapped {pages} of {pages}"));
+    let told = facts.line();
+    let wanted = "populate from 1 MiB on, pool of 32 MiB, next allocator";
+    assert!(told.contains(wanted), "{told}");
+    let facts = Facts::of(shop, &[LOCK, POOL], "");
+    let told = facts.ours.join("\n");
+    let wanted = "pool is left out: lock=onfault locks all memory";
+    let is_locked = !told.contains("lock=onfault is left out");
+    assert!(!is_locked || told.contains(wanted), "{told}");
     Ok(Completion::Completed)
 }
 
