@@ -232,7 +232,9 @@ mod tests {
         };
         let mut state = State::OFF;
         let arena = Arena::map(2).unwrap();
-        state.set_arena(Some(arena), vec![Place::Filled(block), Place::Empty]);
+        state.set_arena(Some(arena), vec![Place::Empty; 2]);
+        let (run, _) = state.claim_empty(1).unwrap();
+        state.publish(run.first, Place::Filled(block));
         // What a child made without fork handlers finds.
         state.pid = Pid::from_raw(1);
         assert!(state.claim_filled(1, false, |_| true).is_none() && state.claim_empty(1).is_none());
