@@ -162,7 +162,7 @@ fn functions(installed: &Installed) -> Verdict {
             )
         })
         .collect();
-    assert_eq!(declared.len(), 26, "{declared:?}");
+    assert_eq!(declared.len(), 28, "{declared:?}");
 
     let map = fs::read_to_string(crate_folder().join("tenure.map"))?;
     let mapped = map.lines().filter_map(|line| line.trim().strip_suffix(';'));
@@ -201,7 +201,7 @@ fn symbols(installed: &Installed) -> Vec<(String, String)> {
 
 fn versions(installed: &Installed) -> Verdict {
     let symbols = symbols(installed);
-    assert_eq!(symbols.len(), 26);
+    assert_eq!(symbols.len(), 28);
     assert!(
         symbols.iter().all(|(_, version)| version == "TENURE_0.1"),
         "{symbols:?}"

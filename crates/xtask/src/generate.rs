@@ -116,6 +116,7 @@ mod tests {
                 "docs/KERNELS.md",
                 "docs/TUNING.md",
                 "man/tenure-bench.1",
+                "man/tenure-cache.1",
                 "man/tenure-doctor.1",
                 "man/tenure-evict.1",
                 "man/tenure-exporter.1",

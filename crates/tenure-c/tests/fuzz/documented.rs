@@ -24,15 +24,21 @@ const NAMES: &[(&str, c_int)] = &[
     ("EBUSY", libc::EBUSY),
     ("ECANCELED", libc::ECANCELED),
     ("EFAULT", libc::EFAULT),
+    ("EFBIG", libc::EFBIG),
     ("EHWPOISON", libc::EHWPOISON),
     ("EINVAL", libc::EINVAL),
+    ("ELOOP", libc::ELOOP),
     ("EMFILE", libc::EMFILE),
     ("ENODEV", libc::ENODEV),
     ("ENOMEM", libc::ENOMEM),
+    ("ENOSPC", libc::ENOSPC),
     ("ENOSYS", libc::ENOSYS),
     ("EOPNOTSUPP", libc::EOPNOTSUPP),
     ("EPERM", libc::EPERM),
+    ("EPROTO", libc::EPROTO),
+    ("ESRCH", libc::ESRCH),
     ("ETIMEDOUT", libc::ETIMEDOUT),
+    ("EUSERS", libc::EUSERS),
 ];
 
 static DOCUMENTED: LazyLock<BTreeMap<&str, BTreeSet<c_int>>> = LazyLock::new(|| {

@@ -212,6 +212,7 @@ mod tests {
             "--populate=1.5G",
             "--pool=1G",
             "--exit=background",
+            "--sqlite-cache",
             "--stats",
             "--verbose",
         ];
@@ -228,6 +229,7 @@ mod tests {
             ("TENURE_POPULATE", "1.5G".into()),
             ("TENURE_POOL", "1G".into()),
             ("TENURE_EXIT", "background".into()),
+            ("TENURE_SQLITE_CACHE", "1".into()),
             ("TENURE_STATS", "1".into()),
             ("TENURE_VERBOSE", "1".into()),
         ];

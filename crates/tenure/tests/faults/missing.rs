@@ -65,8 +65,9 @@ fn everything(seen: &Seen) -> Option<i32> {
         .or_else(|| call(seen, "process_vm_readv", EPERM))
 }
 
-/// A strategy that is requested by name is not replaced by another.
-const POPULATE_BY_NAME: &[(&str, &str)] = &[
+/// A strategy that is requested by name is not replaced by another, and the pool populates.
+const WITHOUT_POPULATE: &[(&str, &str)] = &[
+    ("pool_configure", "Unsupported"),
     ("populate_allocated", "Unsupported"),
     ("populate_file_ahead", "Unsupported"),
     ("populate_read_then_write", "Unsupported"),
@@ -86,7 +87,7 @@ pub const ALL: &[Missing] = &[
     Missing {
         name: "without_madv_populate",
         answer: |seen| call(seen, "madvise(MADV_POPULATE", EINVAL),
-        refusals: POPULATE_BY_NAME,
+        refusals: WITHOUT_POPULATE,
     },
     Missing {
         name: "without_pagemap_scan",
@@ -101,12 +102,12 @@ pub const ALL: &[Missing] = &[
     Missing {
         name: "without_mremap",
         answer: |seen| call(seen, "mremap", EPERM),
-        refusals: &[],
+        refusals: &[("pool_configure", "Unsupported")],
     },
     Missing {
         name: "without_mremap_dontunmap",
         answer: |seen| call(seen, "mremap(MREMAP_DONTUNMAP", EINVAL),
-        refusals: &[],
+        refusals: &[("pool_configure", "Unsupported")],
     },
     Missing {
         name: "without_psi",
@@ -169,6 +170,7 @@ pub const ALL: &[Missing] = &[
         name: "without_any_of_these",
         answer: everything,
         refusals: &[
+            ("pool_configure", "Unsupported"),
             ("populate_allocated", "Unsupported"),
             ("populate_file_ahead", "Unsupported"),
             ("populate_read_then_write", "Unsupported"),

@@ -32,7 +32,7 @@ struct Fixed {
     seed: [u64; 2],
 }
 
-const FIXED_BYTES: usize = size_of::<Fixed>();
+pub(super) const FIXED_BYTES: usize = size_of::<Fixed>();
 
 /// The first page of the file.
 #[repr(C)]

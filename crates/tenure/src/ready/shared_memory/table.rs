@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use super::layout::{Entry, Geometry, Header};
+use super::layout::{Entry, FIXED_BYTES, Geometry, Header};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, advise};
@@ -52,7 +52,7 @@ impl Table {
         let corrupt = |reason| refused(&name, reason, Errno::PROTO);
         let system = |call| move |errno| Error::System { call, errno };
         let facts = shared_file::facts(&fd).map_err(system("fstat"))?;
-        let mut fixed = [0; _];
+        let mut fixed = [0; FIXED_BYTES];
         shared_file::read(fd.as_fd(), &mut fixed, 0)
             .map_err(|_| corrupt("it is no shared memory of tenure"))?;
         let geometry = Geometry::parse(fixed).map_err(corrupt)?;
