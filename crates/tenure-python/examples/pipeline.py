@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--decay", type=float, default=0.5, help="seconds for reuse")
     options = parser.parse_args()
-    # What is lazily free counts as resident: give it back at once after the time for reuse.
+    # Lazily freed memory counts as resident: give it back at once after the time for reuse.
     tenure.heap.install(dirty_decay=options.decay, muzzy_decay=0)
     report("start")
     columns = read(options.rows)

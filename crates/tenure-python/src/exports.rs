@@ -15,7 +15,7 @@ use crate::{buffer, fork};
 
 /// A value with memory that the buffer protocol exports.
 pub struct Exports<T> {
-    /// What messages call the value.
+    /// The name of the value in messages.
     name: &'static str,
     state: Mutex<State<T>>,
 }

@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Kept,
 }
 
-/// What a look-up does when the page is not there: SQLite's `createFlag`.
+/// Whether a look-up makes a page that is not there: SQLite's `createFlag`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Create {
     Never,

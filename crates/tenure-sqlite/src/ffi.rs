@@ -28,7 +28,7 @@ pub struct Pcache {
 pub struct PcachePage {
     /// The contents of the page of the database.
     pub buf: *mut c_void,
-    /// What SQLite keeps with it.
+    /// The bytes that SQLite keeps with it.
     pub extra: *mut c_void,
 }
 

@@ -78,7 +78,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec(call, 1..150)
 }
 
-/// What the model knows of a page.
+/// A page as the model knows it.
 #[derive(Clone, Copy)]
 struct Known {
     value: u64,

@@ -345,7 +345,7 @@ fn released_memory_stays_out_of_pool() {
     memory.discard(..).unwrap();
     tenure::drain(Some(LIMIT)).unwrap();
     assert_eq!(pool::stats().recycled_bytes, before);
-    // What the kernel refers to still has its bytes.
+    // A page that the kernel refers to still has its bytes.
     let (reader, writer) = std::io::pipe().unwrap();
     memory.as_mut_slice().unwrap().fill(8);
     let vector = libc::iovec {

@@ -19,7 +19,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<GroupReport>,
     pub processes: Vec<ProcessReport>,
-    /// What the command line names.
+    /// The processes and cgroups that the command line names.
     #[serde(skip)]
     pub targets: Vec<Target>,
     /// How many processes may not be read, but for those in `cgroup`.

@@ -17,7 +17,7 @@ use rustix::{
 
 use self::decoder::Decoder;
 
-/// What standard input had.
+/// The answer of a look at standard input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
     /// These keys, or none within the time.

@@ -89,7 +89,7 @@ impl<'a> Connection<'a> {
         assert_eq!(code, 0, "{file:?}");
         unsafe { (sqlite.busy_timeout)(db, 60_000) };
         let connection = Self { sqlite, db };
-        // What a killed process has written stays in the kernel's page cache.
+        // The writes of a killed process stay in the kernel's page cache.
         connection.run("pragma synchronous=off");
         connection
     }

@@ -42,7 +42,7 @@ impl Files {
         let mut examined: Vec<i32> = Vec::new();
         for thread in numbers(&format!("/proc/{pid}/task"))? {
             let folder = format!("/proc/{pid}/task/{thread}");
-            // What a main thread that has ended shows belongs to root.
+            // The files of a main thread that has ended belong to root.
             if has_ended(&folder)? {
                 continue;
             }

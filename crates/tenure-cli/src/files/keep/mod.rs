@@ -99,7 +99,7 @@ pub fn run(arguments: &KeepArguments, out: &mut impl Write) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is below the paths.
+/// The files below the paths.
 struct Tree {
     /// The files that are wanted, opened.
     found: Vec<Found>,

@@ -8,7 +8,7 @@ const ESCAPE: u8 = 0x1b;
 /// The greatest length of a sequence; those of keys are shorter.
 const MAX_LEN: usize = 32;
 
-/// What has come of a sequence.
+/// The part of a sequence that has come.
 #[derive(Debug, Default)]
 pub struct Decoder(Vec<u8>);
 

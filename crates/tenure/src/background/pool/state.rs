@@ -235,7 +235,7 @@ mod tests {
         state.set_arena(Some(arena), vec![Place::Empty; 2]);
         let (run, _) = state.claim_empty(1).unwrap();
         state.publish(run.first, Place::Filled(block));
-        // What a child made without fork handlers finds.
+        // A child made without fork handlers finds this.
         state.pid = Pid::from_raw(1);
         assert!(state.claim_filled(1, false, |_| true).is_none() && state.claim_empty(1).is_none());
         state.pid = Some(process::getpid());
