@@ -168,14 +168,6 @@ fn take_all_descriptors() -> Vec<File> {
     taken
 }
 
-/// Closes every descriptor but the standard ones, as daemons do.
-fn close_all_descriptors() {
-    assert_eq!(
-        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) },
-        0
-    );
-}
-
 fn use_without_descriptors() {
     let mut offered = Offered::new();
     let taken = take_all_descriptors();

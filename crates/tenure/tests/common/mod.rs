@@ -242,6 +242,26 @@ pub fn machine_is_ours() -> bool {
     std::env::var_os("TENURE_TEST_MACHINE_IS_OURS").is_some_and(|value| value == "1")
 }
 
+/// Closes every descriptor but the standard ones, as daemons do. It waits until tenure's threads
+/// keep the files that they have open: a build with debug assertions aborts where a file that is
+/// open for one reading is closed under it.
+pub fn close_all_descriptors() {
+    let list = || -> std::collections::BTreeSet<_> {
+        let entries = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let named = entries.map(|entry| (entry.file_name(), std::fs::read_link(entry.path()).ok()));
+        named.collect()
+    };
+    let (mut known, mut same) = (list(), 0);
+    while same < 5 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let now = list();
+        same = if now == known { same + 1 } else { 0 };
+        known = now;
+    }
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    assert_eq!(closed, 0);
+}
+
 /// Opens files until none can be opened: the process has no descriptor left until they are
 /// dropped.
 pub fn take_all_descriptors() -> Vec<std::fs::File> {
