@@ -81,7 +81,7 @@ pub unsafe extern "C" fn tenure_munmap(addr: *mut c_void, len: usize) -> c_int {
 /// # Caveats
 ///
 /// Nothing else may refer to the pages. The kernel may: those in a pipe (`vmsplice()`), or in
-/// a socket that has not sent them yet (MSG_ZEROCOPY). What reads there later finds zeros, or
+/// a socket that has not sent them yet (MSG_ZEROCOPY). A reader there later finds zeros, or
 /// the contents of the memory that gets the pages next. Pages that are pinned (O_DIRECT,
 /// io_uring, RDMA) or shared with a child stay out of the pool.
 ///

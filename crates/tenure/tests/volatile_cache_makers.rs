@@ -81,7 +81,7 @@ fn key_that_is_removed_while_its_value_is_made_stays_removed() {
             cache.insert(1, &value(b'n', 10_000)).unwrap();
             assert_eq!(cache.retain(|_| false), 1);
         },
-        // What is refused replaces nothing, but the previous value is out of date.
+        // A refused value replaces nothing, but the previous value is out of date.
         &|cache| {
             let fill = |_: &mut [u8]| panic!("it exceeds the limit");
             let priority = tenure::volatile::Priority::High;

@@ -195,7 +195,7 @@ impl Bounds {
 
 /// Returns an error where the allocator has no memory for paths and the contents of files:
 /// with all addresses of RLIMIT_AS in use, an allocation of a few bytes ends the process.
-/// What is freed here serves them, unless another thread takes it meanwhile.
+/// The memory freed here serves them, unless another thread takes it meanwhile.
 pub(super) fn assure_memory() -> std::result::Result<(), Errno> {
     const BYTES: usize = 64 << 10;
     let mut memory = Vec::<u8>::new();

@@ -114,7 +114,7 @@ impl Mapping {
     ///
     /// Use it only for pages that nothing but this mapping refers to. The kernel may: those
     /// in a pipe (`vmsplice(2)`), or in a socket that has not sent them yet (MSG_ZEROCOPY).
-    /// What reads there later finds zeros, or the contents of the memory that gets the pages
+    /// A reader there later finds zeros, or the contents of the memory that gets the pages
     /// next, and the kernel does not tell which pages have such references. Pages that are
     /// pinned (O_DIRECT, io_uring, RDMA) or shared with a child stay out of the pool.
     ///
