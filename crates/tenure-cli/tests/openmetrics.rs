@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     }
     let trials = trials![
         prometheus_reads_the_document,
-        promtool_finds_nothing_to_complain_about,
+        promtool_accepts_the_file_for_the_textfile_collector,
         python_parser_reads_the_document,
         file_for_the_textfile_collector_is_replaced,
         unknown_process_leaves_the_others_and_exits_with_1,
@@ -70,8 +70,8 @@ fn stat(arguments: &[&str]) -> Output {
     tenure.output().unwrap()
 }
 
-/// Returns a document with all families of a process, whose name needs escapes.
-fn document() -> String {
+/// Returns the output with all families of a process, whose name needs escapes.
+fn document(arguments: &[&str]) -> String {
     let memory = Mapping::anonymous(1 << 20).map().unwrap();
     memory.populate(.., Access::Write).unwrap();
     let cache = VolatileCache::new();
@@ -79,7 +79,7 @@ fn document() -> String {
     let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
     fs::write("/proc/self/comm", "a \"b\"\\{}, #").unwrap();
     let pids = [std::process::id().to_string(), other.id().to_string()];
-    let output = stat(&pids.each_ref().map(String::as_str));
+    let output = stat(&[arguments, &pids.each_ref().map(String::as_str)].concat());
     other.kill().unwrap();
     other.wait().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -95,13 +95,13 @@ fn no_promtool() -> Completion {
     Completion::ignored_with("no promtool in PATH (Debian's package prometheus)")
 }
 
-/// `promtool check metrics` reads the older format. This command has the parser with which
-/// Prometheus reads OpenMetrics, and wants a time with each sample.
+/// `promtool check metrics` reads the older format, as node_exporter does. This command has
+/// the parser with which Prometheus reads OpenMetrics, and wants a time with each sample.
 fn prometheus_reads_the_document() -> Completion {
     if !is_there("promtool") {
         return no_promtool();
     }
-    let document = document();
+    let document = document(&[]);
     let timed = document.lines().map(|line| match line.starts_with('#') {
         true => format!("{line}\n"),
         false => format!("{line} 1700000000\n"),
@@ -133,39 +133,13 @@ fn prometheus_reads_the_document() -> Completion {
     Completion::Completed
 }
 
-/// In the older format a counter's family has the name of its samples.
-fn in_older_format(document: &str) -> String {
-    let mut counters = Vec::new();
-    for line in document.lines() {
-        let kind = line
-            .strip_prefix("# TYPE ")
-            .and_then(|line| line.split_once(' '));
-        match kind {
-            Some((name, "counter")) => counters.push((name, "_total")),
-            Some((name, "info")) => counters.push((name, "_info")),
-            _ => {}
-        }
-    }
-    let line = |line: &str| {
-        let words: Vec<_> = line.splitn(4, ' ').collect();
-        let [hash @ "#", word @ ("HELP" | "TYPE"), name, rest] = words[..] else {
-            return format!("{line}\n");
-        };
-        let suffix = counters.iter().find(|(known, _)| *known == name);
-        let suffix = suffix.map_or("", |(_, suffix)| suffix);
-        let rest = if rest == "info" { "gauge" } else { rest };
-        format!("{hash} {word} {name}{suffix} {rest}\n")
-    };
-    document.lines().map(line).collect()
-}
-
-fn promtool_finds_nothing_to_complain_about() -> Completion {
+fn promtool_accepts_the_file_for_the_textfile_collector() -> Completion {
     if !is_there("promtool") {
         return no_promtool();
     }
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("document");
-    fs::write(&file, in_older_format(&document())).unwrap();
+    let file = folder.path().join("tenure.prom");
+    document(&["--output", file.to_str().unwrap()]);
     let output = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(fs::File::open(&file).unwrap())
@@ -200,7 +174,7 @@ fn python_parser_reads_the_document() -> Completion {
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("document");
-    fs::write(&file, document()).unwrap();
+    fs::write(&file, document(&[])).unwrap();
     let output = Command::new("python3")
         .args(["-c", PARSE])
         .arg(&file)

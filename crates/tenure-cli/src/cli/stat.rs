@@ -62,9 +62,9 @@ pub struct StatArguments {
     #[arg(long, conflicts_with = "json")]
     pub openmetrics: bool,
 
-    /// Write the OpenMetrics text to FILE, for the textfile collector of node_exporter:
-    /// another file beside it is written and renamed. It is also written where the processes
-    /// have ended, without their figures
+    /// Write the same to FILE, in the older text format of Prometheus, for the textfile
+    /// collector of node_exporter: another file beside it is written and renamed. It is also
+    /// written where the processes have ended, without their figures
     #[arg(long, value_name = "FILE", requires = "openmetrics")]
     pub output: Option<PathBuf>,
 

@@ -3,6 +3,7 @@
 mod families;
 mod file;
 mod labels;
+mod text_format;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +26,7 @@ use tenure_bench::text::printable;
 
 use self::labels::distinct;
 
-pub use self::file::replace;
+pub use self::{file::replace, text_format::in_text_format};
 
 /// HTTP's name of the text of [`document`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -90,7 +90,7 @@ fn print(report: Report, arguments: &StatArguments, out: &mut impl Write) -> Res
     if arguments.openmetrics {
         let document = metrics::document(vec![report])?;
         match &arguments.output {
-            Some(file) => metrics::replace(file, &document)?,
+            Some(file) => metrics::replace(file, &metrics::in_text_format(&document))?,
             None => out.write_all(document.as_bytes())?,
         }
         return Ok(());
