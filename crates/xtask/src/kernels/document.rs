@@ -9,6 +9,7 @@ use std::{
 use anyhow::Result;
 
 use super::record::{Boot, Program};
+use super::verbs::at_a_glance;
 
 const TITLE: &str = "\
 <!-- Made by `cargo xtask kernels` from tests/kernels/results; `make generate` rewrites it. -->
@@ -40,7 +41,7 @@ const NOT_RUN: &str = "
 
 - Other processors: all results are from x86-64 with 4 KiB pages.
 - Machines with several NUMA nodes, and real hardware: devices and time are emulated.
-- Kernels with vendors' patches, older than 6.1, or with memory control by cgroups of
+- Kernels with vendors' patches, older than 5.10, or with memory control by cgroups of
   version 1 (the project's own machine has Linux 6.18 with those; `make test` runs there).
 - The command, the C library, the heap and the preload: only the library's own tests run.
 ";
@@ -61,6 +62,7 @@ fn text(boots: &[Boot]) -> String {
         })
         .collect();
     text.extend(kernels);
+    text.push_str(&at_a_glance(boots));
     text.push_str(
         "\n## Features\n\nThe results of `tenure doctor` in the environment of the tests.\n\n",
     );
@@ -264,6 +266,7 @@ mod tests {
                 name: "PAGEMAP_SCAN".to_owned(),
                 status: "limited".to_owned(),
                 found: "no".to_owned(),
+                ..Check::default()
             }],
             programs: vec![Program {
                 name: "lock".to_owned(),

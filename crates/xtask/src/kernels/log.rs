@@ -35,6 +35,9 @@ pub fn read(text: &str) -> Result<Boot> {
                 let json = output.join("\n");
                 let doctor: Doctor = serde_json::from_str(&json).context("tenure doctor")?;
                 boot.checks = doctor.checks;
+                for check in boot.checks.iter_mut().filter(|it| it.status == "ok") {
+                    (check.effect, check.remedy) = (String::new(), None);
+                }
             }
             "begin" => running = Some(rest.to_owned()),
             "end" => {

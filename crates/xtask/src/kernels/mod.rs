@@ -5,6 +5,7 @@ mod document;
 mod log;
 mod record;
 mod summary;
+mod verbs;
 
 use std::{
     ffi::OsStr,

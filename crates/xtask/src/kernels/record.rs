@@ -25,13 +25,18 @@ pub struct Boot {
     pub kernel_said: Vec<String>,
 }
 
-/// A check of `tenure doctor --json`, without the fields that follow from these.
-#[derive(Debug, Deserialize, PartialEq, Serialize)]
+/// A check of `tenure doctor --json`.
+#[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Check {
     pub verb: String,
     pub name: String,
     pub status: String,
     pub found: String,
+    /// This and the following are what is told where the status is not "ok".
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub effect: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
 }
 
 /// One test program.
