@@ -14,8 +14,8 @@ use super::supervisor::{Ended, Seen, supervise};
 /// Of calls that a thread makes more often, only so many first and last ones fail.
 const OCCURRENCES: usize = 2;
 
-/// Stops after so many failures.
-const FAILURES: usize = 20;
+/// Stops after so many failures, each of which may have waited for long.
+const FAILURES: usize = 5;
 
 /// Which errors a call fails with.
 #[derive(Clone, Copy, PartialEq)]
