@@ -88,8 +88,7 @@ pub fn configure(options: &PoolOptions) -> Result<()> {
     let system = |call| move |errno| Error::System { call, errno };
     let places = options.max_bytes.div_ceil(BLOCK_BYTES);
     let max_bytes = places.checked_mul(BLOCK_BYTES);
-    let max_bytes = max_bytes.ok_or(Errno::NOMEM).map_err(system("mmap"))?;
-    let prefill_bytes = options.prefill_bytes.min(max_bytes);
+    let prefill_bytes = max_bytes.map_or(0, |max_bytes| options.prefill_bytes.min(max_bytes));
     let mut pool = POOL.lock();
     if !pool.is_own() {
         return Err(system("fork")(Errno::SRCH));
@@ -107,13 +106,17 @@ pub fn configure(options: &PoolOptions) -> Result<()> {
     }
     check_features()?;
     register_fork_handlers().map_err(system("pthread_atfork"))?;
+    max_bytes.ok_or(Errno::NOMEM).map_err(system("mmap"))?;
+    let arena = pending_retry(|| Arena::map(places))
+        .map_err(|(call, errno)| Error::System { call, errno })?;
+    // The list takes memory, so the kernel is asked first whether it has the addresses.
     let mut list = Vec::new();
     if list.try_reserve_exact(places).is_err() {
+        // SAFETY: no other code knows the addresses.
+        let _ = unsafe { arena.unmap() };
         return Err(system("malloc")(Errno::NOMEM));
     }
     list.resize(places, Place::Empty);
-    let arena = pending_retry(|| Arena::map(places))
-        .map_err(|(call, errno)| Error::System { call, errno })?;
     pending::set_free(drain_for_retry);
     let mut pool = POOL.lock();
     if pool.arena.is_some() {
