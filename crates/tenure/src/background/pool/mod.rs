@@ -71,6 +71,8 @@ mod shrink;
 mod state;
 mod thread;
 
+#[doc(hidden)]
+pub use give::fill_missing;
 pub use options::{PoolOptions, PoolStats, configure, stats};
 
 pub(crate) use give::{fill, has_blocks_for, map_mapping};
