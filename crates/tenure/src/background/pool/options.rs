@@ -70,7 +70,8 @@ pub struct PoolStats {
 /// * [`Error::Unsupported`] without MREMAP_DONTUNMAP (Linux 5.7) or MADV_POPULATE_WRITE
 ///   (Linux 5.14),
 /// * [`Error::System`] with the kernel's answer: ENOMEM without addresses for `max_bytes`
-///   (RLIMIT_AS, RLIMIT_DATA, strict overcommit), EAGAIN when no thread can be started,
+///   (RLIMIT_AS, RLIMIT_DATA, strict overcommit), EAGAIN when no thread can be started, or
+///   under `mlockall(MCL_FUTURE)` when RLIMIT_MEMLOCK is smaller,
 /// * [`Error::System`] with ESRCH in a child of a process with a pool that was made without
 ///   `fork(2)`'s handlers (`_Fork`, `clone`, `vfork`): nothing changes.
 ///
