@@ -29,7 +29,7 @@ fn seconds(name: Name) -> [u64; 4] {
         Name::Release => [8, 270, 270, 270],
         // Ratios near 1 need many rounds.
         Name::Heap => [2, 120, 400, 800],
-        Name::Pool => [20, 120, 120, 240],
+        Name::Pool => [20, 60, 60, 120],
     }
 }
 
@@ -59,10 +59,9 @@ pub fn repeats(name: Name, sizes: Sizes, arguments: &BenchArguments) -> Repeats 
     Repeats {
         rounds: 11,
         at_least: 3,
-        of_long: if name == Name::Heap {
-            of_long.max(2)
-        } else {
-            of_long
+        of_long: match name {
+            Name::Heap | Name::Pool => of_long.max(2),
+            _ => of_long,
         },
         of_short: 41,
         within,

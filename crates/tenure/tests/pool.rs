@@ -10,13 +10,12 @@ mod common;
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use common::cgroup::{Group, enter_group};
+use common::pool::*;
 use common::*;
 use libtest_mimic::Completion;
 use tenure::pool::{self, PoolOptions};
-use tenure::pressure::{self, Level};
 use tenure::{Access, Error, Features, HugePages, Mapping, MmapRequest, PageRange, page_size};
 
 tests!(
@@ -41,110 +40,12 @@ tests!(
     everywhere:
     pool_is_off_by_default_and_after_zero,
     pool_without_mremap_is_unsupported,
-    pool_without_addresses_is_refused_for_memory,
     pool_without_userfaultfd_gives_what_it_prefilled;
     children:
     configure_without_mremap,
-    configure_without_addresses,
     prefill_without_userfaultfd,
     fill_cgroup_beside_pool,
 );
-
-const MIB: usize = 1 << 20;
-const LEN: usize = 32 * MIB;
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// UFFDIO_MOVE.
-const FEATURE_MOVE: u64 = 1 << 16;
-
-/// Returns the reason why released memory cannot enter a pool here.
-fn missing() -> Option<&'static str> {
-    let features = Features::get();
-    let moves = features
-        .userfaultfd
-        .is_ok_and(|features| features & FEATURE_MOVE != 0);
-    if !moves || features.pagemap_scan.is_err() {
-        return Some("needs UFFDIO_MOVE (Linux 6.8)");
-    }
-    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap();
-    (mode.trim() == "2").then_some("nothing is deferred under strict overcommit")
-}
-
-/// Turns the pool off at the end, also of a test that fails.
-struct Pool;
-
-impl Pool {
-    fn of(bytes: usize) -> Self {
-        // Memory that another test has released is not for this pool.
-        tenure::drain(Some(LIMIT)).unwrap();
-        pool::configure(&PoolOptions::new().max_bytes(bytes)).unwrap();
-        Self
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        pool::configure(&PoolOptions::new()).unwrap();
-    }
-}
-
-fn base_pages(len: usize) -> Mapping {
-    let memory = Mapping::anonymous(len).huge_pages(HugePages::Never);
-    let mut memory = memory.map().unwrap();
-    memory.as_mut_slice().unwrap().fill(7);
-    memory
-}
-
-fn recycle(memory: Mapping) {
-    memory.recycle().unwrap();
-    tenure::drain(Some(LIMIT)).unwrap();
-}
-
-/// Recycles filled memory until the pool has kept so much of it. An error is the reason why
-/// it keeps none here.
-fn fill_pool(bytes: usize) -> Result<(), Completion> {
-    let start = Instant::now();
-    while (pool::stats().bytes as usize) < bytes {
-        if start.elapsed() > LIMIT {
-            assert_ne!(pressure::level(), Level::None, "the pool has kept nothing");
-            return Err(skip("memory is short, and the pool keeps nothing"));
-        }
-        recycle(base_pages(LEN));
-    }
-    Ok(())
-}
-
-fn given_bytes() -> u64 {
-    pool::stats().given_bytes
-}
-
-fn map_populated(len: usize) -> Mapping {
-    let memory = Mapping::anonymous(len).huge_pages(HugePages::Never);
-    memory.map_populated().unwrap()
-}
-
-/// Runs `populate` after the pool was filled, until it was given something: other threads of
-/// the machine may have taken the memory meanwhile.
-fn until_given<T>(mut populate: impl FnMut() -> T) -> Result<T, Completion> {
-    let start = Instant::now();
-    loop {
-        fill_pool(LEN)?;
-        let before = given_bytes();
-        let answer = populate();
-        if given_bytes() > before {
-            return Ok(answer);
-        }
-        assert!(start.elapsed() < LIMIT, "the pool gives nothing");
-    }
-}
-
-fn completion(result: Result<(), Completion>) -> Completion {
-    result.err().unwrap_or(Completion::Completed)
-}
-
-fn is_all_zero(memory: &Mapping) -> bool {
-    is_zero(memory.range())
-}
 
 fn recycled_memory_becomes_next_mapping() -> Completion {
     let _pool = Pool::of(LEN);
@@ -415,30 +316,6 @@ fn needed_memory_empties_pool() -> Completion {
     }))
 }
 
-fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while !condition() {
-        if start.elapsed() > LIMIT {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
-}
-
-/// Whether the pool prefills itself here, by the headroom that it demands.
-fn prefill(bytes: usize) -> Result<Pool, Completion> {
-    let options = PoolOptions::new().max_bytes(bytes).prefill_bytes(bytes);
-    pool::configure(&options).unwrap();
-    let pool = Pool;
-    match wait_until(|| pool::stats().prefilled_bytes >= bytes as u64) {
-        true => Ok(pool),
-        false => Err(skip(
-            "several GiB of memory must be left to prefill the pool",
-        )),
-    }
-}
-
 fn prefill_fills_pool_ahead_of_need() -> Completion {
     completion(prefill(LEN).and_then(|_pool| {
         let memory = Mapping::anonymous(LEN).map_populated().unwrap();
@@ -504,24 +381,6 @@ fn configure_without_mremap() {
 
 fn pool_without_mremap_is_unsupported() {
     in_child_without("mremap_dontunmap", "configure_without_mremap");
-}
-
-fn configure_without_addresses() {
-    Features::get();
-    // More than there are addresses, and more than a number can say.
-    for bytes in [1 << 50, usize::MAX] {
-        let answer = pool::configure(&PoolOptions::new().max_bytes(bytes));
-        let is_memory =
-            matches!(answer, Err(Error::System { errno, .. }) if errno == tenure::Errno::NOMEM);
-        assert!(is_memory, "{answer:?}");
-    }
-    assert_eq!(pool::stats().max_bytes, 0);
-}
-
-fn pool_without_addresses_is_refused_for_memory() {
-    if Features::get().mremap_dontunmap.is_ok() && Features::get().madv_populate.is_ok() {
-        in_child_ok("configure_without_addresses");
-    }
 }
 
 fn prefill_without_userfaultfd() {

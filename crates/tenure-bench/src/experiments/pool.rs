@@ -12,6 +12,7 @@ const CPU: &str = "CPU time";
 
 const MIB: usize = 1 << 20;
 const BLOCK_BYTES: usize = 2 * MIB;
+const LONG_BYTES: usize = 4096 * MIB;
 
 pub fn experiment(settings: &Settings) -> Result<Experiment> {
     let mut notes = vec![
@@ -41,22 +42,21 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
                 request_of_recycled(fitted.len, choice),
                 request_of_pool(fitted.len, choice).tenure(),
             ];
-            let requests = Case::new(name.clone(), requests);
-            cases.push(
-                requests
-                    .in_table("a request for zeroed memory")
-                    .comparing(REQUEST),
-            );
+            let requests = Case::new(name.clone(), requests)
+                .in_table("a request for zeroed memory")
+                .comparing(REQUEST);
             let replaced = vec![
                 replace_by_kernel(fitted.len, choice).baseline(),
                 replace_by_pool(fitted.len, choice).tenure(),
             ];
-            let replaced = Case::new(name, replaced);
-            cases.push(
-                replaced
-                    .in_table("a table replaced by another")
-                    .comparing(CPU),
-            );
+            let replaced = Case::new(name, replaced)
+                .in_table("a table replaced by another")
+                .comparing(CPU);
+            // Each round of the largest takes seconds.
+            cases.extend([requests, replaced].map(|case| match wanted >= LONG_BYTES {
+                true => case.long(),
+                false => case,
+            }));
         }
     }
     Ok(Experiment {

@@ -14,6 +14,7 @@ pub mod mappings;
 pub mod missing;
 pub mod neighbour;
 pub mod opens;
+pub mod pool;
 mod seccomp;
 mod smaps;
 pub mod stall;

@@ -5,6 +5,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{
     Advice, DestructiveAdvice, LockState, advise, advise_destructive, discard_contents, lock_state,
 };
+use crate::ground::sys::zero::write_zeros;
 use crate::ground::sys::{Errno, lock, map, page_size, pmd_bytes, pud_bytes};
 
 /// One mapping, with a place for each block.
@@ -114,18 +115,36 @@ impl Arena {
     }
 }
 
-/// Returns memory of the arena to the kernel.
+/// Returns memory of the arena to the kernel. Returns whether the kernel has taken all of it:
+/// a filter of system calls may refuse that, and kernels before 5.18 do for locked memory.
+/// What stays keeps its contents.
 ///
 /// # Safety
 ///
 /// The caller must have claimed the places, or be the only one that knows the arena.
-pub(super) unsafe fn discard(range: PageRange) {
+pub(super) unsafe fn discard(range: PageRange) -> bool {
     // Short calls, for which other threads' `mmap` waits.
-    for chunk in range.chunks(16 * BLOCK_BYTES) {
-        // The call is refused for locked memory only where the kernel is older than 5.18;
-        // the pages are zeros then, or are never given.
-        // SAFETY: the caller owns the places.
-        let _ = unsafe { discard_contents(chunk) };
+    range
+        .chunks(16 * BLOCK_BYTES)
+        .fold(true, |are_taken, chunk| {
+            // SAFETY: the caller owns the places.
+            let is_taken = unsafe { discard_contents(chunk) }.is_ok();
+            are_taken && is_taken
+        })
+}
+
+/// Empties places that may hold what a program has written. What the kernel does not take
+/// becomes zeros: an empty place is populated as it is.
+///
+/// # Safety
+///
+/// As for [`discard`].
+pub(super) unsafe fn discard_dirty(range: PageRange) {
+    // SAFETY: the conditions are the same, and the arena is writable.
+    unsafe {
+        if !discard(range) {
+            write_zeros(range);
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Blocks leave the pool.
 
+use std::convert::Infallible;
+
 use super::BLOCK_BYTES;
-use super::arena::{Run, discard};
+use super::arena::{Run, discard, free_lazily};
 use super::state::{Block, POOL, Place, filled};
 use super::thread;
 use crate::background::freeing::reserve_like;
@@ -22,78 +24,146 @@ pub(crate) fn has_blocks_for(range: PageRange) -> bool {
     range.len() >= BLOCK_BYTES && filled() > 0 && page_mover::is_supported()
 }
 
-/// Moves blocks to where the range, private anonymous memory of one mapping, has no page at
-/// all in a block on a boundary of its size. Returns the parts that are as they were, in order.
+/// Fills the blocks of the range, on boundaries of their size, in which it has no page, as far
+/// as the pool has any. Returns the bytes that are filled now: zeros, of which the first write
+/// takes no page fault. The rest is as it was.
 ///
-/// `is_huge` says which blocks suit the memory. All others are left to the kernel, as is
-/// locked memory, and memory with a NUMA policy or another userfaultfd.
-pub(crate) fn fill(range: PageRange, is_huge: bool) -> Vec<PageRange> {
-    let start = range.start().next_multiple_of(BLOCK_BYTES);
-    let end = range.end() - range.end() % BLOCK_BYTES;
-    let unfilled = vec![range];
-    if start >= end
-        || filled() == 0
-        || lock_state(range) != Ok(LockState::Unlocked)
-        || !numa::is_default_policy(Some(start))
-    {
-        return unfilled;
+/// A heap calls it for addresses that it has reserved and is about to use: it takes no memory
+/// from the allocator, and waits for nothing but for other threads' short use of the pool and
+/// for a fork under way. `is_huge` says whether huge pages or base pages suit the memory, if
+/// not both do.
+///
+/// # Safety
+///
+/// The range must lie in one private anonymous mapping, readable and writable, of which no
+/// other code relies on missing pages, as the handler of a userfaultfd does.
+#[doc(hidden)]
+pub unsafe fn fill_missing(range: PageRange, is_huge: Option<bool>) -> usize {
+    if !has_blocks_for(range) {
+        return 0;
     }
-    let Ok(mover) = PageMover::open() else {
-        return unfilled;
-    };
-    let aligned = PageRange::between(start, end);
-    let Ok(destination) = mover.register(aligned) else {
-        return unfilled;
-    };
-    let (mut left, mut at) = (Vec::new(), range.start());
-    let mut target = start;
-    while target < end {
-        let max = (end - target) / BLOCK_BYTES;
-        let suits = |block: Block| block.is_huge == is_huge;
-        let Some((run, places, blocks)) = POOL.lock().claim_filled(max, false, suits) else {
-            break;
-        };
-        let mut published = Vec::with_capacity(run.count);
-        for (place, block) in places.chunks(BLOCK_BYTES).zip(blocks) {
-            let (answer, moved) = match revive(place, &[block]) {
-                true => {
-                    // SAFETY: the place is claimed and holds zeros, which is what the
-                    // program's missing pages read as.
-                    let (moved, answer) = unsafe { destination.move_pages(place, target) };
-                    (answer, moved)
-                }
-                false => (Err(Errno::NOMEM), 0),
-            };
-            if answer.is_ok() {
-                if at < target {
-                    left.push(PageRange::between(at, target));
-                }
-                at = target + BLOCK_BYTES;
-            }
-            published.push(match (answer, moved) {
-                // Only a page that exists keeps a block whole.
-                (Err(Errno::EXIST), 0) => Place::Filled(block),
-                (Ok(()), _) => Place::Empty,
-                _ => {
-                    // SAFETY: the place is claimed.
-                    unsafe { discard(place) };
-                    stats::POOL_RETURNED_BYTES.add(BLOCK_BYTES);
-                    Place::Empty
-                }
-            });
-            target += BLOCK_BYTES;
+    let mut unfilled_bytes = 0;
+    let Ok(()) = fill(range, is_huge, |part| {
+        unfilled_bytes += part.len();
+        Ok::<(), Infallible>(())
+    });
+    range.len() - unfilled_bytes
+}
+
+/// How many blocks are registered at once: as many as a word has bits.
+const MAX_REGISTERED: usize = 64;
+
+/// Moves blocks to where the range, private anonymous memory of one mapping, has no page at
+/// all in a block on a boundary of its size. Calls `unfilled` for the parts that are as they
+/// were, in order. It takes no memory of the allocator, so that a heap can call it.
+///
+/// `is_huge` says which blocks suit the memory, if not all do. All others are left to the
+/// kernel, as is locked memory, and memory with a NUMA policy or another userfaultfd.
+pub(crate) fn fill<E>(
+    range: PageRange,
+    is_huge: Option<bool>,
+    mut unfilled: impl FnMut(PageRange) -> Result<(), E>,
+) -> Result<(), E> {
+    let start = range.start().next_multiple_of(BLOCK_BYTES).min(range.end());
+    let end = (range.end() - range.end() % BLOCK_BYTES).max(start);
+    let mut at = range.start();
+    let mut given_bytes = 0;
+    for part in PageRange::between(start, end).chunks(MAX_REGISTERED * BLOCK_BYTES) {
+        if !is_fillable(part) {
+            continue;
         }
-        POOL.lock().publish_all(run.first, published.into_iter());
+        let filled = fill_blocks(part, is_huge);
+        given_bytes += filled.count_ones() as usize * BLOCK_BYTES;
+        for (number, block) in part.chunks(BLOCK_BYTES).enumerate() {
+            if filled >> number & 1 == 0 {
+                continue;
+            }
+            if at < block.start() {
+                unfilled(PageRange::between(at, block.start()))?;
+            }
+            at = block.end();
+        }
     }
-    if at < range.end() {
-        left.push(PageRange::between(at, range.end()));
-    }
-    let given_bytes = range.len() - left.iter().map(|part| part.len()).sum::<usize>();
     if given_bytes > 0 {
         stats::POOL_GIVEN.done(given_bytes);
         thread::wake_for_room();
     }
-    left
+    match at < range.end() {
+        true => unfilled(PageRange::between(at, range.end())),
+        false => Ok(()),
+    }
+}
+
+fn is_fillable(range: PageRange) -> bool {
+    filled() > 0
+        && lock_state(range) == Ok(LockState::Unlocked)
+        && numa::is_default_policy(Some(range.start()))
+        && numa::is_default_policy(None)
+}
+
+/// Fills blocks of the range, all of which lies on boundaries of blocks. Returns a bit for
+/// each, which is set if it is filled.
+fn fill_blocks(range: PageRange, is_huge: Option<bool>) -> u64 {
+    let mut filled = 0;
+    let Ok(mover) = PageMover::open() else {
+        return filled;
+    };
+    let Ok(destination) = mover.register(range) else {
+        return filled;
+    };
+    let suits = |block: Block| is_huge.is_none_or(|is_huge| block.is_huge == is_huge);
+    for (number, target) in range.chunks(BLOCK_BYTES).enumerate() {
+        let Some((from, place, block)) = POOL.lock().claim_block(suits) else {
+            break;
+        };
+        let answer = match revive(place, &[block]) {
+            // SAFETY: the place is claimed and holds zeros, which is what the program's
+            // missing pages read as.
+            true => unsafe { destination.move_pages(place, target.start()) },
+            false => (0, Err(Errno::NOMEM)),
+        };
+        let now = match answer {
+            (_, Ok(())) => Place::Empty,
+            // Pages exist there, or the kernel does not move any to such memory.
+            (0, Err(errno)) if errno != Errno::NOENT && errno != Errno::BUSY => {
+                // SAFETY: the place is claimed, and zeros.
+                unsafe { keep(place, block) }
+            }
+            // A part has moved, or the block is not whole.
+            (_, Err(_)) => {
+                // SAFETY: the place is claimed.
+                unsafe { discard(place) };
+                stats::POOL_RETURNED_BYTES.add(BLOCK_BYTES);
+                Place::Empty
+            }
+        };
+        POOL.lock().publish(from, now);
+        match answer.1 {
+            Ok(()) => filled |= 1 << number,
+            Err(Errno::EXIST | Errno::NOENT | Errno::BUSY | Errno::AGAIN) => {}
+            Err(_) => break,
+        }
+    }
+    filled
+}
+
+/// Returns the state of a block that stays in its place. One that was lazily free becomes so
+/// again, because all of it is there now.
+///
+/// # Safety
+///
+/// The place must be claimed, and zeros.
+unsafe fn keep(place: PageRange, block: Block) -> Place {
+    // SAFETY: the place is claimed, and zeros stay zeros.
+    match !block.is_lazy || unsafe { free_lazily(place) } {
+        true => Place::Filled(block),
+        false => {
+            // SAFETY: the place is claimed.
+            unsafe { discard(place) };
+            stats::POOL_RETURNED_BYTES.add(BLOCK_BYTES);
+            Place::Empty
+        }
+    }
 }
 
 /// Maps `len` bytes, whole pages, of zeros that are there, from blocks that lie side by side:
@@ -116,29 +186,44 @@ pub(crate) fn map_mapping(len: usize, is_huge: Option<bool>) -> Option<PageRange
     let suits = |block: Block| is_huge.is_none_or(|is_huge| block.is_huge == is_huge);
     let (run, places, blocks) = POOL.lock().claim_filled(count, true, suits)?;
     let range = PageRange::between(places.start(), places.start() + len);
-    let mapped = match revive(places, &blocks) {
+    let moved = match revive(places, &blocks) {
         // SAFETY: the places are claimed.
         true => unsafe { move_out(range) },
-        false => None,
+        false => Moved::Nothing,
     };
-    publish_moved(run, places, range, &blocks, mapped.is_some());
-    if mapped.is_some() {
-        stats::POOL_GIVEN.done(len);
-        thread::wake_for_room();
-    }
-    mapped
+    publish_moved(run, places, range, &blocks, moved);
+    let Moved::To(mapped) = moved else {
+        return None;
+    };
+    stats::POOL_GIVEN.done(len);
+    thread::wake_for_room();
+    Some(mapped)
 }
 
-fn publish_moved(run: Run, places: PageRange, range: PageRange, blocks: &[Block], is_moved: bool) {
-    if is_moved && range.end() < places.end() {
+/// Where the pages of a range of the arena are.
+#[derive(Clone, Copy, Debug)]
+enum Moved {
+    Nothing,
+    /// They are gone.
+    Nowhere,
+    To(PageRange),
+}
+
+fn publish_moved(run: Run, places: PageRange, range: PageRange, blocks: &[Block], moved: Moved) {
+    let are_there = matches!(moved, Moved::Nothing);
+    if !are_there && range.end() < places.end() {
         // SAFETY: the places are claimed.
         unsafe { discard(PageRange::between(range.end(), places.end())) };
     }
-    let places = blocks.iter().map(|&block| match is_moved {
-        true => Place::Empty,
-        false => Place::Filled(block),
-    });
-    POOL.lock().publish_all(run.first, places);
+    let each = places.chunks(BLOCK_BYTES).zip(blocks);
+    let states: Vec<Place> = each
+        .map(|(place, &block)| match are_there {
+            // SAFETY: the place is claimed, and zeros.
+            true => unsafe { keep(place, block) },
+            false => Place::Empty,
+        })
+        .collect();
+    POOL.lock().publish_all(run.first, states.into_iter());
 }
 
 /// Takes lazily freed places back from the kernel. Returns whether all pages are there.
@@ -161,12 +246,14 @@ fn revive(places: PageRange, blocks: &[Block]) -> bool {
 /// # Safety
 ///
 /// The places of the range must be claimed.
-unsafe fn move_out(range: PageRange) -> Option<PageRange> {
+unsafe fn move_out(range: PageRange) -> Moved {
     // A program may have locked all memory.
     if lock_state(range) != Ok(LockState::Unlocked) {
-        return None;
+        return Moved::Nothing;
     }
-    let (mut reservation, target) = reserve_like(range).ok()?;
+    let Ok((mut reservation, target)) = reserve_like(range) else {
+        return Moved::Nothing;
+    };
     // New mappings are locked where the reservation is (MCL_FUTURE).
     let first_page = PageRange::between(target.start(), target.start() + page_size());
     let moved = match lock_state(first_page) {
@@ -182,13 +269,50 @@ unsafe fn move_out(range: PageRange) -> Option<PageRange> {
     }
     // SAFETY: nobody uses the rest of the reservation.
     unsafe { reservation.unmap() };
-    moved.ok()?;
-    // Without this the mapping would be missing in children and dumps.
-    let is_plain = advise(target, Advice::DoFork).is_ok() && advise(target, Advice::DoDump).is_ok();
-    if !is_plain {
-        // SAFETY: mapped above, and no other code knows the addresses.
-        let _ = unsafe { map::unmap(target) };
-        return None;
+    if moved.is_err() {
+        return Moved::Nothing;
     }
-    Some(target)
+    // Without this the mapping would be missing in children and dumps.
+    if advise(target, Advice::DoFork).is_ok() && advise(target, Advice::DoDump).is_ok() {
+        return Moved::To(target);
+    }
+    // SAFETY: mapped above, and no other code knows the addresses.
+    let _ = unsafe { map::unmap(target) };
+    Moved::Nowhere
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::background::pool::arena::Arena;
+    use crate::ground::sys::advise::flush_lazyfree_batch;
+    use crate::ground::sys::pagemap::{self, PageState};
+    use crate::observation::headroom::refresh;
+
+    #[test]
+    fn block_that_stays_in_place_is_lazily_free_again() {
+        let block = Block {
+            is_huge: false,
+            is_lazy: true,
+            since_secs: 0,
+        };
+        let arena = Arena::map(1).unwrap();
+        let place = arena.range(Run { first: 0, count: 1 });
+        refresh().unwrap();
+        // A kernel before 5.14 cannot populate it, and where memory is short nothing is revived.
+        // SAFETY: no other code knows the place, which has no contents.
+        if populate_write(place).is_ok() && unsafe { free_lazily(place) } && revive(place, &[block])
+        {
+            // SAFETY: as above.
+            assert_eq!(unsafe { keep(place, block) }, Place::Filled(block));
+            flush_lazyfree_batch();
+            advise(place, Advice::PageOut).unwrap();
+            let runs = pagemap::scan(place).unwrap();
+            let absent = runs.iter().filter(|run| run.state == PageState::Absent);
+            let absent_bytes: usize = absent.map(|run| run.range.len()).sum();
+            assert!(absent_bytes > BLOCK_BYTES / 2, "the kernel cannot take it");
+        }
+        // SAFETY: no other code knows the addresses.
+        unsafe { arena.unmap() }.unwrap();
+    }
 }

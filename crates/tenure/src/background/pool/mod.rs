@@ -58,7 +58,7 @@
 //!   it is idle.
 //! - Beside `mlockall(2)`, which locks the pool's addresses as well, and so populates all of
 //!   them.
-//! - Under a RLIMIT_DATA: all of `max_bytes` counts.
+//! - Under a RLIMIT_DATA or RLIMIT_AS: all of `max_bytes` counts.
 //!
 //! On machines with several NUMA nodes a block keeps the node on which it was first taken.
 //! tenure does not choose blocks by node; that was not measured.
@@ -71,6 +71,8 @@ mod shrink;
 mod state;
 mod thread;
 
+#[doc(hidden)]
+pub use give::fill_missing;
 pub use options::{PoolOptions, PoolStats, configure, stats};
 
 pub(crate) use give::{fill, has_blocks_for, map_mapping};

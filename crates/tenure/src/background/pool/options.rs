@@ -70,7 +70,8 @@ pub struct PoolStats {
 /// * [`Error::Unsupported`] without MREMAP_DONTUNMAP (Linux 5.7) or MADV_POPULATE_WRITE
 ///   (Linux 5.14),
 /// * [`Error::System`] with the kernel's answer: ENOMEM without addresses for `max_bytes`
-///   (RLIMIT_AS, RLIMIT_DATA, strict overcommit), EAGAIN when no thread can be started,
+///   (RLIMIT_AS, RLIMIT_DATA, strict overcommit), EAGAIN when no thread can be started, or
+///   under `mlockall(MCL_FUTURE)` when RLIMIT_MEMLOCK is smaller,
 /// * [`Error::System`] with ESRCH in a child of a process with a pool that was made without
 ///   `fork(2)`'s handlers (`_Fork`, `clone`, `vfork`): nothing changes.
 ///
@@ -88,8 +89,7 @@ pub fn configure(options: &PoolOptions) -> Result<()> {
     let system = |call| move |errno| Error::System { call, errno };
     let places = options.max_bytes.div_ceil(BLOCK_BYTES);
     let max_bytes = places.checked_mul(BLOCK_BYTES);
-    let max_bytes = max_bytes.ok_or(Errno::NOMEM).map_err(system("mmap"))?;
-    let prefill_bytes = options.prefill_bytes.min(max_bytes);
+    let prefill_bytes = max_bytes.map_or(0, |max_bytes| options.prefill_bytes.min(max_bytes));
     let mut pool = POOL.lock();
     if !pool.is_own() {
         return Err(system("fork")(Errno::SRCH));
@@ -107,13 +107,17 @@ pub fn configure(options: &PoolOptions) -> Result<()> {
     }
     check_features()?;
     register_fork_handlers().map_err(system("pthread_atfork"))?;
+    max_bytes.ok_or(Errno::NOMEM).map_err(system("mmap"))?;
+    let arena = pending_retry(|| Arena::map(places))
+        .map_err(|(call, errno)| Error::System { call, errno })?;
+    // The list takes memory, so the kernel is asked first whether it has the addresses.
     let mut list = Vec::new();
     if list.try_reserve_exact(places).is_err() {
+        // SAFETY: no other code knows the addresses.
+        let _ = unsafe { arena.unmap() };
         return Err(system("malloc")(Errno::NOMEM));
     }
     list.resize(places, Place::Empty);
-    let arena = pending_retry(|| Arena::map(places))
-        .map_err(|(call, errno)| Error::System { call, errno })?;
     pending::set_free(drain_for_retry);
     let mut pool = POOL.lock();
     if pool.arena.is_some() {

@@ -1,7 +1,7 @@
 //! Released memory enters the pool.
 
 use super::BLOCK_BYTES;
-use super::arena::{Run, discard, free_lazily};
+use super::arena::{Run, discard, discard_dirty, free_lazily};
 use super::shrink::{is_memory_ample, may_keep};
 use super::state::{Block, POOL, Place, is_on};
 use super::thread;
@@ -123,10 +123,16 @@ unsafe fn move_to(blocks: &[Released], places: PageRange) -> Result<Vec<bool>, E
         let from = PageRange::between(block.start, block.start + BLOCK_BYTES);
         // SAFETY: nothing uses the block any more (the caller's contract), and nobody sees
         // the place before it is zeroed.
-        let (bytes, answer) = unsafe { destination.move_pages(from, place.start()) };
+        let move_block = || unsafe { destination.move_pages(from, place.start()) };
+        let (bytes, answer) = match move_block() {
+            // `mlockall` has populated the arena meanwhile.
+            // SAFETY: the place is claimed and empty: what is there is zeros.
+            (0, Err(Errno::EXIST)) if unsafe { discard(place) } => move_block(),
+            moved => moved,
+        };
         if answer.is_err() && bytes > 0 {
             // SAFETY: the place is claimed, and what was moved there is released.
-            unsafe { discard(place) };
+            unsafe { discard_dirty(place) };
         }
         moved.push(answer.is_ok());
         match answer {

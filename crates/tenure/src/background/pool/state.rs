@@ -153,6 +153,22 @@ impl State {
         Some((run, range, blocks))
     }
 
+    /// Claims the first block for which `is_wanted`, without memory of the allocator.
+    pub(super) fn claim_block(
+        &mut self,
+        is_wanted: impl Fn(Block) -> bool,
+    ) -> Option<(usize, PageRange, Block)> {
+        let run = self.first_run(1, true, |place| match place {
+            Place::Filled(block) => is_wanted(*block),
+            _ => false,
+        })?;
+        let Place::Filled(block) = self.places[run.first] else {
+            return None;
+        };
+        let (run, range) = self.claim(run)?;
+        Some((run.first, range, block))
+    }
+
     fn first_run(
         &self,
         max: usize,

@@ -45,6 +45,6 @@ impl Pooled {
         if rest.is_empty() {
             return Ok(());
         }
-        pool::fill(rest, is_huge).into_iter().try_for_each(prefault)
+        pool::fill(rest, Some(is_huge), prefault)
     }
 }
