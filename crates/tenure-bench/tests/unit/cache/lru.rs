@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn least_recently_used_key_goes_first() {
+fn key_used_longest_ago_goes_first() {
     let mut lru = Lru::new(5, 3);
     for key in [0, 1, 2] {
         assert!(!lru.hit(key));
