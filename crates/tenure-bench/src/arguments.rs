@@ -128,6 +128,8 @@ pub enum Name {
     Heap,
     /// Populate from pages that were released before; runs only if it is named
     Pool,
+    /// Look values up in caches, also below a memory limit; runs only if it is named
+    Cache,
 }
 
 impl Name {
@@ -151,6 +153,7 @@ impl Name {
             "release",
             "heap",
             "pool",
+            "cache",
         ][self as usize]
     }
 }

@@ -30,6 +30,7 @@ fn seconds(name: Name) -> [u64; 4] {
         // Ratios near 1 need many rounds.
         Name::Heap => [2, 120, 400, 800],
         Name::Pool => [20, 60, 60, 120],
+        Name::Cache => [20, 90, 90, 180],
     }
 }
 

@@ -132,7 +132,7 @@ pub fn spread_text(unit: Unit, median: f64, minimum: f64, maximum: f64) -> Strin
         Unit::Bytes => all(&bytes_text, ""),
         Unit::BytesPerSecond => all(&|rate| significant(rate / 1e9), " GB/s"),
         Unit::Count => all(&count_text, ""),
-        Unit::Ratio => all(&significant, ""),
+        Unit::Ratio | Unit::Share => all(&significant, ""),
     }
 }
 

@@ -58,27 +58,30 @@ fn main() -> ExitCode {
             }
         }
         let source = crate_folder().join("examples/prompt_cache.c");
-        trials.push(trial("cgroup", &source, move |source| {
-            in_a_cgroup_for_three(installed, source)
-        }));
+        for (way, mebibytes) in [("cgroup", 40), ("large-cgroup", 256)] {
+            trials.push(trial(way, &source, move |source| {
+                in_a_cgroup_for_three(installed, source, mebibytes)
+            }));
+        }
         trials
     })
 }
 
-/// Runs the example with states of 40 MiB in a cgroup that holds three of them, beside the
+/// Runs the example with states of so many MiB in a cgroup that holds three of them, beside the
 /// one that is computed.
-fn in_a_cgroup_for_three(installed: &Installed, source: &Path) -> Verdict {
-    const MIB: usize = 1 << 20;
-    let group = match Group::with_limit(4 * 40 * MIB + 40 * MIB) {
+fn in_a_cgroup_for_three(installed: &Installed, source: &Path, mebibytes: usize) -> Verdict {
+    let group = match Group::with_limit((5 * mebibytes) << 20) {
         Ok(group) => group,
         Err(reason) => return Ok(Completion::ignored_with(reason)),
     };
-    let program = installed.compile(source, &format!("{}-cgroup", stem(source)), &[]);
+    let name = format!("{}-{mebibytes}", stem(source));
+    let program = installed.compile(source, &name, &[]);
     let library = installed.prefix().join("lib");
     let mut shell = Command::new("sh");
     let script = "echo $$ > \"$1/cgroup.procs\" && shift && exec \"$@\"";
     shell.args(["-c", script, "sh"]).arg(group.folder());
-    shell.arg(&program).args(["40", "6", "4"]);
+    shell.arg(&program);
+    shell.args([&mebibytes.to_string(), "6", "4"]);
     shell.env("LD_LIBRARY_PATH", library);
     let output = ok(&mut shell);
     let text = String::from_utf8(output.stdout)?;
@@ -105,7 +108,7 @@ fn in_a_cgroup_for_three(installed: &Installed, source: &Path) -> Verdict {
 fn trial(way: &str, source: &Path, run: impl Fn(&Path) -> Verdict + Send + 'static) -> Trial {
     let source: PathBuf = source.to_owned();
     let kind = match way {
-        "asan" | "valgrind" => "grouped thorough",
+        "asan" | "valgrind" | "large-cgroup" => "grouped thorough",
         _ => "grouped",
     };
     Trial::ignorable_test(format!("{way}::{}", stem(&source)), move || run(&source)).with_kind(kind)

@@ -4,9 +4,11 @@ mod common;
 
 use std::time::Duration;
 
+use common::cgroup::{Group, enter_group};
 use common::*;
+use libtest_mimic::Completion;
 use tenure::volatile::Priority;
-use tenure::{CacheOptions, PageRange, Pinned, VolatileCache, page_size};
+use tenure::{CacheOptions, Features, PageRange, Pinned, VolatileCache, page_size};
 
 tests!(
     value_that_exceeds_memory_evicts_nothing,
@@ -15,6 +17,9 @@ tests!(
     value_that_fits_without_all_idle_values_is_cached,
     pinned_values_on_probation_let_the_main_queue_be_evicted,
     value_pinned_across_clear_is_freed_with_its_guard,
+    [thorough] full_cache_gives_memory_to_another_process_of_its_cgroup;
+    children:
+    fill_the_cgroup_beside_another_process, take_most_of_the_cgroup,
 );
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -130,4 +135,70 @@ fn value_pinned_across_clear_is_freed_with_its_guard() {
             assert_eq!(count_present(ranges[pinned.len()]), 0);
         }
     }
+}
+
+const CGROUP_BYTES: usize = 256 * MIB;
+const VALUE_BYTES: usize = 16 << 10;
+
+fn full_cache_gives_memory_to_another_process_of_its_cgroup() -> Completion {
+    if !Features::get().sigbus_on_missing() {
+        return skip("needs userfaultfd: the kernel can reclaim nothing of the cache");
+    }
+    match Group::with_limit(CGROUP_BYTES).and_then(Group::without_swap) {
+        Ok(group) => group.run("fill_the_cgroup_beside_another_process"),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+/// Looks each key up, and inserts the missing ones. Returns how many were found.
+fn find_or_make(cache: &VolatileCache<u64>, keys: u64) -> usize {
+    let find_or_make = |&key: &u64| {
+        let byte = key as u8 | 1;
+        match cache.get(&key) {
+            Some(value) => {
+                assert!(value.len() == VALUE_BYTES && value.iter().all(|&one| one == byte));
+                true
+            }
+            None => {
+                let fill = |value: &mut [u8]| value.fill(byte);
+                let inserted = cache.insert_with(key, VALUE_BYTES, Priority::Normal, fill);
+                inserted.unwrap();
+                false
+            }
+        }
+    };
+    (0..keys).filter(find_or_make).count()
+}
+
+fn fill_the_cgroup_beside_another_process() {
+    enter_group();
+    // More than fits.
+    let keys = (CGROUP_BYTES / VALUE_BYTES) as u64;
+    let cache = VolatileCache::new();
+    for round in 1..=3 {
+        find_or_make(&cache, keys);
+        let before = cache.stats();
+        assert!(before.bytes > CGROUP_BYTES as u64 / 2, "{before:?}");
+        // The kernel can reclaim what has been offered, and nothing else. Too little memory
+        // has the cache give up the rest itself.
+        while tenure::stats().offered_bytes < before.bytes / 8 * 7 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // It succeeds unless the kernel kills it; this process would not come to an end.
+        in_child_ok("take_most_of_the_cgroup");
+        let found = find_or_make(&cache, keys) as u64;
+        assert!(found < before.values, "{found} of {}", before.values);
+        let purged = cache.stats().purged - before.purged;
+        assert!(purged > 0, "round {round}: {before:?}");
+    }
+    // The memory is the cache's again.
+    let after = cache.stats();
+    assert!(after.bytes > CGROUP_BYTES as u64 / 2, "{after:?}");
+}
+
+/// Keeps as much as leaves the cache less than a half.
+fn take_most_of_the_cgroup() {
+    let taken = vec![7_u8; CGROUP_BYTES / 8 * 5];
+    assert!(taken.chunks(page_size()).all(|page| page[0] == 7));
 }

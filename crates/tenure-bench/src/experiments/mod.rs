@@ -1,5 +1,6 @@
 //! The experiments, one for each verb.
 
+mod cache;
 mod heap;
 mod lazy_free;
 mod lock;
@@ -18,6 +19,7 @@ pub fn prepare(name: Name, settings: &Settings) -> Result<Experiment> {
         Name::Volatile => volatile::experiment(settings),
         Name::Release => release::experiment(settings),
         Name::Heap => heap::experiment(settings),
+        Name::Cache => cache::experiment(settings),
         Name::Pool => pool::experiment(settings),
     }
 }

@@ -11,6 +11,7 @@ pub mod restore;
 pub mod threads;
 pub mod touch;
 pub mod trace;
+pub mod zipf;
 
 #[cfg(test)]
 #[path = "../../tests/unit/machine/mod.rs"]

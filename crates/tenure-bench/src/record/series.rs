@@ -14,6 +14,8 @@ pub enum Unit {
     Count,
     /// One figure divided by another.
     Ratio,
+    /// A part of all, of which more is better.
+    Share,
 }
 
 /// Which direction of a figure is the better one.
@@ -27,7 +29,7 @@ impl Unit {
     /// Returns which direction of a figure in this unit is better.
     pub fn better(self) -> Better {
         match self {
-            Self::PerSecond | Self::BytesPerSecond => Better::More,
+            Self::PerSecond | Self::BytesPerSecond | Self::Share => Better::More,
             _ => Better::Less,
         }
     }
@@ -36,7 +38,7 @@ impl Unit {
     pub fn good(self) -> &'static str {
         match self {
             Self::Seconds | Self::PerSecond | Self::BytesPerSecond => "fast",
-            Self::Bytes | Self::Count | Self::Ratio => "good",
+            Self::Bytes | Self::Count | Self::Ratio | Self::Share => "good",
         }
     }
 }

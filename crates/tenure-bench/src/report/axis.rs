@@ -110,7 +110,7 @@ fn tick_text(unit: Unit, value: f64, whole: f64) -> String {
         Unit::PerSecond => format!("{}/s", count_text(value)),
         Unit::Bytes => bytes_text(value),
         Unit::BytesPerSecond => format!("{} GB/s", short(value / 1e9)),
-        Unit::Count | Unit::Ratio => short(value),
+        Unit::Count | Unit::Ratio | Unit::Share => short(value),
     }
 }
 

@@ -38,6 +38,31 @@ pub enum Job {
     Objects(Objects),
     /// Make and free small blocks for a time.
     Load(Load),
+    /// Look values up in a cache without a size.
+    Cached(Cached),
+    /// Take so many bytes, and read them [`Job::PASSES`] times.
+    TakeAndRead(usize),
+}
+
+impl Job {
+    /// How often [`Job::TakeAndRead`] reads its memory.
+    pub const PASSES: usize = 4;
+}
+
+/// Look-ups by Zipf's law, each of which inserts what it misses.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Cached {
+    pub keys: usize,
+    /// The length of each value, in bytes.
+    pub len: usize,
+    /// The look-ups before they count, and in each of the phases.
+    pub lookups: usize,
+    pub seed: u64,
+}
+
+impl Cached {
+    /// The exponent of Zipf's law.
+    pub const EXPONENT: f64 = 0.8;
 }
 
 /// The loop of ebizzy.
@@ -220,4 +245,6 @@ pub struct Done {
     pub peak_bytes: u64,
     /// The memory at the end that was not lazily free.
     pub end_bytes: u64,
+    /// The part of the look-ups that were hits, in each phase.
+    pub hit_rates: [f64; 3],
 }

@@ -2,6 +2,7 @@
 
 mod block;
 mod burst;
+mod cached;
 mod ebizzy;
 mod entries;
 mod large;
@@ -50,6 +51,8 @@ fn run(job: Job, parent: &mut Parent) -> Result<Said> {
         Job::Entries(entries) => entries::run(entries, parent)?,
         Job::Objects(objects) => objects::run(objects, parent)?,
         Job::Load(load) => load::run(load, parent)?,
+        Job::Cached(cached) => cached::run(cached, parent)?,
+        Job::TakeAndRead(len) => cached::take_and_read(len, parent)?,
     };
     let peak_bytes = kernel::status_bytes("VmHWM:")?;
     Ok(Said::Done(Done { peak_bytes, ..done }))

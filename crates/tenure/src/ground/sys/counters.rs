@@ -43,6 +43,7 @@ static FALLBACK: Counters = [const { AtomicU64::new(0) }; COUNTER_CAPACITY];
 
 /// Returns the process's counters. A child after fork has its own, which start
 /// at zero.
+#[inline]
 pub(crate) fn counters() -> &'static Counters {
     let counters = COUNTERS.load(Ordering::Acquire);
     let counters = match counters.is_null() {

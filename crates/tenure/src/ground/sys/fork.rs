@@ -77,16 +77,23 @@ pub(crate) fn register(entry: &'static Entry) -> Result<(), Errno> {
 
 /// Registers the handlers, unless that has been done. Two threads may both
 /// register them: the handlers tolerate two calls around a fork.
+#[inline]
 fn register_handlers() -> Result<(), Errno> {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    if !IS_REGISTERED.load(Ordering::Acquire) {
-        map_sentinel()?;
-        // SAFETY: the functions stay loaded as long as they are registered:
-        // glibc removes the registrations of a shared object when it is closed.
-        match unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) } {
-            0 => IS_REGISTERED.store(true, Ordering::Release),
-            errno => return Err(Errno::from_raw_os_error(errno)),
-        }
+    match IS_REGISTERED.load(Ordering::Acquire) {
+        true => Ok(()),
+        false => register_first(&IS_REGISTERED),
+    }
+}
+
+#[cold]
+fn register_first(is_registered: &AtomicBool) -> Result<(), Errno> {
+    map_sentinel()?;
+    // SAFETY: the functions stay loaded as long as they are registered:
+    // glibc removes the registrations of a shared object when it is closed.
+    match unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) } {
+        0 => is_registered.store(true, Ordering::Release),
+        errno => return Err(Errno::from_raw_os_error(errno)),
     }
     Ok(())
 }
@@ -118,6 +125,7 @@ fn thread_number() -> usize {
 
 /// Returns whether this thread holds all mutexes across a fork. If it is in the
 /// child, the child's changes are made before this returns.
+#[inline]
 fn is_holder() -> bool {
     // Only this thread writes its own number.
     let holder = HOLDER.load(Ordering::Relaxed);
@@ -216,6 +224,7 @@ fn start_child() {
 
 /// Returns a number that differs in each child forked from now on: code that
 /// stores it can tell later whether it runs in a copy.
+#[inline]
 pub(crate) fn generation() -> Result<usize, Errno> {
     register_handlers()?;
     is_holder();

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::Stats;
 use crate::ground::sys::counters::{COUNTER_CAPACITY, counters};
-use crate::ground::sys::shard::shard_of_thread;
+use crate::ground::sys::shard::{LEASES, Lease};
 
 const _: () = assert!(size_of::<Stats>() <= FIRST_LOOKUP * size_of::<u64>());
 
@@ -19,19 +19,19 @@ pub(crate) struct Counter(usize);
 #[derive(Clone, Copy)]
 pub(crate) struct Lookups(usize);
 
-const LOOKUP_SHARDS: usize = 16;
 /// The counters of a cache line.
 const LINE: usize = 8;
 /// The first counter of the shards, which leave a line at the end of the page.
-const FIRST_LOOKUP: usize = COUNTER_CAPACITY - (LOOKUP_SHARDS + 1) * LINE;
+const FIRST_LOOKUP: usize = COUNTER_CAPACITY - (LEASES + 1) * LINE;
 
 pub(crate) const CACHE_HITS: Lookups = Lookups(0);
 pub(crate) const CACHE_MISSES: Lookups = Lookups(1);
 
 impl Lookups {
+    #[inline]
     pub(crate) fn count(self) {
-        let shard = shard_of_thread(LOOKUP_SHARDS);
-        counters()[FIRST_LOOKUP + shard * LINE + self.0].fetch_add(1, Ordering::Relaxed);
+        let lease = Lease::of_thread();
+        lease.add(&counters()[FIRST_LOOKUP + lease.shard() * LINE + self.0], 1);
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) fn sum_of_lookups(counters: &[u64; COUNTER_CAPACITY]) -> [u64; 2] {
     let add = |[hits, misses]: [u64; 2], shard: &[u64]| {
         [hits.wrapping_add(shard[0]), misses.wrapping_add(shard[1])]
     };
-    shards.take(LOOKUP_SHARDS).fold([0; 2], add)
+    shards.take(LEASES).fold([0; 2], add)
 }
 
 /// A [`Count`](super::Count): calls and bytes.

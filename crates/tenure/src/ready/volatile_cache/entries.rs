@@ -15,11 +15,14 @@ pub(super) struct Entry<K> {
     pub(super) segment: SegmentId,
     /// Where a small value starts in its segment, in units of [`GRAIN`](super::segments::GRAIN).
     pub(super) offset: u16,
-    /// The length of a small value; a large one's is that of its segment.
+    /// The length of a small value, or [`OF_SEGMENT`].
     pub(super) len: u16,
     /// How often it was found lately, [`MAX_FREQUENCY`] at most.
     pub(super) frequency: u8,
 }
+
+/// The value is large: it has the length of its segment.
+pub(super) const OF_SEGMENT: u16 = u16::MAX;
 
 /// Where counting of finds ends.
 pub(super) const MAX_FREQUENCY: u8 = 3;

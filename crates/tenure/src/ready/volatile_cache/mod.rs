@@ -110,7 +110,7 @@ use crate::verbs::volatile::Priority;
 /// [offer delay](crate::volatile::set_offer_delay)) makes no system call: it locks a shard
 /// for the look-up, and changes the word of a segment when the value is pinned and unpinned. A
 /// later hit repopulates the pages, one system call that takes half
-/// a microsecond for a page. `cargo run --release --example volatile_cache_costs` measures both, and
+/// a microsecond for a page. Keys are hashed by foldhash, with a seed of each cache. `cargo run --release --example volatile_cache_costs` measures both, and
 /// insertions.
 ///
 /// # Threads and forks

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::ground::sys::fork;
-use crate::verbs::volatile::{Outcome, Pins, Priority, Unpinned, VolatileBuffer, offer_delay};
+use crate::verbs::volatile::{
+    Outcome, Pins, Priority, Unpinned, VolatileBuffer, is_offered_at_once,
+};
 
 /// The memory of one large value, or of several small ones. It is volatile while it has no
 /// pins; these are counted in the word of the buffer, so that a pin of what the kernel has
@@ -173,7 +175,7 @@ impl Handle {
     /// As for [`Segment::unpin`].
     #[inline]
     pub(super) unsafe fn unpin(self) {
-        if offer_delay().is_zero() {
+        if is_offered_at_once() {
             // SAFETY: as below.
             unsafe { self.unpin_and_offer() };
             return;
@@ -283,10 +285,12 @@ impl Drop for Reserved {
 pub(super) struct Process(Option<usize>);
 
 impl Process {
+    #[inline]
     pub(super) fn this() -> Self {
         Self(fork::generation().ok())
     }
 
+    #[inline]
     pub(super) fn is_this(self) -> bool {
         self == Self::this()
     }

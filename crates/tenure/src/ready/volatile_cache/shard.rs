@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use super::entries::{Entries, Entry, MAX_FREQUENCY, SegmentId, entry_hash};
+use super::entries::{Entries, Entry, MAX_FREQUENCY, OF_SEGMENT, SegmentId, entry_hash};
 use super::flight::{Flights, Maker};
 use super::ghosts::Ghosts;
 use super::pinned::Pinned;
@@ -81,9 +81,9 @@ impl<K> State<K> {
     fn place(&self, number: u32) -> Option<(*const u8, usize, SegmentId, &Record)> {
         let entry = self.entries.get(number)?;
         let record = self.segments.get(entry.segment)?;
-        let len = match record.is_shared {
-            true => usize::from(entry.len),
-            false => record.filled,
+        let len = match entry.len {
+            OF_SEGMENT => record.filled,
+            len => usize::from(len),
         };
         let start = record
             .start()
@@ -222,24 +222,25 @@ impl<K: Eq> Shard<K> {
         K: Borrow<Q>,
     {
         let hash = entry_hash(hash);
-        let mut garbage = Garbage::new();
         let mut state = self.lock();
-        if let Some(number) = Self::find(&mut state, hash, key, &mut garbage)
-            && let Some((start, len, _, record)) = state.place(number)
-        {
-            let segment = record.handle;
-            // SAFETY: the record, and with it the segment, stays while the mutex is held.
-            if unsafe { segment.try_pin() } {
-                state.count_hit(number);
-                // SAFETY: the segment is pinned, and this is the place of a value in it.
-                return Some(unsafe { Pinned::of(segment, process, start, len) });
+        if let Some(number) = state.entries.find(hash, key) {
+            let is_live = (state.now()).is_none_or(|now| !state.entries.is_expired(number, now));
+            if is_live && let Some((start, len, _, record)) = state.place(number) {
+                let segment = record.handle;
+                // SAFETY: the record, and with it the segment, stays while the mutex is held.
+                if unsafe { segment.try_pin() } {
+                    state.count_hit(number);
+                    drop(state);
+                    CACHE_HITS.count();
+                    // SAFETY: the segment is pinned, and this is the place of a value in it.
+                    return Some(unsafe { Pinned::of(segment, process, start, len) });
+                }
             }
             drop(state);
-            let found = self.get_offered(hash, key, process, &mut garbage);
-            state = self.lock();
-            if found.is_some() {
-                return found;
+            if let Some(found) = self.get_slowly(hash, key, process) {
+                return Some(found);
             }
+            state = self.lock();
         }
         if counts_miss {
             state.stats.misses += 1;
@@ -248,21 +249,16 @@ impl<K: Eq> Shard<K> {
         None
     }
 
-    /// Pins a value that the kernel has been offered.
+    /// Pins a value that the kernel has been offered, or removes one that has expired.
     #[cold]
-    fn get_offered<Q: Eq + ?Sized>(
-        &self,
-        hash: u32,
-        key: &Q,
-        process: Process,
-        garbage: &mut Garbage<K>,
-    ) -> Option<Pinned>
+    fn get_slowly<Q: Eq + ?Sized>(&self, hash: u32, key: &Q, process: Process) -> Option<Pinned>
     where
         K: Borrow<Q>,
     {
+        let mut garbage = Garbage::new();
         for _ in 0..MAX_TRIES {
             let mut state = self.lock();
-            let number = Self::find(&mut state, hash, key, garbage)?;
+            let number = Self::find(&mut state, hash, key, &mut garbage)?;
             let (_, _, id, record) = state.place(number)?;
             let segment = (*record.segment).clone();
             drop(state);
@@ -271,13 +267,14 @@ impl<K: Eq> Shard<K> {
             let mut state = self.lock();
             match result {
                 PinResult::Pinned => {
-                    let number = Self::find(&mut state, hash, key, garbage);
+                    let number = Self::find(&mut state, hash, key, &mut garbage);
                     let place = number.and_then(|number| state.place(number));
                     if let Some((start, len, _, now)) = place
                         && Arc::ptr_eq(&now.segment, &segment)
                     {
                         state.count_hit(number?);
                         drop(state);
+                        CACHE_HITS.count();
                         // SAFETY: as in `get`; the pin keeps the segment alive.
                         return Some(unsafe {
                             Pinned::of(Segment::handle(&segment), process, start, len)
@@ -288,7 +285,7 @@ impl<K: Eq> Shard<K> {
                     unsafe { Segment::unpin(&segment) };
                 }
                 PinResult::Purged | PinResult::Stale => {
-                    state.give_up_all(id, Arc::as_ptr(&segment), Cause::Purged, garbage);
+                    state.give_up_all(id, Arc::as_ptr(&segment), Cause::Purged, &mut garbage);
                     drop(state);
                     garbage.records.clear();
                     if result == PinResult::Purged {
@@ -462,7 +459,10 @@ impl<K: Eq> Shard<K> {
             hash,
             segment: reservation.id,
             offset: (reservation.offset / GRAIN) as u16,
-            len: if is_shared { reservation.len as u16 } else { 0 },
+            len: match is_shared {
+                true => reservation.len as u16,
+                false => OF_SEGMENT,
+            },
             frequency: 0,
         };
         let number = state.entries.add(entry, expiry);
@@ -647,7 +647,6 @@ impl<K> State<K> {
     #[inline]
     fn count_hit(&mut self, number: u32) {
         self.stats.hits += 1;
-        CACHE_HITS.count();
         if let Some(entry) = self.entries.get_mut(number) {
             entry.frequency = MAX_FREQUENCY.min(entry.frequency + 1);
         }

@@ -4,6 +4,9 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use foldhash::SharedSeed;
+use foldhash::quality::SeedableRandomState;
+
 use super::arenas::Arenas;
 use super::evict::OwnPin;
 use super::flight::Maker;
@@ -33,7 +36,7 @@ const LOOK_DIVISOR: usize = 16;
 pub(super) struct Shared<K> {
     pub(super) process: Process,
     pub(super) shards: Box<[Shard<K>]>,
-    hasher: RandomState,
+    hasher: SeedableRandomState,
     arenas: Mutex<Arenas>,
     gate: Gate,
     /// The bytes of all segments.
@@ -118,7 +121,9 @@ impl<K: Hash + Eq> Shared<K> {
         let max_bytes = options.max_bytes.unwrap_or(usize::MAX);
         let max_shards = (max_bytes / MIN_SHARD_BYTES).clamp(1, 1 << 10);
         let shards = (4 * threads).min(max_shards).next_power_of_two();
-        let hasher = RandomState::new();
+        // The standard library's seeds come from the kernel.
+        let seed = RandomState::new().hash_one(0);
+        let hasher = SeedableRandomState::with_seed(seed, SharedSeed::global_random());
         let lifetime = options.time_to_live.map(|lifetime| {
             // 584 years.
             u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX)

@@ -2,12 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::ground::sys::shard::shard_of_thread;
+use crate::ground::sys::shard::{LEASES, Lease, shard_of_thread};
 
 /// The counts of all objects of the process.
-pub(super) static COUNTS: Counts = Counts {
-    shards: [const { Shard::new() }; SHARDS],
-};
+pub(super) static COUNTS: Counts = Counts::new();
 
 /// How many threads count without contention.
 const SHARDS: usize = 16;
@@ -17,7 +15,12 @@ const SHARDS: usize = 16;
 /// shard, and the ENGINE lock holder flushes the sums.
 pub(super) struct Counts {
     shards: [Shard; SHARDS],
+    unpinned_bytes: [Unpinned; LEASES],
 }
+
+/// Bytes of unpinned objects less those of pinned ones; wraps around. Aligned as a [`Shard`].
+#[repr(align(128))]
+struct Unpinned(AtomicU64);
 
 /// Aligned so that no two shards share a cache line, or a pair of lines that the CPU
 /// fetches together.
@@ -30,8 +33,6 @@ struct Shard {
     unmarked_bytes: AtomicU64,
     dropped_bytes: AtomicU64,
     revoked_bytes: AtomicU64,
-    /// Bytes of unpinned objects less those of pinned ones; wraps around.
-    unpinned_bytes: AtomicU64,
 }
 
 impl Shard {
@@ -44,7 +45,6 @@ impl Shard {
             unmarked_bytes: AtomicU64::new(0),
             dropped_bytes: AtomicU64::new(0),
             revoked_bytes: AtomicU64::new(0),
-            unpinned_bytes: AtomicU64::new(0),
         }
     }
 }
@@ -87,6 +87,13 @@ impl Sums {
 }
 
 impl Counts {
+    const fn new() -> Self {
+        Self {
+            shards: [const { Shard::new() }; SHARDS],
+            unpinned_bytes: [const { Unpinned(AtomicU64::new(0)) }; LEASES],
+        }
+    }
+
     /// Counts a mark.
     pub(super) fn add_mark(&self, bytes: usize, was_nonvolatile: bool) {
         let shard = self.shard();
@@ -115,14 +122,18 @@ impl Counts {
     }
 
     /// Counts that the first pin has made an object nonvolatile.
+    #[inline]
     pub(super) fn add_pinned(&self, bytes: usize) {
-        let unpinned = &self.shard().unpinned_bytes;
-        unpinned.fetch_sub(bytes as u64, Ordering::Release);
+        let lease = Lease::of_thread();
+        let unpinned = &self.unpinned_bytes[lease.shard()].0;
+        lease.add(unpinned, (bytes as u64).wrapping_neg());
     }
 
     /// Counts that the last pin has made an object volatile.
+    #[inline]
     pub(super) fn add_unpinned(&self, bytes: usize) {
-        add(&self.shard().unpinned_bytes, bytes);
+        let lease = Lease::of_thread();
+        lease.add(&self.unpinned_bytes[lease.shard()].0, bytes as u64);
     }
 
     pub(super) fn sums(&self) -> Sums {
@@ -137,8 +148,8 @@ impl Counts {
         add_to(&mut sums.dropped_bytes, |shard| &shard.dropped_bytes);
         add_to(&mut sums.renewed_bytes, |shard| &shard.renewed_bytes);
         add_to(&mut sums.revoked_bytes, |shard| &shard.revoked_bytes);
-        let unpinned = self.shards.iter().map(|shard| &shard.unpinned_bytes);
-        let sum = |sum: u64, count: &AtomicU64| sum.wrapping_add(count.load(Ordering::Acquire));
+        let unpinned = self.unpinned_bytes.iter();
+        let sum = |sum: u64, count: &Unpinned| sum.wrapping_add(count.0.load(Ordering::Acquire));
         sums.unpinned_bytes = unpinned.fold(0, sum) as i64;
         add_to(&mut sums.marks, |shard| &shard.marks);
         add_to(&mut sums.marked_bytes, |shard| &shard.marked_bytes);
@@ -160,9 +171,7 @@ mod tests {
 
     #[test]
     fn sums_cover_all_threads() {
-        let counts = Counts {
-            shards: [const { Shard::new() }; SHARDS],
-        };
+        let counts = Counts::new();
         std::thread::scope(|scope| {
             for _ in 0..2 * SHARDS {
                 scope.spawn(|| {

@@ -209,6 +209,7 @@ impl Word {
         Self(AtomicU64::new(0))
     }
 
+    #[inline]
     pub(crate) fn read(&self) -> Reading {
         Reading(self.0.load(Ordering::SeqCst))
     }
@@ -251,6 +252,7 @@ impl Word {
 
     /// Adds a pin, unless the kernel has been offered the object, or it is claimed, or its
     /// last revocation has found it purged. Returns the state before.
+    #[inline]
     pub(crate) fn try_pin(&self) -> Option<State> {
         let before = self.update(|now| match now.state() {
             State::Marked => Some(now.pinned(1)),
@@ -358,6 +360,7 @@ impl Word {
     }
 
     /// Changes the word as long as `change` returns a new value; returns the one before.
+    #[inline]
     fn update(&self, change: impl Fn(Reading) -> Option<Reading>) -> Option<Reading> {
         let mut now = self.read();
         loop {

@@ -34,3 +34,9 @@ pub fn set_offer_delay(delay: Duration) {
 pub(crate) fn offer_delay() -> Duration {
     Duration::from_nanos(DELAY_NANOS.load(Ordering::Relaxed))
 }
+
+/// Returns whether volatile memory is offered inside the call that marks it.
+#[inline]
+pub(crate) fn is_offered_at_once() -> bool {
+    DELAY_NANOS.load(Ordering::Relaxed) == 0
+}

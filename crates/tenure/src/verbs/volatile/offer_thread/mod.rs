@@ -30,6 +30,6 @@ mod retry;
 mod thread;
 
 pub(crate) use batches::{offer_in_chunks, offer_object};
-pub(crate) use delay::offer_delay;
 pub use delay::{DEFAULT_DELAY, set_offer_delay};
+pub(crate) use delay::{is_offered_at_once, offer_delay};
 pub(crate) use thread::{notify_marked, resume_in_child};
