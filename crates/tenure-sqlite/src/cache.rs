@@ -30,8 +30,8 @@ const SWEPT_PAGES: usize = 8;
 /// pages by default.
 const MAX_RESTING: usize = 64;
 
-/// A `cache_size` of fewer pages is a limit, as of SQLite's own cache: a program that sets
-/// it wants to have little cached. SQLite's default is 500 pages of 4 KiB, and 30 of 64 KiB.
+/// A `cache_size` of less is a limit, as of SQLite's own cache: a program that sets it wants
+/// to have little cached. SQLite's default is 2,000 KiB.
 const MIN_UNLIMITED_BYTES: usize = 400 << 10;
 
 /// The memory of a cache's pages.
