@@ -7,18 +7,22 @@ use std::ptr::{null, null_mut};
 use tenure_sqlite::Config;
 
 type Object = *mut c_void;
+type Open = unsafe extern "C" fn(*const c_char, *mut Object) -> c_int;
+type Bind = unsafe extern "C" fn(Object, c_int, i64) -> c_int;
+type Bytes = unsafe extern "C" fn(Object, c_int) -> c_int;
+type Call = unsafe extern "C" fn(Object) -> c_int;
 type Prepare =
     unsafe extern "C" fn(Object, *const c_char, c_int, *mut Object, *mut *const c_char) -> c_int;
 
 pub struct Sqlite {
     pub config: Config,
-    open: unsafe extern "C" fn(*const c_char, *mut Object) -> c_int,
+    open: Open,
     prepare: Prepare,
-    bind: unsafe extern "C" fn(Object, c_int, i64) -> c_int,
-    step: unsafe extern "C" fn(Object) -> c_int,
-    bytes: unsafe extern "C" fn(Object, c_int) -> c_int,
-    reset: unsafe extern "C" fn(Object) -> c_int,
-    finalize: unsafe extern "C" fn(Object) -> c_int,
+    bind: Bind,
+    step: Call,
+    bytes: Bytes,
+    reset: Call,
+    finalize: Call,
 }
 
 pub struct Statement<'a> {
@@ -47,13 +51,13 @@ impl Sqlite {
         unsafe {
             Self {
                 config: std::mem::transmute::<Object, Config>(find(c"sqlite3_config")),
-                open: std::mem::transmute::<Object, _>(find(c"sqlite3_open")),
+                open: std::mem::transmute::<Object, Open>(find(c"sqlite3_open")),
                 prepare: std::mem::transmute::<Object, Prepare>(find(c"sqlite3_prepare_v2")),
-                bind: std::mem::transmute::<Object, _>(find(c"sqlite3_bind_int64")),
-                step: std::mem::transmute::<Object, _>(find(c"sqlite3_step")),
-                bytes: std::mem::transmute::<Object, _>(find(c"sqlite3_column_bytes")),
-                reset: std::mem::transmute::<Object, _>(find(c"sqlite3_reset")),
-                finalize: std::mem::transmute::<Object, _>(find(c"sqlite3_finalize")),
+                bind: std::mem::transmute::<Object, Bind>(find(c"sqlite3_bind_int64")),
+                step: std::mem::transmute::<Object, Call>(find(c"sqlite3_step")),
+                bytes: std::mem::transmute::<Object, Bytes>(find(c"sqlite3_column_bytes")),
+                reset: std::mem::transmute::<Object, Call>(find(c"sqlite3_reset")),
+                finalize: std::mem::transmute::<Object, Call>(find(c"sqlite3_finalize")),
             }
         }
     }
