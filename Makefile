@@ -159,6 +159,8 @@ install:
 	install -m 755 $(TARGET)/release/tenure $(prefix)/bin/tenure
 	install -m 755 $(TARGET)/release/libtenure_preload.so $(DESTDIR)$(LIBDIR)/libtenure_preload.so
 	install -m 755 $(TARGET)/release/libtenure_sqlite.so $(DESTDIR)$(LIBDIR)/libtenure_sqlite.so
+	install -m 644 crates/tenure-sqlite/include/tenure_sqlite.h $(prefix)/include
+	install -m 644 crates/tenure-sqlite/man/*.3 $(prefix)/share/man/man3
 	install -m 644 man/*.1 $(prefix)/share/man/man1
 	install -m 644 completions/tenure.bash $(prefix)/$(BASH_COMPLETIONS)/tenure
 	install -m 644 completions/_tenure $(prefix)/$(ZSH_COMPLETIONS)/_tenure
@@ -168,7 +170,8 @@ install:
 
 uninstall:
 	rm -f $(prefix)/bin/tenure $(DESTDIR)$(LIBDIR)/libtenure_preload.so \
-		$(DESTDIR)$(LIBDIR)/libtenure_sqlite.so
+		$(DESTDIR)$(LIBDIR)/libtenure_sqlite.so $(prefix)/include/tenure_sqlite.h \
+		$(prefix)/share/man/man3/tenure_sqlite3_install.3
 	rm -f $(patsubst man/%,$(prefix)/share/man/man1/%,$(wildcard man/*.1))
 	rm -f $(prefix)/$(BASH_COMPLETIONS)/tenure $(prefix)/$(ZSH_COMPLETIONS)/_tenure
 	rm -f $(prefix)/$(FISH_COMPLETIONS)/tenure.fish

@@ -1,7 +1,8 @@
 //! A cache: the pages of a database file, for one connection or for those that share it.
 //!
 //! SQLite calls the methods of a cache from one thread at a time. Pages that SQLite uses
-//! are *pinned*, and nonvolatile; SQLite unpins clean pages only, and these are volatile.
+//! are *pinned*, and nonvolatile; SQLite unpins clean pages only, and these are volatile, but
+//! for the last few, which are likely to be the next ones: the upper pages of trees.
 //!
 //! A page that is not returned, unless [`Create::IfEasy`], is gone: SQLite changes the database file behind a page
 //! that it was told is not in the cache, so such a page must never be found later.
@@ -23,6 +24,15 @@ const SWEEP_INTERVAL: u32 = 64;
 
 /// So many purged pages are dropped at a time.
 const SWEPT_PAGES: usize = 8;
+
+/// So many unpinned pages of a cache stay nonvolatile at most: pinning one of them again
+/// takes neither a compare-and-swap nor a look at the clock. SQLite's own cache keeps 500
+/// pages by default.
+const MAX_RESTING: usize = 64;
+
+/// A `cache_size` of less is a limit, as of SQLite's own cache: a program that sets it wants
+/// to have little cached. SQLite's default is 2,000 KiB.
+const MIN_UNLIMITED_BYTES: usize = 400 << 10;
 
 /// The memory of a cache's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +62,8 @@ pub(crate) struct Cache {
     index: Index,
     /// No page has a larger key.
     max_key: u32,
-    /// The last `size` pages that were unpinned, and those before.
+    /// The last few pages that were unpinned, the `size` before, and those before these.
+    resting: List,
     recent: List,
     old: List,
     growth: Growth,
@@ -71,6 +82,7 @@ impl Cache {
             size: 0,
             index: Index::new()?,
             max_key: 0,
+            resting: List::new(),
             recent: List::new(),
             old: List::new(),
             growth: Growth::new(),
@@ -84,7 +96,7 @@ impl Cache {
     }
 
     fn unpinned(&self) -> usize {
-        self.recent.len() + self.old.len()
+        self.resting.len() + self.recent.len() + self.old.len()
     }
 
     /// Sets the number of pages that stay longest.
@@ -93,30 +105,52 @@ impl Cache {
         self.rebalance();
     }
 
-    /// Has the recent list as long as the cache's size allows, and a bounded cache as well.
+    /// Whether the cache holds `size` pages at most, pinned ones apart.
+    fn is_limited(&self) -> bool {
+        match self.kind {
+            Kind::Volatile => self.size.saturating_mul(self.sizes.bytes()) < MIN_UNLIMITED_BYTES,
+            Kind::Bounded => true,
+            Kind::Kept => false,
+        }
+    }
+
+    /// Has each list as long as the cache's size allows, and a limited cache as well.
     fn rebalance(&mut self) {
+        while self.is_limited()
+            && self.len() > self.size
+            && let Some(page) = self.oldest()
+        {
+            self.drop_page(page);
+        }
+        let max_resting = match self.kind {
+            Kind::Volatile => MAX_RESTING.min(self.size / 8),
+            Kind::Bounded | Kind::Kept => 0,
+        };
+        while self.resting.len() > max_resting
+            && let Some(page) = self.resting.oldest()
+        {
+            self.resting.remove(page);
+            self.list_as(page, PageState::Recent);
+        }
         while self.recent.len() > self.size
             && let Some(page) = self.recent.oldest()
         {
             self.recent.remove(page);
             self.list_as(page, PageState::Old);
         }
-        while self.kind == Kind::Bounded
-            && self.len() > self.size
-            && let Some(page) = self.oldest()
-        {
-            self.drop_page(page);
-        }
     }
 
     /// Returns the page of a key, pinned; `None` if it is not there and none is made.
     pub(crate) fn fetch(&mut self, key: u32, create: Create) -> Option<NonNull<Page>> {
         if let Some(page) = self.index.get(key) {
+            // SAFETY: pages in the index are live.
+            let state = unsafe { page.as_ref() }.state;
+            if state == PageState::Pinned {
+                return Some(page);
+            }
             // SQLite writes a changed page, and asks again with `Always`. Otherwise a
             // transaction on pages that are all here would pin them without a bound.
-            // SAFETY: pages in the index are live.
-            let is_pinned = unsafe { page.as_ref() }.state == PageState::Pinned;
-            if create == Create::IfEasy && !is_pinned && self.has_many_pinned() {
+            if create == Create::IfEasy && !self.is_limited() && self.has_many_pinned() {
                 return None;
             }
             if self.pin(page) {
@@ -140,7 +174,9 @@ impl Cache {
     /// Takes a page that is in the index out of its list, and makes it nonvolatile. Returns
     /// whether its contents are intact; otherwise the caller drops it.
     fn pin(&mut self, mut page: NonNull<Page>) -> bool {
-        self.unlist(page);
+        if self.unlist(page) == PageState::Resting {
+            return true;
+        }
         // SAFETY: pages in the index are live, and used by one thread at a time.
         let Contents::Volatile(buffer) = &mut unsafe { page.as_mut() }.contents else {
             return true;
@@ -166,22 +202,22 @@ impl Cache {
     /// pages before it takes another.
     fn has_many_pinned(&self) -> bool {
         let pinned = self.len() - self.unpinned();
-        self.kind != Kind::Kept && pinned >= self.size - self.size / 10
+        self.kind != Kind::Kept && pinned >= self.size.saturating_mul(9) / 10
     }
 
     /// Makes a page, or takes that of an older key; `None` if there is no memory.
     fn make(&mut self, key: u32, create: Create) -> Option<NonNull<Page>> {
         self.sweep();
         let may_grow = match self.kind {
+            _ if self.is_limited() => self.len() + 1 < self.size,
             Kind::Volatile => self.growth.admits(self.sizes.bytes(), self.len()),
-            Kind::Bounded => self.len() < self.size,
-            Kind::Kept => true,
+            Kind::Bounded | Kind::Kept => true,
         };
         if !may_grow {
             if let Some(page) = self.recycle(key) {
                 return Some(page);
             }
-            if create == Create::IfEasy {
+            if create == Create::IfEasy && !self.is_limited() {
                 return None;
             }
         }
@@ -213,7 +249,8 @@ impl Cache {
     }
 
     fn oldest(&self) -> Option<NonNull<Page>> {
-        self.old.oldest().or_else(|| self.recent.oldest())
+        let lists = [&self.old, &self.recent, &self.resting];
+        lists.into_iter().find_map(List::oldest)
     }
 
     /// Drops some of the oldest pages if they are purged: nobody may ever ask for them.
@@ -240,7 +277,7 @@ impl Cache {
         if discard {
             return self.drop_page(page);
         }
-        self.list_as(page, PageState::Recent);
+        self.list_as(page, PageState::Resting);
         self.rebalance();
     }
 
@@ -301,32 +338,35 @@ impl Cache {
         }
     }
 
-    /// Puts a page that is in no list into one, and has it volatile.
+    /// Puts a page that is in no list into one, and has it volatile unless it rests.
     fn list_as(&mut self, mut page: NonNull<Page>, state: PageState) {
         // SAFETY: pages in the index are live, and used by one thread at a time.
         let it = unsafe { page.as_mut() };
         it.state = state;
-        let priority = match state {
-            PageState::Old => Priority::Low,
-            PageState::Pinned | PageState::Recent => Priority::Normal,
+        let (list, priority) = match state {
+            PageState::Pinned => return,
+            PageState::Resting => return self.resting.push(page),
+            PageState::Recent => (&mut self.recent, Priority::Normal),
+            PageState::Old => (&mut self.old, Priority::Low),
         };
         if let Contents::Volatile(buffer) = &mut it.contents {
             buffer.mark_volatile_with(VolatileOptions::new().priority(priority));
         }
-        match state {
-            PageState::Old => self.old.push(page),
-            PageState::Pinned | PageState::Recent => self.recent.push(page),
-        }
+        list.push(page);
     }
 
-    fn unlist(&mut self, mut page: NonNull<Page>) {
+    /// Takes a page out of the list that it is in, and returns which that was.
+    fn unlist(&mut self, mut page: NonNull<Page>) -> PageState {
         // SAFETY: as in `list_as`.
         let state = &mut unsafe { page.as_mut() }.state;
-        match std::mem::replace(state, PageState::Pinned) {
+        let before = std::mem::replace(state, PageState::Pinned);
+        match before {
             PageState::Pinned => {}
+            PageState::Resting => self.resting.remove(page),
             PageState::Recent => self.recent.remove(page),
             PageState::Old => self.old.remove(page),
         }
+        before
     }
 }
 

@@ -15,7 +15,9 @@
 //! `sqlite3_config` to [`install_with`].
 //!
 //! - `PRAGMA cache_size` is a priority: the last so many pages of each cache are purged after
-//!   all others. It also bounds what a transaction changes before SQLite writes it.
+//!   all others. It also bounds what a transaction changes before SQLite writes it. Of less
+//!   than 400 KiB it is a limit.
+//! - The last eighth of these, 64 pages at most, stays in memory.
 //! - `PRAGMA shrink_memory` drops all pages that are not in use.
 //! - Databases in memory, and temporary tables, stay in ordinary memory.
 //! - Pages of less than 4 KiB take as much memory as those of 4 KiB.

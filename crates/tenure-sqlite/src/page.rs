@@ -26,7 +26,9 @@ pub(crate) struct Page {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageState {
     Pinned,
-    /// Among the last `cache_size` pages that were unpinned.
+    /// Among the last few that were unpinned: nonvolatile still.
+    Resting,
+    /// Among the last `cache_size` pages that were unpinned before those.
     Recent,
     /// Unpinned before those.
     Old,

@@ -5,6 +5,9 @@ use tenure_sqlite::{Pcache, PcachePage, methods};
 /// The extra bytes of a page.
 pub const EXTRA: i32 = 136;
 
+/// The `cache_size` of a new cache, in pages.
+pub const SIZE: i32 = 1000;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Create {
     Never,
@@ -24,7 +27,7 @@ impl TestCache {
         assert_eq!(unsafe { (methods().init)(methods().arg) }, 0);
         let cache = unsafe { (methods().create)(page_bytes, EXTRA, is_purgeable.into()) };
         assert!(!cache.is_null());
-        unsafe { (methods().cachesize)(cache, 100) };
+        unsafe { (methods().cachesize)(cache, SIZE) };
         Self(cache, page_bytes as usize)
     }
 
@@ -35,6 +38,14 @@ impl TestCache {
 
     pub fn unpin(&self, page: TestPage, discard: bool) {
         unsafe { (methods().unpin)(self.0, page.0, discard.into()) };
+    }
+
+    /// Unpins so many other pages that none of those before rests.
+    pub fn wake(&self) {
+        for key in 0..64 {
+            let other = self.fetch(u32::MAX - key, Create::Always).unwrap();
+            self.unpin(other, false);
+        }
     }
 
     pub fn rekey(&self, page: TestPage, old: u32, new: u32) {

@@ -70,7 +70,7 @@ fn statement(random: &mut fastrand::Rng) -> String {
         92 => "pragma journal_mode=wal".into(),
         93 => "pragma journal_mode=delete".into(),
         94 => "pragma wal_checkpoint(truncate)".into(),
-        95 => format!("pragma cache_size={}", value % 40),
+        95 => format!("pragma cache_size={}", value % 400),
         96 => "pragma shrink_memory".into(),
         97 => format!("pragma cache_spill={}", value % 2),
         98 => "delete from t2; delete from scratch".into(),

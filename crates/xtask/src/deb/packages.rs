@@ -54,6 +54,7 @@ This package has the headers for C and C++, the static library, and the
 manual pages of the functions.",
         files: &[
             ("include", "tenure.h"),
+            ("include", "tenure_sqlite.h"),
             (LIBRARIES, "libtenure.so"),
             (LIBRARIES, "libtenure.a"),
             ("lib/MULTIARCH/pkgconfig", "tenure.pc"),

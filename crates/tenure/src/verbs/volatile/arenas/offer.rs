@@ -8,7 +8,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::advise::flush_lazyfree_batch;
 use crate::ground::sys::map;
 use crate::ground::sys::page_runs::PageError;
-use crate::ground::sys::pagemap::{self, PageRun, PageState};
+use crate::ground::sys::pagemap::{PageRun, PageState, Scanner};
 use crate::observation::stats;
 use crate::verbs::volatile::engine::Engine;
 use crate::verbs::volatile::error::{at, explain_pages};
@@ -40,8 +40,9 @@ pub(super) fn offer_slots(
         .into_iter()
         .partition(|(_, place)| place.len() <= CHUNK_BYTES);
     let is_next = |a: PageRange, b: PageRange| memory.with_overrun(a).end() == b.start();
+    let mut scanner = Scanner::new();
     for neighbours in small.chunk_by(|(_, a), (_, b)| is_next(*a, *b)) {
-        all_offered &= registry.offer_neighbours(memory, neighbours);
+        all_offered &= registry.offer_neighbours(memory, neighbours, &mut scanner);
     }
     flush_lazyfree_batch();
     drop(registry);
@@ -68,7 +69,7 @@ fn offer_large(memory: &ArenaMemory, slot: usize, place: PageRange) -> bool {
         if !registry.arenas.has(memory) {
             return true;
         }
-        let offered = registry.offer_pages(memory, chunk);
+        let offered = registry.offer_pages(memory, chunk, &mut Scanner::new());
         let epoch = registry.arenas.of(memory).epoch;
         if *first_epoch.get_or_insert(epoch) != epoch {
             // The protection of the chunks before has ended.
@@ -94,17 +95,22 @@ fn offer_large(memory: &ArenaMemory, slot: usize, place: PageRange) -> bool {
 impl Registry {
     /// Offers claimed places, each of which begins where the one before and its overrun,
     /// which has no contents to lose, end.
-    fn offer_neighbours(&mut self, memory: &ArenaMemory, places: &[(usize, PageRange)]) -> bool {
+    fn offer_neighbours(
+        &mut self,
+        memory: &ArenaMemory,
+        places: &[(usize, PageRange)],
+        scanner: &mut Scanner,
+    ) -> bool {
         let (first, last) = (places[0].1, places[places.len() - 1].1);
         let all = PageRange::between(first.start(), last.end());
-        let offered = self.offer_pages(memory, all);
+        let offered = self.offer_pages(memory, all, scanner);
         let mut all_offered = true;
         for &(slot, place) in places {
             let is_populated = match &offered {
                 Ok(runs) => Ok(contents_bytes(runs, place) == place.len()),
                 // One unofferable place does not block its neighbours.
                 Err(_) => self
-                    .offer_pages(memory, place)
+                    .offer_pages(memory, place, scanner)
                     .map(|runs| contents_bytes(&runs, place) == place.len()),
             };
             all_offered &= self.publish_place(memory, slot, place.len(), is_populated);
@@ -140,10 +146,11 @@ impl Registry {
         &mut self,
         memory: &ArenaMemory,
         range: PageRange,
+        scanner: &mut Scanner,
     ) -> Result<Vec<PageRun>> {
         self.restore_protection(memory)?;
-        let scan = |range| pagemap::scan(range).map_err(PageError::Scan);
-        let runs = scan(range).map_err(explain_pages)?;
+        let runs = scanner.scan(range).map_err(PageError::Scan);
+        let runs = runs.map_err(explain_pages)?;
         let Self { arenas, engine, .. } = self;
         for run in runs.iter().filter(|run| run.state != PageState::Absent) {
             arenas.register(engine, memory, run.range)?;

@@ -8,7 +8,7 @@ use super::place::Place;
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
 use crate::ground::sys::page_runs::PageError;
-use crate::ground::sys::pagemap::{self, PageState};
+use crate::ground::sys::pagemap::{self, PageState, Scanner};
 use crate::observation::stats::{self, Counter};
 use crate::verbs::volatile::engine::can_offer;
 use crate::verbs::volatile::error::explain_pages;
@@ -127,7 +127,11 @@ impl Registry {
         range: PageRange,
         cause: Counter,
     ) -> Result<usize> {
-        if !can_offer() || self.offer_pages(memory, range).is_err() {
+        if !can_offer()
+            || self
+                .offer_pages(memory, range, &mut Scanner::new())
+                .is_err()
+        {
             // SAFETY: the caller has claimed the volatile places in the range.
             return unsafe { self.engine.purge_behind_guards(range, cause) };
         }
