@@ -33,7 +33,8 @@ tests!(
     more_processes_than_slots_are_refused,
     name_is_created_once_and_removed,
     wrong_names_and_foreign_files_are_errors,
-    truncated_file_is_an_error;
+    truncated_file_is_an_error,
+    child_made_by_bare_clone_ends_none_of_its_parents_pins;
     children:
     touch_purged_page,
 );
@@ -393,4 +394,24 @@ fn truncated_file_is_an_error() -> Completion {
         drop((pin, buffer, arena));
     }
     Completion::Completed
+}
+
+fn child_made_by_bare_clone_ends_none_of_its_parents_pins() {
+    let arena = arena();
+    let buffer = filled(&arena, 7, Priority::Normal);
+    let pin = buffer.pin().unwrap();
+    // SAFETY: the child makes system calls, and ends.
+    let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    if child == 0 {
+        let is_refused = buffer.pin().is_err() && pin.read(0, &mut [0]).is_err();
+        drop((pin, buffer, arena));
+        // SAFETY: the call does not return.
+        unsafe { libc::_exit(i32::from(!is_refused)) };
+    }
+    let mut status = 0;
+    // SAFETY: the child was not waited for.
+    unsafe { libc::waitpid(child as libc::pid_t, &raw mut status, 0) };
+    assert_eq!(status, 0);
+    assert_eq!(arena.stats().unwrap().pinned, 1);
+    assert!(!buffer.purge().unwrap() && has(&pin, 7) || !pin.is_intact());
 }

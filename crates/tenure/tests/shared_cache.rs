@@ -3,7 +3,8 @@
 mod common;
 
 use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +30,11 @@ tests!(
     arena_is_no_cache_and_cache_no_arena,
     truncated_cache_misses_and_refuses,
     name_in_use_stays_and_others_are_removed,
+    closed_descriptor_is_an_error_and_other_files_stay,
+    lowered_file_size_limit_refuses_values;
+    children:
+    close_descriptor_of_cache,
+    lower_file_size_limit,
 );
 
 fn cache() -> SharedCache {
@@ -347,4 +353,46 @@ fn name_in_use_stays_and_others_are_removed() -> Completion {
         libc::EINVAL
     );
     Completion::Completed
+}
+
+fn closed_descriptor_is_an_error_and_other_files_stay() {
+    in_child("close_descriptor_of_cache");
+}
+
+fn close_descriptor_of_cache() {
+    let cache = cache();
+    insert(&cache, b"key", b"value");
+    let number = cache.as_fd().as_raw_fd();
+    // As a daemon does, which then opens a file of its own.
+    // SAFETY: the cache expects it.
+    unsafe { libc::close(number) };
+    let mut other = tempfile::tempfile().unwrap();
+    assert_eq!(other.as_raw_fd(), number);
+    for key in 0..100 {
+        let error = cache.insert(&[key], &[1; 9000], Priority::Normal);
+        assert_eq!(error.unwrap_err().errno(), libc::EBADF);
+    }
+    assert!(!cache.remove(b"key") && cache.get(b"missing").is_none());
+    cache.clear();
+    drop(cache);
+    let mut bytes = Vec::new();
+    other.read_to_end(&mut bytes).unwrap();
+    assert_eq!((bytes.len(), other.as_raw_fd()), (0, number));
+}
+
+fn lowered_file_size_limit_refuses_values() {
+    in_child("lower_file_size_limit");
+}
+
+fn lower_file_size_limit() {
+    let cache = cache();
+    let limit = libc::rlimit {
+        rlim_cur: 4096,
+        rlim_max: 4096,
+    };
+    // SAFETY: the call only reads the limit.
+    unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+    insert(&cache, b"key", b"value");
+    assert!(cache.get(b"key").is_none());
+    assert_eq!(cache.stats().unwrap().refused, 1);
 }

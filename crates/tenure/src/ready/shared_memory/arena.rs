@@ -14,7 +14,7 @@ use super::table::{Table, pages_of};
 use super::word::MAX_PRIORITY;
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::process::monotonic_coarse_nanos;
-use crate::ground::sys::{Errno, page_size, shared_file};
+use crate::ground::sys::{Errno, page_size};
 use crate::verbs::volatile::Priority;
 
 /// Volatile memory that several processes share: what one of them has made, all can use, and
@@ -142,7 +142,7 @@ impl SharedArena {
         len: usize,
         priority: Priority,
     ) -> Result<(SharedBuffer, super::SharedPin)> {
-        let attached = self.core.attached()?;
+        let attached = self.core.attached_to_change()?;
         let (attachment, table) = (&attached.attachment, &self.core.table);
         let len = len as u64;
         if len > table.geometry.max_bytes() {
@@ -159,13 +159,15 @@ impl SharedArena {
             .used
             .store(monotonic_coarse_nanos(), Ordering::Relaxed);
         let place = table.geometry.place(index, len).ok_or_else(full)?;
-        if let Err(errno) = shared_file::allocate(table.fd(), place, pages_of(len)) {
-            table.drop_claimed(attachment, index);
+        let mut turn = table.turn_or_go(attachment);
+        if let Err(errno) = turn.allocate(place, pages_of(len)) {
+            table.drop_claimed(&mut turn, attachment, index);
             return Err(Error::System {
                 call: "fallocate",
                 errno,
             });
         }
+        drop(turn);
         admission.mark_resident(usize::MAX);
         // Counted first, as a thread that ends a pin would find none.
         let mut pins = attached.lock_pins();
@@ -195,7 +197,7 @@ impl SharedArena {
     ///
     /// [`Error::SharedMemory`] for a file that was truncated.
     pub fn purge(&self, bytes: usize) -> Result<usize> {
-        let attached = self.core.attached()?;
+        let attached = self.core.attached_to_change()?;
         let purged = self
             .core
             .table

@@ -8,12 +8,14 @@ mod evict;
 mod evictor;
 mod file;
 mod layout;
+mod lease;
 mod objects;
 mod processes;
 mod shared_file;
 mod stats;
 mod sync;
 mod table;
+mod turn;
 mod word;
 
 pub use arena::SharedArena;
