@@ -57,9 +57,13 @@ pub(crate) fn link(fd: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
     rustix::fs::linkat(CWD, from, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// Opens a file for reading and writing: ELOOP for a symbolic link.
-pub(crate) fn open(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+/// Opens a file for reading, and for writing: ELOOP for a symbolic link.
+pub(crate) fn open(path: &Path, is_writable: bool) -> Result<OwnedFd, Errno> {
+    let access = match is_writable {
+        true => OFlags::RDWR,
+        false => OFlags::RDONLY,
+    };
+    let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     rustix::fs::open(path, flags, Mode::empty())
 }
 

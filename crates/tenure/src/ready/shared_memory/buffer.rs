@@ -26,6 +26,16 @@ pub struct SharedBuffer {
 /// The bits of a buffer's number that are its place in the table.
 const INDEX_BITS: u32 = 20;
 
+/// Returns the place in the table of a buffer's number.
+pub(super) fn index_of(id: u64) -> usize {
+    (id & ((1 << INDEX_BITS) - 1)) as usize
+}
+
+/// Returns the generation of a buffer's number.
+pub(super) fn generation_of(id: u64) -> u64 {
+    id >> INDEX_BITS
+}
+
 /// How often a call looks again, because another process has changed the word.
 const ATTEMPTS: u32 = 1000;
 
@@ -40,10 +50,10 @@ impl SharedBuffer {
     }
 
     pub(super) fn find(core: &Arc<Core>, id: u64) -> Result<Self> {
-        let index = (id & ((1 << INDEX_BITS) - 1)) as usize;
+        let index = index_of(id);
         let gone = || core.table.refused("there is no such buffer", Errno::NOENT);
         let (entry, len, _) = core.table.entry(index).ok_or_else(gone)?;
-        let buffer = Self::of(Arc::clone(core), index, id >> INDEX_BITS, len);
+        let buffer = Self::of(Arc::clone(core), index, generation_of(id), len);
         let now = entry.word.read();
         let is_object = now.state() != State::Free && !now.is_doomed();
         match is_object && buffer.is_same(entry) {

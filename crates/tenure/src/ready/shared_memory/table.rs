@@ -56,8 +56,8 @@ impl Table {
         shared_file::write(fd, &geometry.to_bytes(), 0)
     }
 
-    /// Checks a file and maps its table.
-    pub(super) fn open(fd: OwnedFd, name: String) -> Result<Self> {
+    /// Checks a file and maps its table, to change it or to read it only.
+    pub(super) fn open(fd: OwnedFd, name: String, is_writable: bool) -> Result<Self> {
         let corrupt = |reason| refused(&name, reason, Errno::PROTO);
         let system = |call| move |errno| Error::System { call, errno };
         let facts = shared_file::facts(&fd).map_err(system("fstat"))?;
@@ -68,7 +68,7 @@ impl Table {
         if facts.len != geometry.file_bytes() {
             return Err(corrupt("it was truncated, or is corrupt"));
         }
-        if !shared_file::may_have_len(facts.len) {
+        if is_writable && !shared_file::may_have_len(facts.len) {
             return Err(refused(
                 &name,
                 "RLIMIT_FSIZE is too low for it",
@@ -80,7 +80,7 @@ impl Table {
             offset: 0,
         };
         let memory =
-            map::map(backing, geometry.table_bytes(), true, true).map_err(system("mmap"))?;
+            map::map(backing, geometry.table_bytes(), true, is_writable).map_err(system("mmap"))?;
         let is_sealed = shared_file::is_sealed(&fd);
         Ok(Self {
             fd: ManuallyDrop::new(fd),
