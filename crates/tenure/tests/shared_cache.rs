@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use common::names::without_names;
 use common::volatile::{was_under_pressure, watch_pressure};
 use common::*;
 use libtest_mimic::Completion;
@@ -268,15 +269,6 @@ impl Drop for Name {
     fn drop(&mut self) {
         let _ = fs::remove_file(self.path());
     }
-}
-
-/// Why names cannot be tested here.
-fn without_names() -> Option<Completion> {
-    let stat = rustix::fs::statvfs("/dev/shm");
-    let free = stat.map_or(0, |stat| stat.f_bavail * stat.f_frsize);
-    let is_writable = rustix::fs::access("/dev/shm", rustix::fs::Access::WRITE_OK).is_ok();
-    let is_usable = is_writable && free >= 16 << 20;
-    (!is_usable).then(|| skip("needs 16 MiB in /dev/shm"))
 }
 
 fn name_is_shared_and_survives_its_processes() -> Completion {

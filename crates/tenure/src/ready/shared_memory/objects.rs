@@ -9,7 +9,7 @@ use super::table::{Table, pages_of};
 use super::turn::Turn;
 use super::word::{Reading, State};
 use crate::ground::sys::Errno;
-use crate::observation::stats::CACHE_EVICTED;
+use crate::observation::stats::{CACHE_EVICTED, SHARED_PURGED};
 
 impl Table {
     /// Claims an entry that is free. Returns its index; `None` if all are taken.
@@ -87,9 +87,11 @@ impl Table {
         if seen.is_doomed() {
             return Ok(bytes);
         }
-        if self.geometry.kind == Kind::Cache {
-            CACHE_EVICTED.done(usize::try_from(bytes).unwrap_or(usize::MAX));
-        }
+        let counter = match self.geometry.kind {
+            Kind::Cache => CACHE_EVICTED,
+            Kind::Arena { .. } => SHARED_PURGED,
+        };
+        counter.add(1, bytes);
         let header = self.header();
         header.purged.fetch_add(1, Ordering::Relaxed);
         header.purged_bytes.fetch_add(bytes, Ordering::Relaxed);
