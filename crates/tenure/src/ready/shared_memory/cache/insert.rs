@@ -117,7 +117,8 @@ impl SharedCache {
                 return Some(());
             }
             let evicted = table.evict(&attached.attachment, all - max_bytes, priority);
-            if evicted == Some(0) || begin.elapsed() >= PATIENCE {
+            let is_too_late = evicted.is_none() && begin.elapsed() >= PATIENCE;
+            if evicted == Some(0) || is_too_late {
                 return None;
             }
             // Another process evicts.
