@@ -408,6 +408,15 @@ struct tenure_stats {
      * in the C interface).
      */
     uint64_t sqlite_offered_hits;
+    /**
+     * Buffers allocated in shared arenas, and their bytes (not in the C interface).
+     */
+    struct tenure_count shared_allocated;
+    /**
+     * Buffers of shared arenas that this process has purged, and their bytes (not in the C
+     * interface).
+     */
+    struct tenure_count shared_purged;
 };
 
 /**

@@ -109,6 +109,11 @@ pub struct tenure_stats {
     /// Pages of SQLite that were found intact after the kernel had been offered them (not
     /// in the C interface).
     pub sqlite_offered_hits: u64,
+    /// Buffers allocated in shared arenas, and their bytes (not in the C interface).
+    pub shared_allocated: tenure_count,
+    /// Buffers of shared arenas that this process has purged, and their bytes (not in the C
+    /// interface).
+    pub shared_purged: tenure_count,
 }
 
 /// A counter of the core crate is missing here if the sizes differ.
@@ -165,6 +170,8 @@ impl From<Stats> for tenure_stats {
             sqlite_pages: stats.sqlite_pages,
             sqlite_purged: stats.sqlite_purged.into(),
             sqlite_offered_hits: stats.sqlite_offered_hits,
+            shared_allocated: stats.shared_allocated.into(),
+            shared_purged: stats.shared_purged.into(),
         }
     }
 }

@@ -103,7 +103,8 @@ fn layouts(installed: &Installed) -> Verdict {
         cache_misses: 304, cache_evicted: 312, cache_purged: 328, cache_bytes: 344,
         pool_bytes: 352, pool_lazily_free_bytes: 360, pool_recycled_bytes: 368,
         pool_prefilled_bytes: 376, pool_given: 384, pool_returned_bytes: 400,
-        sqlite_pages: 408, sqlite_purged: 416, sqlite_offered_hits: 432; 440);
+        sqlite_pages: 408, sqlite_purged: 416, sqlite_offered_hits: 432,
+        shared_allocated: 440, shared_purged: 456; 472);
     layout!(c, tenure_cache_stats,
         hits: 0, misses: 8, insertions: 16, evictions: 24, purged: 32, values: 40, bytes: 48,
         refused: 56; 64);

@@ -138,7 +138,8 @@ pub use observation::{headroom, pressure};
 pub use prepare::prepare;
 pub use ready::{CacheOptions, CacheStats, LockedFile, Pinned, SecretBuffer, VolatileCache};
 pub use ready::{
-    SharedArena, SharedBuffer, SharedCache, SharedFile, SharedPin, SharedStats, SharedValue,
+    SharedArena, SharedBuffer, SharedCache, SharedFile, SharedPin, SharedReader, SharedStats,
+    SharedValue,
 };
 pub use verbs::{MmapRequest, files, lazy_free, lock, populate, release, teardown, volatile};
 

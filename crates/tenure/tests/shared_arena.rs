@@ -13,11 +13,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use common::names::without_names;
 use common::volatile::{was_under_pressure, watch_pressure};
 use common::*;
 use libtest_mimic::Completion;
 use tenure::volatile::Priority;
-use tenure::{Features, SharedArena, SharedBuffer, page_size};
+use tenure::{Features, SharedArena, SharedBuffer, SharedReader, page_size, stats};
 
 tests!(
     buffer_is_found_by_another_process,
@@ -33,7 +34,11 @@ tests!(
     more_processes_than_slots_are_refused,
     name_is_created_once_and_removed,
     wrong_names_and_foreign_files_are_errors,
-    truncated_file_is_an_error;
+    truncated_file_is_an_error,
+    child_made_by_bare_clone_ends_none_of_its_parents_pins,
+    reader_finds_contents_until_they_are_purged,
+    reader_of_a_name_cannot_write_and_takes_no_slot,
+    allocated_and_purged_buffers_are_counted;
     children:
     touch_purged_page,
 );
@@ -306,15 +311,6 @@ impl Drop for Name {
     }
 }
 
-/// Why names cannot be tested here.
-fn without_names() -> Option<Completion> {
-    let stat = rustix::fs::statvfs("/dev/shm");
-    let free = stat.map_or(0, |stat| stat.f_bavail * stat.f_frsize);
-    let is_writable = rustix::fs::access("/dev/shm", rustix::fs::Access::WRITE_OK).is_ok();
-    let is_usable = is_writable && free >= 8 << 20;
-    (!is_usable).then(|| skip("needs 8 MiB in /dev/shm"))
-}
-
 fn name_is_created_once_and_removed() -> Completion {
     if let Some(skipped) = without_names() {
         return skipped;
@@ -393,4 +389,99 @@ fn truncated_file_is_an_error() -> Completion {
         drop((pin, buffer, arena));
     }
     Completion::Completed
+}
+
+fn child_made_by_bare_clone_ends_none_of_its_parents_pins() {
+    let arena = arena();
+    let buffer = filled(&arena, 7, Priority::Normal);
+    let pin = buffer.pin().unwrap();
+    // SAFETY: the child makes system calls, and ends.
+    let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    if child == 0 {
+        let is_refused = buffer.pin().is_err() && pin.read(0, &mut [0]).is_err();
+        drop((pin, buffer, arena));
+        // SAFETY: the call does not return.
+        unsafe { libc::_exit(i32::from(!is_refused)) };
+    }
+    let mut status = 0;
+    // SAFETY: the child was not waited for.
+    unsafe { libc::waitpid(child as libc::pid_t, &raw mut status, 0) };
+    assert_eq!(status, 0);
+    assert_eq!(arena.stats().unwrap().pinned, 1);
+    assert!(!buffer.purge().unwrap() && has(&pin, 7) || !pin.is_intact());
+}
+
+fn reader_finds_contents_until_they_are_purged() {
+    let arena = arena();
+    let buffer = filled(&arena, 7, Priority::Normal);
+    let id = buffer.id();
+    let fd = arena.as_fd().try_clone_to_owned().unwrap();
+    let reader = SharedReader::from_fd(fd).unwrap();
+    let mut bytes = [0; 10];
+    let mut read = |id, at| {
+        reader
+            .read(id, at, &mut bytes)
+            .map(|is_valid| (is_valid, bytes))
+    };
+    let errno = |result: tenure::Result<_>| result.map(drop).unwrap_err().errno();
+    let pin = buffer.pin().unwrap();
+    if pin.is_intact() {
+        assert_eq!(read(id, LEN - 10).unwrap(), (true, [7; 10]));
+    }
+    assert_eq!(reader.len(id).unwrap(), LEN);
+    assert_eq!(errno(read(id, LEN - 9)), libc::EINVAL);
+    assert_eq!(errno(read(id ^ 1 << 40, 0)), libc::ENOENT);
+    drop(pin);
+    assert!(buffer.purge().unwrap());
+    assert!(!read(id, 0).unwrap().0);
+    buffer.free().unwrap();
+    assert_eq!(errno(read(id, 0)), libc::ENOENT);
+}
+
+fn reader_of_a_name_cannot_write_and_takes_no_slot() -> Completion {
+    if let Some(skipped) = without_names() {
+        return skipped;
+    }
+    let name = Name::new();
+    let missing = SharedReader::open(&name.0).unwrap_err();
+    assert_eq!(missing.errno(), libc::ENOENT);
+    let arena = name.open().unwrap();
+    let buffer = filled(&arena, 7, Priority::Normal);
+    let pin = buffer.pin().unwrap();
+    let reader = SharedReader::open(&name.0).unwrap();
+    assert_eq!(reader.stats().unwrap().processes, 1);
+    // No mapping of the file is writable in a process that has only a reader.
+    let status = fork(|| {
+        drop(unsafe { std::ptr::read(&arena) });
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let of_file = maps.lines().filter(|line| line.contains(&name.0));
+        assert!(of_file.filter(|line| line.contains(" r--s ")).count() == 1);
+        let mut byte = [0];
+        let is_valid = reader.read(buffer.id(), 0, &mut byte).unwrap();
+        assert!(is_valid && byte == [7] || !pin.is_intact());
+        0
+    });
+    assert_eq!(status, 0);
+    let file = File::options().write(true).open(name.path()).unwrap();
+    file.set_len(0).unwrap();
+    let error = reader.read(buffer.id(), 0, &mut [0]).unwrap_err();
+    assert_eq!(error.errno(), libc::EPROTO);
+    Completion::Completed
+}
+
+fn allocated_and_purged_buffers_are_counted() {
+    let arena = arena();
+    let before = stats();
+    let buffer = filled(&arena, 7, Priority::Normal);
+    assert!(buffer.purge().unwrap());
+    let after = stats();
+    let bytes = LEN.next_multiple_of(page_size()) as u64;
+    let allocated = (after.shared_allocated, before.shared_allocated);
+    assert_eq!(allocated.0.calls - allocated.1.calls, 1);
+    assert_eq!(allocated.0.bytes - allocated.1.bytes, bytes);
+    assert_eq!(after.shared_purged.calls - before.shared_purged.calls, 1);
+    assert_eq!(
+        after.shared_purged.bytes - before.shared_purged.bytes,
+        bytes
+    );
 }

@@ -3,10 +3,12 @@
 mod common;
 
 use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use common::names::without_names;
 use common::volatile::{was_under_pressure, watch_pressure};
 use common::*;
 use libtest_mimic::Completion;
@@ -29,6 +31,11 @@ tests!(
     arena_is_no_cache_and_cache_no_arena,
     truncated_cache_misses_and_refuses,
     name_in_use_stays_and_others_are_removed,
+    closed_descriptor_is_an_error_and_other_files_stay,
+    lowered_file_size_limit_refuses_values;
+    children:
+    close_descriptor_of_cache,
+    lower_file_size_limit,
 );
 
 fn cache() -> SharedCache {
@@ -264,15 +271,6 @@ impl Drop for Name {
     }
 }
 
-/// Why names cannot be tested here.
-fn without_names() -> Option<Completion> {
-    let stat = rustix::fs::statvfs("/dev/shm");
-    let free = stat.map_or(0, |stat| stat.f_bavail * stat.f_frsize);
-    let is_writable = rustix::fs::access("/dev/shm", rustix::fs::Access::WRITE_OK).is_ok();
-    let is_usable = is_writable && free >= 16 << 20;
-    (!is_usable).then(|| skip("needs 16 MiB in /dev/shm"))
-}
-
 fn name_is_shared_and_survives_its_processes() -> Completion {
     if let Some(skipped) = without_names() {
         return skipped;
@@ -347,4 +345,46 @@ fn name_in_use_stays_and_others_are_removed() -> Completion {
         libc::EINVAL
     );
     Completion::Completed
+}
+
+fn closed_descriptor_is_an_error_and_other_files_stay() {
+    in_child("close_descriptor_of_cache");
+}
+
+fn close_descriptor_of_cache() {
+    let cache = cache();
+    insert(&cache, b"key", b"value");
+    let number = cache.as_fd().as_raw_fd();
+    // As a daemon does, which then opens a file of its own.
+    // SAFETY: the cache expects it.
+    unsafe { libc::close(number) };
+    let mut other = tempfile::tempfile().unwrap();
+    assert_eq!(other.as_raw_fd(), number);
+    for key in 0..100 {
+        let error = cache.insert(&[key], &[1; 9000], Priority::Normal);
+        assert_eq!(error.unwrap_err().errno(), libc::EBADF);
+    }
+    assert!(!cache.remove(b"key") && cache.get(b"missing").is_none());
+    cache.clear();
+    drop(cache);
+    let mut bytes = Vec::new();
+    other.read_to_end(&mut bytes).unwrap();
+    assert_eq!((bytes.len(), other.as_raw_fd()), (0, number));
+}
+
+fn lowered_file_size_limit_refuses_values() {
+    in_child("lower_file_size_limit");
+}
+
+fn lower_file_size_limit() {
+    let cache = cache();
+    let limit = libc::rlimit {
+        rlim_cur: 4096,
+        rlim_max: 4096,
+    };
+    // SAFETY: the call only reads the limit.
+    unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+    insert(&cache, b"key", b"value");
+    assert!(cache.get(b"key").is_none());
+    assert_eq!(cache.stats().unwrap().refused, 1);
 }

@@ -114,6 +114,8 @@ fn figures(stats: &Stats) -> Vec<(String, u64)> {
         ("cache_evicted", stats.cache_evicted),
         ("cache_purged", stats.cache_purged),
         ("sqlite_purged", stats.sqlite_purged),
+        ("shared_allocated", stats.shared_allocated),
+        ("shared_purged", stats.shared_purged),
     ] {
         figures.extend(count(name, verb));
     }

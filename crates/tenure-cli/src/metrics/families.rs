@@ -143,6 +143,8 @@ pub static PROCESS: &[Row<ProcessReport>] = &[
     Row::total("sqlite_purged_pages", "Pages of SQLite that were found purged.", |p| stats(p, |s| s.sqlite_purged.calls)),
     Row::bytes_total("sqlite_purged", "Memory of pages of SQLite that were found purged.", |p| stats(p, |s| s.sqlite_purged.bytes)),
     Row::total("sqlite_offered_hits", "Pages of SQLite that were found intact after the kernel had been offered them.", |p| stats(p, |s| s.sqlite_offered_hits)),
+    Row::bytes_total("shared_allocated", "Memory of the buffers that were allocated in shared arenas.", |p| stats(p, |s| s.shared_allocated.bytes)),
+    Row::bytes_total("shared_purged", "Memory of the buffers of shared arenas that the process has purged.", |p| stats(p, |s| s.shared_purged.bytes)),
 ];
 
 /// The families of the calls of each operation.

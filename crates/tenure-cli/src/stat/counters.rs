@@ -128,6 +128,8 @@ fn figures(stats: &Stats) -> Vec<Figure> {
         calls("SQLite pages now", stats.sqlite_pages),
         verb("SQLite pages purged", stats.sqlite_purged),
         calls("SQLite offered hits", stats.sqlite_offered_hits),
+        verb("shared buffers", stats.shared_allocated),
+        verb("shared purged", stats.shared_purged),
     ]
 }
 

@@ -8,6 +8,7 @@ mod volatile_cache;
 pub use locked_file::LockedFile;
 pub use secret::SecretBuffer;
 pub use shared_memory::{
-    SharedArena, SharedBuffer, SharedCache, SharedFile, SharedPin, SharedStats, SharedValue,
+    SharedArena, SharedBuffer, SharedCache, SharedFile, SharedPin, SharedReader, SharedStats,
+    SharedValue,
 };
 pub use volatile_cache::{CacheOptions, CacheStats, Pinned, VolatileCache};

@@ -12,6 +12,7 @@ pub mod cached;
 pub mod cgroup;
 pub mod mappings;
 pub mod missing;
+pub mod names;
 pub mod neighbour;
 pub mod opens;
 pub mod pool;

@@ -105,6 +105,7 @@ pub fn describe(tid: libc::pid_t, data: &libc::seccomp_data) -> Option<Described
         libc::SYS_fstatfs => on_file("fstatfs", descriptor(0), &[EIO, ENOMEM]),
         libc::SYS_getdents64 => on_file("getdents", descriptor(0), &[ENOENT, ENOMEM]),
         libc::SYS_lseek => on_file("lseek", descriptor(0), &[]),
+        libc::SYS_fchmod => on_file("fchmod", descriptor(0), &[]),
         libc::SYS_ftruncate => on_file("ftruncate", descriptor(0), &[ENOMEM]),
         libc::SYS_fallocate => on_file(
             "fallocate",

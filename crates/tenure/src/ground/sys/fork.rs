@@ -231,6 +231,13 @@ pub(crate) fn generation() -> Result<usize, Errno> {
     Ok(GENERATION.load(Ordering::Relaxed))
 }
 
+/// Returns whether this process was made by a bare `clone` system call, which runs no fork
+/// handlers: it has the number of its parent's [`generation`].
+pub(crate) fn is_bare_child() -> bool {
+    is_holder();
+    sentinel().load(Ordering::Relaxed) == 0
+}
+
 /// Makes the child's changes in a fork handler of a child that runs before tenure's: what
 /// reads the state of volatile memory without a [`ForkMutex`] calls it first.
 pub(crate) fn start_child_in_handler() {

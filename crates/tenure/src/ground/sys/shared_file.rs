@@ -1,7 +1,7 @@
 //! Files in memory that processes share: `memfd_create(2)`, names in `/dev/shm`,
 //! `fallocate(2)`, `pread(2)` and `pwrite(2)`, and whether a process is alive.
 //!
-//! Calls that take the inode's lock are made in chunks, between which other processes get it.
+//! `fallocate` and `pwrite` hold the inode's lock, so the caller makes them in chunks.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -12,9 +12,6 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, SealFla
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// The bytes that one call allocates, frees or writes: a few milliseconds.
-const CHUNK_BYTES: u64 = 8 << 20;
-
 /// The metadata of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
@@ -23,6 +20,8 @@ pub(crate) struct Facts {
     pub(crate) is_regular: bool,
     /// Only the owner may open it.
     pub(crate) is_private: bool,
+    /// Device and inode.
+    pub(crate) identity: (u64, u64),
 }
 
 /// Creates a memfd, which can be sealed, of a length.
@@ -58,9 +57,13 @@ pub(crate) fn link(fd: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
     rustix::fs::linkat(CWD, from, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// Opens a file for reading and writing: ELOOP for a symbolic link.
-pub(crate) fn open(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+/// Opens a file for reading, and for writing: ELOOP for a symbolic link.
+pub(crate) fn open(path: &Path, is_writable: bool) -> Result<OwnedFd, Errno> {
+    let access = match is_writable {
+        true => OFlags::RDWR,
+        false => OFlags::RDONLY,
+    };
+    let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     rustix::fs::open(path, flags, Mode::empty())
 }
 
@@ -84,6 +87,7 @@ pub(crate) fn facts(fd: impl AsFd) -> Result<Facts, Errno> {
         uid: stat.st_uid,
         is_regular: stat.st_mode & libc::S_IFMT == libc::S_IFREG,
         is_private: stat.st_mode & 0o077 == 0,
+        identity: (stat.st_dev, stat.st_ino),
     })
 }
 
@@ -94,26 +98,17 @@ pub(crate) fn user() -> u32 {
 
 /// Allocates pages: FALLOC_FL_KEEP_SIZE.
 pub(crate) fn allocate(fd: BorrowedFd<'_>, start: u64, len: u64) -> Result<(), Errno> {
-    in_chunks(fd, start, len, FallocateFlags::KEEP_SIZE)
+    fallocate(fd, FallocateFlags::KEEP_SIZE, start, len)
 }
 
 /// Frees pages, in all processes: FALLOC_FL_PUNCH_HOLE.
 pub(crate) fn punch(fd: BorrowedFd<'_>, start: u64, len: u64) -> Result<(), Errno> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    in_chunks(fd, start, len, flags)
+    fallocate(fd, flags, start, len)
 }
 
-fn in_chunks(fd: BorrowedFd<'_>, start: u64, len: u64, flags: FallocateFlags) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < len {
-        let bytes = CHUNK_BYTES.min(len - done);
-        match rustix::fs::fallocate(fd, flags, start + done, bytes) {
-            Ok(()) => done += bytes,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
+fn fallocate(fd: BorrowedFd<'_>, flags: FallocateFlags, start: u64, len: u64) -> Result<(), Errno> {
+    rustix::io::retry_on_intr(|| rustix::fs::fallocate(fd, flags, start, len))
 }
 
 /// Reads all of the buffer: EIO at the end of the file.
@@ -156,11 +151,14 @@ pub(crate) fn read_to(
     Ok(())
 }
 
-/// Writes all of the bytes.
+/// Writes all of the bytes. EFBIG past RLIMIT_FSIZE, which the program may have lowered since
+/// the file was opened: the kernel would send SIGXFSZ.
 pub(crate) fn write(fd: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
+    if !may_have_len(at + bytes.len() as u64) {
+        return Err(Errno::FBIG);
+    }
     while !bytes.is_empty() {
-        let chunk = &bytes[..bytes.len().min(CHUNK_BYTES as usize)];
-        match rustix::io::pwrite(fd, chunk, at) {
+        match rustix::io::pwrite(fd, bytes, at) {
             Ok(0) => return Err(Errno::IO),
             Ok(count) => {
                 bytes = &bytes[count..];
@@ -180,7 +178,8 @@ pub(crate) struct ProcessId {
     pub(crate) pid: u32,
     /// Ticks between the boot and its start, the lower half; 0 where `/proc` does not tell.
     pub(crate) start: u32,
-    /// The inode of the PID namespace; 0 where `/proc` does not tell.
+    /// The inodes of the PID namespace and of the time namespace, which shifts `start`; 0 where
+    /// `/proc` does not tell.
     pub(crate) namespace: u64,
 }
 
@@ -191,7 +190,7 @@ impl ProcessId {
         Self {
             pid,
             start: stat(pid).map_or(0, |stat| stat.starttime as u32),
-            namespace: rustix::fs::stat("/proc/thread-self/ns/pid").map_or(0, |it| it.st_ino),
+            namespace: namespace("pid") << 32 | namespace("time"),
         }
     }
 
@@ -213,6 +212,18 @@ impl ProcessId {
             has_ended || self.start != 0 && stat.starttime as u32 != self.start
         })
     }
+
+    /// Returns whether a signal or a debugger has stopped the process, which is alive.
+    pub(crate) fn is_stopped(self, own_namespace: u64) -> bool {
+        let is_stopped = |stat: Stat| matches!(stat.state, 'T' | 't');
+        self.namespace == own_namespace && stat(self.pid).is_some_and(is_stopped)
+    }
+}
+
+/// Returns the inode of a namespace of this thread, a number of 32 bits.
+fn namespace(kind: &str) -> u64 {
+    let found = rustix::fs::stat(format!("/proc/thread-self/ns/{kind}"));
+    found.map_or(0, |found| found.st_ino & u64::from(u32::MAX))
 }
 
 fn stat(pid: u32) -> Option<Stat> {

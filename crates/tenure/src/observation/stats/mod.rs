@@ -144,6 +144,12 @@ pub struct Stats {
     pub sqlite_purged: Count,
     /// Pages of SQLite that were found intact after the kernel had been offered them.
     pub sqlite_offered_hits: u64,
+    /// Buffers that this process has allocated in [`SharedArena`](crate::SharedArena)s, and
+    /// their bytes in whole pages.
+    pub shared_allocated: Count,
+    /// Buffers of [`SharedArena`](crate::SharedArena)s that this process has purged, on request
+    /// or under pressure, and their bytes in whole pages.
+    pub shared_purged: Count,
 }
 
 /// Flushes local counts, which modules keep where counting in the page would

@@ -14,7 +14,8 @@ use super::table::{Table, pages_of};
 use super::word::MAX_PRIORITY;
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::process::monotonic_coarse_nanos;
-use crate::ground::sys::{Errno, page_size, shared_file};
+use crate::ground::sys::{Errno, page_size};
+use crate::observation::stats::SHARED_ALLOCATED;
 use crate::verbs::volatile::Priority;
 
 /// Volatile memory that several processes share: what one of them has made, all can use, and
@@ -49,20 +50,21 @@ use crate::verbs::volatile::Priority;
 /// The kernel does not purge shared memory. A thread of each attached process (`tenure-evictor`)
 /// purges under [pressure](crate::pressure), one process at a time: the lowest priority first,
 /// and of one priority what was unpinned least recently, always whole buffers. So does
-/// [`allocate`](SharedArena::allocate), when less than an eighth of the memory is left. While a process that is
-/// purging is stopped (SIGSTOP), only allocations of others are refused more often; nobody
-/// waits for it.
+/// [`allocate`](SharedArena::allocate), when less than an eighth of the memory is left. A process
+/// that is stopped (SIGSTOP) while it purges keeps no other from purging.
 ///
 /// # Processes that end
 ///
 /// Pins of a process that has ended, also by SIGKILL, end when the next process evicts, or
 /// finds them in its way. A process is known by its number and the time of its start, and only
-/// to processes of the same PID namespace. A process that calls `execve` keeps its pins.
+/// to processes of the same PID and time namespaces: others take it for alive, so containers
+/// that share an arena should share these, too. A process that calls `execve` keeps its pins.
 ///
 /// # Forks
 ///
 /// A child of `fork` may use the arena: it attaches itself at its first call. It does not have
 /// its parent's pins, and the addresses of its parent's buffers are not mapped in it.
+/// A child made by a bare `clone` system call, which runs no fork handlers, gets errors (ECHILD).
 ///
 /// # What is checked
 ///
@@ -71,7 +73,8 @@ use crate::verbs::volatile::Priority;
 /// Calls of tenure stay in bounds, and do not hang, whatever another process writes to the
 /// file. The length of a memfd is sealed. A file with a name can be truncated by a process of
 /// its owner: each call checks the length first, but a process that truncates it in the middle
-/// of a call causes SIGBUS.
+/// of a call causes SIGBUS. A program that closes descriptors which it did not open gets errors
+/// (EBADF); no other file under the same number is touched.
 pub struct SharedArena {
     core: Arc<Core>,
 }
@@ -89,7 +92,8 @@ impl SharedArena {
     }
 
     /// Opens the arena of a name, or makes one as [`new`](Self::new) does: then it is there
-    /// until [`remove`](Self::remove), or until the machine stops. An arena that exists keeps its sizes.
+    /// until [`remove`](Self::remove), or until the machine stops. An arena that exists keeps its
+    /// sizes.
     ///
     /// # Errors
     ///
@@ -142,7 +146,7 @@ impl SharedArena {
         len: usize,
         priority: Priority,
     ) -> Result<(SharedBuffer, super::SharedPin)> {
-        let attached = self.core.attached()?;
+        let attached = self.core.attached_to_change()?;
         let (attachment, table) = (&attached.attachment, &self.core.table);
         let len = len as u64;
         if len > table.geometry.max_bytes() {
@@ -159,13 +163,15 @@ impl SharedArena {
             .used
             .store(monotonic_coarse_nanos(), Ordering::Relaxed);
         let place = table.geometry.place(index, len).ok_or_else(full)?;
-        if let Err(errno) = shared_file::allocate(table.fd(), place, pages_of(len)) {
-            table.drop_claimed(attachment, index);
+        let mut turn = table.turn_or_go(attachment);
+        if let Err(errno) = turn.allocate(place, pages_of(len)) {
+            table.drop_claimed(&mut turn, attachment, index);
             return Err(Error::System {
                 call: "fallocate",
                 errno,
             });
         }
+        drop(turn);
         admission.mark_resident(usize::MAX);
         // Counted first, as a thread that ends a pin would find none.
         let mut pins = attached.lock_pins();
@@ -173,6 +179,7 @@ impl SharedArena {
         let generation = published.ok_or_else(full)?;
         *pins.entry(index).or_insert(0) += 1;
         drop(pins);
+        SHARED_ALLOCATED.add(1, pages_of(len));
         let buffer = SharedBuffer::of(Arc::clone(&self.core), index, generation, len);
         let pin = buffer.adopt(attached, true);
         Ok((buffer, pin))
@@ -195,7 +202,7 @@ impl SharedArena {
     ///
     /// [`Error::SharedMemory`] for a file that was truncated.
     pub fn purge(&self, bytes: usize) -> Result<usize> {
-        let attached = self.core.attached()?;
+        let attached = self.core.attached_to_change()?;
         let purged = self
             .core
             .table

@@ -26,6 +26,16 @@ pub struct SharedBuffer {
 /// The bits of a buffer's number that are its place in the table.
 const INDEX_BITS: u32 = 20;
 
+/// Returns the place in the table of a buffer's number.
+pub(super) fn index_of(id: u64) -> usize {
+    (id & ((1 << INDEX_BITS) - 1)) as usize
+}
+
+/// Returns the generation of a buffer's number.
+pub(super) fn generation_of(id: u64) -> u64 {
+    id >> INDEX_BITS
+}
+
 /// How often a call looks again, because another process has changed the word.
 const ATTEMPTS: u32 = 1000;
 
@@ -40,10 +50,10 @@ impl SharedBuffer {
     }
 
     pub(super) fn find(core: &Arc<Core>, id: u64) -> Result<Self> {
-        let index = (id & ((1 << INDEX_BITS) - 1)) as usize;
+        let index = index_of(id);
         let gone = || core.table.refused("there is no such buffer", Errno::NOENT);
         let (entry, len, _) = core.table.entry(index).ok_or_else(gone)?;
-        let buffer = Self::of(Arc::clone(core), index, id >> INDEX_BITS, len);
+        let buffer = Self::of(Arc::clone(core), index, generation_of(id), len);
         let now = entry.word.read();
         let is_object = now.state() != State::Free && !now.is_doomed();
         match is_object && buffer.is_same(entry) {
@@ -79,7 +89,7 @@ impl SharedBuffer {
     /// * as for [`SharedArena::allocate`](super::SharedArena::allocate), if it was purged and
     ///   there is no memory.
     pub fn pin(&self) -> Result<SharedPin> {
-        let attached = self.core.attached()?;
+        let attached = self.core.attached_to_change()?;
         let entry = self.entry()?;
         let mut is_cleared = false;
         for _ in 0..ATTEMPTS {
@@ -133,15 +143,17 @@ impl SharedBuffer {
             return Err(self.gone());
         }
         let place = self.place()?;
-        if let Err(errno) = shared_file::allocate(table.fd(), place, pages_of(self.len)) {
+        let mut turn = table.turn_or_go(attachment);
+        if let Err(errno) = turn.allocate(place, pages_of(self.len)) {
             // Frees what was allocated.
-            let _ = shared_file::punch(table.fd(), place, pages_of(self.len));
+            let _ = turn.punch(place, pages_of(self.len));
             give_back();
             return Err(Error::System {
                 call: "fallocate",
                 errno,
             });
         }
+        drop(turn);
         admission.mark_resident(usize::MAX);
         let mut pins = attached.lock_pins();
         let live = State::Live;
@@ -165,7 +177,7 @@ impl SharedBuffer {
     ///
     /// As for [`pin`](Self::pin), and [`Error::System`] if the kernel frees no pages.
     pub fn purge(&self) -> Result<bool> {
-        let attached = self.core.attached()?;
+        let attached = self.core.attached_to_change()?;
         let entry = self.entry()?;
         if entry.word.read().processes() != 0 {
             // Of dead processes, perhaps.
@@ -175,7 +187,10 @@ impl SharedBuffer {
         if !self.is_same(entry) {
             return Err(self.gone());
         }
-        let purged = self.core.table.purge(&attached.attachment, self.index, now);
+        let (attachment, table) = (&attached.attachment, &self.core.table);
+        let mut turn = table.turn_or_go(attachment);
+        let purged = table.purge(&mut turn, attachment, self.index, now);
+        drop(turn);
         purged.map_err(|errno| Error::System {
             call: "fallocate(FALLOC_FL_PUNCH_HOLE)",
             errno,
@@ -190,7 +205,7 @@ impl SharedBuffer {
     ///
     /// As for [`pin`](Self::pin).
     pub fn free(self) -> Result<()> {
-        let attached = self.core.attached()?;
+        let attached = self.core.attached_to_change()?;
         let entry = self.entry()?;
         for _ in 0..ATTEMPTS {
             let now = entry.word.read();
@@ -302,7 +317,10 @@ impl SharedPin {
     /// As for [`read`](Self::read).
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<()> {
         let start = self.start(at, bytes.len())?;
-        let written = shared_file::write(self.buffer.core.table.fd(), bytes, start);
+        let attached = self.attached().ok_or_else(|| self.not_pinned())?;
+        let table = &self.buffer.core.table;
+        let mut turn = table.turn_or_go(&attached.attachment);
+        let written = turn.write(bytes, start);
         written.map_err(|errno| Error::System {
             call: "pwrite",
             errno,
@@ -332,10 +350,15 @@ impl SharedPin {
             len: buffer.len(),
         })?;
         if self.attached().is_none() {
-            let table = &buffer.core.table;
-            return Err(table.refused("another process has pinned it", Errno::BADF));
+            return Err(self.not_pinned());
         }
+        buffer.core.table.check_descriptor()?;
         Ok(buffer.place()? + at as u64)
+    }
+
+    fn not_pinned(&self) -> Error {
+        let table = &self.buffer.core.table;
+        table.refused("another process has pinned it", Errno::BADF)
     }
 
     fn attached(&self) -> Option<&Attached> {

@@ -14,7 +14,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::features::Features;
 use crate::ground::sys::process::monotonic_coarse_nanos;
 use crate::ground::sys::userfaultfd::Userfaultfd;
-use crate::ground::sys::{fork, map};
+use crate::ground::sys::{Errno, fork, map};
 use crate::observation::headroom::{self, Admission, LEDGER, Watermark};
 
 /// An object that lacks memory has this part of all evicted, and at least so much.
@@ -62,6 +62,11 @@ impl Core {
             call: "pthread_atfork",
             errno,
         })?;
+        if fork::is_bare_child() {
+            // It would take its parent's pins for its own.
+            let reason = "this process was made without fork handlers";
+            return Err(self.table.refused(reason, Errno::CHILD));
+        }
         let known = self.attached.load(Ordering::Acquire);
         // SAFETY: null or from `into_raw`, and freed by `drop` only.
         if let Some(attached) = unsafe { known.as_ref() }
@@ -83,10 +88,16 @@ impl Core {
         }
     }
 
+    /// As [`attached`](Self::attached), for calls that change the file.
+    pub(crate) fn attached_to_change(&self) -> Result<&Attached> {
+        self.table.check_descriptor()?;
+        self.attached()
+    }
+
     /// Returns the attachment that this process has made in its generation `generation`; `None`
     /// in a child.
     pub(super) fn attached_in(&self, generation: usize) -> Option<&Attached> {
-        if fork::generation() != Ok(generation) {
+        if fork::generation() != Ok(generation) || fork::is_bare_child() {
             return None;
         }
         // SAFETY: as in `attached`.
@@ -125,7 +136,8 @@ impl Drop for Core {
         let attached = *self.attached.get_mut();
         // SAFETY: null or from `into_raw`, and nobody uses it any more.
         let is_own = unsafe { attached.as_ref() }
-            .is_some_and(|attached| fork::generation() == Ok(attached.generation));
+            .is_some_and(|attached| fork::generation() == Ok(attached.generation))
+            && !fork::is_bare_child();
         if is_own {
             // SAFETY: as above. A child leaks its parent's.
             drop(unsafe { Box::from_raw(attached) });
@@ -203,8 +215,9 @@ impl Attached {
             .store(monotonic_coarse_nanos(), Ordering::Relaxed);
         let now = entry.word.unpin(1 << self.attachment.slot);
         drop(pins);
-        if now.is_doomed() {
-            self.table.free_doomed(&self.attachment, index);
+        if now.is_doomed() && self.table.check_descriptor().is_ok() {
+            let mut turn = self.table.turn_or_go(&self.attachment);
+            self.table.free_doomed(&mut turn, &self.attachment, index);
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BinaryHeap;
 use std::sync::atomic::Ordering;
 
-use super::processes::{Attachment, Lock};
+use super::lease::Held;
+use super::processes::Attachment;
 use super::table::{Table, pages_of};
 use super::word::State;
 
@@ -43,21 +44,22 @@ impl First {
 
 impl Table {
     /// Purges unpinned objects, none of a higher priority, until so many bytes are freed, and
-    /// frees doomed ones. Returns the bytes that were purged. `None` if another process does it at this moment.
+    /// frees doomed ones. Returns the bytes that were purged: fewer if others change pages all
+    /// the time. `None` if another process evicts at this moment.
     pub(crate) fn evict(
         &self,
         attachment: &Attachment,
         wanted_bytes: u64,
         max_priority: u64,
     ) -> Option<u64> {
-        let lock = self.try_lock(attachment.process)?;
-        self.clear_dead(&lock, attachment);
-        Some(self.purge_first(&lock, attachment, wanted_bytes, max_priority))
+        let mut held = self.try_lease(&self.header().evictor, attachment)?;
+        self.clear_dead(attachment);
+        Some(self.purge_first(&mut held, attachment, wanted_bytes, max_priority))
     }
 
     fn purge_first(
         &self,
-        _: &Lock<'_>,
+        held: &mut Held<'_>,
         attachment: &Attachment,
         wanted_bytes: u64,
         max_priority: u64,
@@ -70,7 +72,11 @@ impl Table {
             };
             let now = entry.word.read();
             if now.is_doomed() {
-                self.free_doomed(attachment, index);
+                if now.is_claimable()
+                    && let Some(mut turn) = self.turn(attachment)
+                {
+                    self.free_doomed(&mut turn, attachment, index);
+                }
                 continue;
             }
             let is_candidate = now.state() == State::Live && now.is_claimable();
@@ -84,16 +90,24 @@ impl Table {
                 first.add(candidate, wanted_bytes);
             }
         }
-        let candidates = first.candidates.into_sorted_vec().into_iter();
-        let purge = |candidate: Candidate| {
-            let entry = self.entries().get(candidate.index)?;
+        let mut purged = 0;
+        for candidate in first.candidates.into_sorted_vec() {
+            let Some(entry) = self.entries().get(candidate.index) else {
+                continue;
+            };
+            // Others free as much as this one would.
+            let Some(mut turn) = self.turn(attachment) else {
+                break;
+            };
+            held.renew();
             let now = entry.word.read();
-            let is_unused = entry.used.load(Ordering::Relaxed) == candidate.used;
             // An object that was used meanwhile is not the oldest any more.
-            let purged = is_unused.then(|| self.purge(attachment, candidate.index, now));
-            purged?.ok()
-        };
-        candidates.filter_map(purge).sum()
+            if entry.used.load(Ordering::Relaxed) == candidate.used {
+                let freed = self.purge(&mut turn, attachment, candidate.index, now);
+                purged += freed.unwrap_or(0);
+            }
+        }
+        purged
     }
 }
 

@@ -106,7 +106,7 @@ impl Shared {
     }
 
     fn pass(&self) {
-        if self.table.check().is_ok() {
+        if self.table.check().is_ok() && self.table.check_descriptor().is_ok() {
             let all = self
                 .table
                 .header()

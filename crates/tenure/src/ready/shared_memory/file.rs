@@ -37,16 +37,25 @@ pub(super) fn create_memfd(geometry: Geometry) -> Result<Table> {
     let fd = shared_file::memfd(len).map_err(system("memfd_create"))?;
     Table::format(fd.as_fd(), &geometry).map_err(system("fallocate"))?;
     shared_file::seal(&fd).map_err(system("fcntl(F_ADD_SEALS)"))?;
-    Table::open(fd, name.to_owned())
+    Table::open(fd, name.to_owned(), true)
 }
 
 /// Opens a memfd that was received from another process. EPERM unless its length is sealed.
 pub(super) fn open_memfd(fd: OwnedFd) -> Result<Table> {
+    open_sealed(fd, true)
+}
+
+/// As [`open_memfd`], to read it only.
+pub(super) fn open_memfd_read_only(fd: OwnedFd) -> Result<Table> {
+    open_sealed(fd, false)
+}
+
+fn open_sealed(fd: OwnedFd, is_writable: bool) -> Result<Table> {
     let name = "(memfd)";
     if !shared_file::is_sealed(&fd) {
         return Err(refused(name, "its length is not sealed", Errno::PERM));
     }
-    Table::open(fd, name.to_owned())
+    Table::open(fd, name.to_owned(), is_writable)
 }
 
 /// Opens a name, or creates it with this geometry.
@@ -76,13 +85,22 @@ fn create(name: &str, path: &Path, geometry: Geometry) -> Result<Table> {
         shared_file::create_unnamed(Path::new(FOLDER), len).map_err(system("open(O_TMPFILE)"))?;
     Table::format(fd.as_fd(), &geometry).map_err(system("fallocate"))?;
     shared_file::link(fd.as_fd(), path).map_err(system("linkat"))?;
-    Table::open(fd, name.to_owned())
+    Table::open(fd, name.to_owned(), true)
 }
 
 /// Opens a name; `None` if there is none.
 pub(super) fn open(name: &str) -> Result<Option<Table>> {
+    open_name(name, true)
+}
+
+/// As [`open`], to read it only.
+pub(super) fn open_read_only(name: &str) -> Result<Option<Table>> {
+    open_name(name, false)
+}
+
+fn open_name(name: &str, is_writable: bool) -> Result<Option<Table>> {
     let path = path(name)?;
-    let fd = match shared_file::open(&path) {
+    let fd = match shared_file::open(&path, is_writable) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(None),
         Err(Errno::LOOP) => return Err(refused(name, "it is a symbolic link", Errno::LOOP)),
@@ -101,7 +119,7 @@ pub(super) fn open(name: &str) -> Result<Option<Table>> {
     if !facts.is_private {
         return Err(refused(name, "other users may open it", Errno::ACCESS));
     }
-    Table::open(fd, name.to_owned()).map(Some)
+    Table::open(fd, name.to_owned(), is_writable).map(Some)
 }
 
 /// Returns the names of this user's files, sorted. Files that cannot be looked at are left out.

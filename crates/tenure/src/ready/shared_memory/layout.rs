@@ -6,11 +6,12 @@
 
 use std::sync::atomic::AtomicU64;
 
+use super::lease::Lease;
 use super::word::{MAX_PROCESSES, Word};
 use crate::ground::sys::page_size;
 
 const MAGIC: [u8; 8] = *b"tenureSM";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How many objects a file has at most.
 pub(crate) const MAX_COUNT: usize = 1 << 20;
@@ -39,22 +40,30 @@ pub(super) const FIXED_BYTES: usize = size_of::<Fixed>();
 pub(crate) struct Header {
     /// [`Fixed`], which is read from the file.
     _fixed: [AtomicU64; 16],
-    /// The process that evicts, or clears up after dead ones; 0 if there is none.
-    pub(crate) evictor: AtomicU64,
+    /// The process that evicts.
+    pub(crate) evictor: Lease,
+    /// The process that changes pages.
+    pub(crate) writer: Lease,
     /// The bytes of the objects whose contents are there, in whole pages.
     pub(crate) bytes: AtomicU64,
     pub(crate) sequence: AtomicU64,
     pub(crate) purged: AtomicU64,
     pub(crate) purged_bytes: AtomicU64,
-    _reserved: [AtomicU64; 11],
+    _reserved: [AtomicU64; 10],
     pub(crate) processes: [Slot; MAX_PROCESSES],
+    /// The values of a cache that are being made.
+    pub(crate) flights: [AtomicU64; FLIGHTS],
 }
+
+/// How many values can be made at a time, by all processes.
+pub(crate) const FLIGHTS: usize = 256;
 
 /// An attached process.
 #[repr(C)]
 pub(crate) struct Slot {
     /// The process and its start; 0 if the slot is free.
     pub(crate) id: AtomicU64,
+    /// Written after the process, and before the slot is free again.
     pub(crate) namespace: AtomicU64,
 }
 
@@ -66,7 +75,7 @@ pub(crate) struct Entry {
     pub(crate) generation: AtomicU64,
     /// The bytes of the contents.
     pub(crate) len: AtomicU64,
-    /// The hash of a cache's key.
+    /// The hash of a cache's key; in an arena, how often the contents have gone.
     pub(crate) tag: AtomicU64,
     /// When it was last used, in nanoseconds of the monotonic clock.
     pub(crate) used: AtomicU64,
@@ -201,6 +210,7 @@ impl Geometry {
     }
 
     /// Returns all places of an entry: start and length.
+    #[cfg(test)]
     pub(crate) fn places(&self, index: usize) -> impl Iterator<Item = (u64, u64)> {
         let sizes = match self.kind {
             Kind::Arena { object_bytes } => object_bytes..object_bytes + 1,

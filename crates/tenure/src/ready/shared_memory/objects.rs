@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use super::layout::Kind;
 use super::processes::Attachment;
 use super::table::{Table, pages_of};
+use super::turn::Turn;
 use super::word::{Reading, State};
-use crate::ground::sys::{Errno, shared_file};
-use crate::observation::stats::CACHE_EVICTED;
+use crate::ground::sys::Errno;
+use crate::observation::stats::{CACHE_EVICTED, SHARED_PURGED};
 
 impl Table {
     /// Claims an entry that is free. Returns its index; `None` if all are taken.
@@ -51,6 +52,7 @@ impl Table {
     /// Returns the bytes that were freed; a doomed object, and one of a cache, is freed.
     pub(crate) fn purge(
         &self,
+        turn: &mut Turn<'_>,
         attachment: &Attachment,
         index: usize,
         seen: Reading,
@@ -67,7 +69,10 @@ impl Table {
         let bytes = self.entry(index).map_or(0, |(_, len, _)| pages_of(len));
         let is_live = seen.state() == State::Live;
         let is_freed = seen.is_doomed() || self.geometry.kind == Kind::Cache;
-        if let Err(errno) = self.punch(index) {
+        if self.geometry.kind != Kind::Cache {
+            entry.tag.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Err(errno) = self.punch(turn, index) {
             let priority = seen.priority();
             entry
                 .word
@@ -82,9 +87,11 @@ impl Table {
         if seen.is_doomed() {
             return Ok(bytes);
         }
-        if self.geometry.kind == Kind::Cache {
-            CACHE_EVICTED.done(usize::try_from(bytes).unwrap_or(usize::MAX));
-        }
+        let counter = match self.geometry.kind {
+            Kind::Cache => CACHE_EVICTED,
+            Kind::Arena { .. } => SHARED_PURGED,
+        };
+        counter.add(1, bytes);
         let header = self.header();
         header.purged.fetch_add(1, Ordering::Relaxed);
         header.purged_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -92,28 +99,30 @@ impl Table {
     }
 
     /// Drops a claimed object, of which nobody knows how far it was made or purged.
-    pub(crate) fn drop_claimed(&self, attachment: &Attachment, index: usize) {
-        for (start, len) in self.geometry.places(index) {
-            // The pages that stay after a failure go with the next object of the entry.
-            let _ = shared_file::punch(self.fd(), start, len);
-        }
+    pub(crate) fn drop_claimed(&self, turn: &mut Turn<'_>, attachment: &Attachment, index: usize) {
         let Some(entry) = self.entries().get(index) else {
             return;
         };
+        if self.geometry.kind != Kind::Cache {
+            entry.tag.fetch_add(1, Ordering::Relaxed);
+        }
+        // The length says where the pages are. Those that stay after a failure go with the
+        // next object of the entry.
+        let _ = self.punch(turn, index);
         let now = entry.word.read();
         let is_freed = now.is_doomed() || self.geometry.kind == Kind::Cache;
         self.publish_gone(attachment, index, is_freed, now.priority());
     }
 
     /// Frees a doomed object, if nobody has a pin of it any more.
-    pub(crate) fn free_doomed(&self, attachment: &Attachment, index: usize) {
+    pub(crate) fn free_doomed(&self, turn: &mut Turn<'_>, attachment: &Attachment, index: usize) {
         let Some(entry) = self.entries().get(index) else {
             return;
         };
         let now = entry.word.read();
         if now.is_doomed() && now.is_claimable() {
             // After a failure it stays doomed, and the evictor tries again.
-            let _ = self.purge(attachment, index, now);
+            let _ = self.purge(turn, attachment, index, now);
         }
     }
 
@@ -136,11 +145,11 @@ impl Table {
     }
 
     /// Frees the pages of a claimed object.
-    fn punch(&self, index: usize) -> Result<(), Errno> {
+    fn punch(&self, turn: &mut Turn<'_>, index: usize) -> Result<(), Errno> {
         let Some((_, len, place)) = self.entry(index) else {
             return Ok(());
         };
-        shared_file::punch(self.fd(), place, pages_of(len))
+        turn.punch(place, pages_of(len))
     }
 
     fn uncount(&self, bytes: u64) {

@@ -3,17 +3,22 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::layout::Slot;
 use super::table::Table;
 use super::word::{MAX_PROCESSES, Processes, State};
 use crate::ground::error::Result;
 use crate::ground::sys::Errno;
 use crate::ground::sys::shared_file::ProcessId;
 
-/// The slot of a dead process, which the holder of the lock clears.
-const CLEARED: u64 = u64::MAX;
+/// A bit of the slot of a dead process: the process whose number follows clears it. (A number
+/// has fewer bits.)
+const CLEARING: u64 = 1 << 63;
+
+/// The namespace of a process that has not told it yet, or of none.
+const UNKNOWN: u64 = u64::MAX;
 
 /// How often a process that finds no free slot looks again, a millisecond apart.
-const ATTEMPTS: u32 = 50;
+const ATTEMPTS: u32 = 20;
 
 /// This process, attached to a file. Other values of it may be attached to the same file.
 #[derive(Clone, Copy, Debug)]
@@ -32,16 +37,14 @@ fn id(process: ProcessId) -> u64 {
     u64::from(process.pid) << 32 | u64::from(process.start)
 }
 
-/// The lock of the one process that evicts or clears up; dropping it unlocks.
-pub(crate) struct Lock<'a> {
-    table: &'a Table,
-    id: u64,
-}
-
-impl Drop for Lock<'_> {
-    fn drop(&mut self) {
-        let evictor = &self.table.header().evictor;
-        let _ = evictor.compare_exchange(self.id, 0, Ordering::Release, Ordering::Relaxed);
+impl Slot {
+    /// Frees the slot, if it still has this value.
+    fn free(&self, id: u64) {
+        if self.id.load(Ordering::Relaxed) == id {
+            self.namespace.store(UNKNOWN, Ordering::Relaxed);
+            let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.id.compare_exchange(id, 0, success, failure);
+        }
     }
 }
 
@@ -80,49 +83,27 @@ impl Table {
                 entry.word.unpin(1 << attachment.slot);
             }
         }
-        let slot = &self.header().processes[attachment.slot];
-        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
-        let _ = slot
-            .id
-            .compare_exchange(attachment.id(), 0, success, failure);
+        self.header().processes[attachment.slot].free(attachment.id());
     }
 
-    /// Takes the lock, unless a live process has it.
-    pub(crate) fn try_lock(&self, process: ProcessId) -> Option<Lock<'_>> {
-        let evictor = &self.header().evictor;
-        let own = id(process);
-        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        let holder = evictor.compare_exchange(0, own, success, failure).err();
-        if let Some(holder) = holder {
-            // A holder that is not attached is garbage.
-            let is_alive = holder == own || self.is_attached_and_alive(holder, process);
-            if is_alive
-                || evictor
-                    .compare_exchange(holder, own, success, failure)
-                    .is_err()
-            {
-                return None;
-            }
-        }
-        Some(Lock {
-            table: self,
-            id: own,
-        })
+    /// Returns whether the process of a slot is dead or stopped, as far as this one can tell.
+    pub(crate) fn is_halted(&self, slot: usize, attachment: &Attachment) -> bool {
+        let (id, process) = self.process(slot);
+        let own = attachment.process.namespace;
+        id == 0 || process.is_dead(own) || process.is_stopped(own)
     }
 
-    fn is_attached_and_alive(&self, holder: u64, own: ProcessId) -> bool {
-        let mut slots = 0..MAX_PROCESSES;
-        slots.any(|slot| {
-            let (id, process) = self.process(slot);
-            id == holder && !process.is_dead(own.namespace)
-        })
+    /// Returns whether the process of a slot is dead, as far as this one can tell.
+    pub(crate) fn is_dead(&self, slot: usize, attachment: &Attachment) -> bool {
+        let (id, process) = self.process(slot);
+        id == 0 || process.is_dead(attachment.process.namespace)
     }
 
     fn process(&self, slot: usize) -> (u64, ProcessId) {
         let slot = &self.header().processes[slot];
         let id = slot.id.load(Ordering::Acquire);
         let process = ProcessId {
-            pid: (id >> 32) as u32,
+            pid: ((id & !CLEARING) >> 32) as u32,
             start: id as u32,
             namespace: slot.namespace.load(Ordering::Acquire),
         };
@@ -135,46 +116,42 @@ impl Table {
         let slots = 0..MAX_PROCESSES;
         let is_live = |slot: &usize| {
             let (id, process) = self.process(*slot);
-            id != 0 && id != CLEARED && !process.is_dead(own.namespace)
+            id != 0 && id & CLEARING == 0 && !process.is_dead(own.namespace)
         };
         slots.filter(is_live).count()
     }
 
-    /// Ends the pins and claims of dead processes. The holder of the lock calls it.
-    pub(crate) fn clear_dead(&self, lock: &Lock<'_>, attachment: &Attachment) {
-        let dead = self.mark_dead(lock, attachment.process);
-        if dead == 0 {
-            return;
+    /// Ends the pins and claims of dead processes.
+    pub(crate) fn clear_dead(&self, attachment: &Attachment) {
+        let dead = self.take_dead(attachment.process);
+        if dead != 0 {
+            self.clear(attachment, dead);
+            self.recount();
+            self.free_slots(attachment.process, dead);
         }
-        self.clear(attachment, dead);
-        self.recount();
-        self.free_slots(dead);
     }
 
-    /// Marks the slots of dead processes so that nobody takes them before they are cleared,
-    /// and returns them.
-    fn mark_dead(&self, _: &Lock<'_>, own: ProcessId) -> Processes {
-        let slots = 0..MAX_PROCESSES;
-        let marked = slots.filter(|&slot| {
+    /// Takes the slots of dead processes, so that only this one clears them, and returns them.
+    /// If it dies, another process takes them.
+    fn take_dead(&self, own: ProcessId) -> Processes {
+        let taken = (0..MAX_PROCESSES).filter(|&slot| {
             let (id, process) = self.process(slot);
             let found = &self.header().processes[slot].id;
             let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
-            // A holder of the lock may have died while it cleared the slot.
-            id == CLEARED
-                || id != 0
-                    && process.is_dead(own.namespace)
-                    && found
-                        .compare_exchange(id, CLEARED, success, failure)
-                        .is_ok()
+            // The namespace stays: this process could tell, so it is its own.
+            id != 0
+                && process.is_dead(own.namespace)
+                && found
+                    .compare_exchange(id, CLEARING | self::id(own), success, failure)
+                    .is_ok()
         });
-        marked.fold(0, |dead, slot| dead | 1 << slot)
+        taken.fold(0, |dead, slot| dead | 1 << slot)
     }
 
-    fn free_slots(&self, slots: Processes) {
+    fn free_slots(&self, own: ProcessId, slots: Processes) {
         for (slot, found) in self.header().processes.iter().enumerate() {
             if slots & 1 << slot != 0 {
-                let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
-                let _ = found.id.compare_exchange(CLEARED, 0, success, failure);
+                found.free(CLEARING | id(own));
             }
         }
     }
@@ -182,22 +159,20 @@ impl Table {
     /// Gives the slot of a dead process to this one, which has none: it clears what it left
     /// as the owner of that slot. Returns whether there is a free slot now.
     fn free_dead_slot(&self, process: ProcessId) -> bool {
-        let Some(lock) = self.try_lock(process) else {
-            return false;
-        };
-        let dead = self.mark_dead(&lock, process);
+        let dead = self.take_dead(process);
         if dead == 0 {
             return false;
         }
         let slot = dead.trailing_zeros() as usize;
         self.clear(&Attachment { slot, process }, dead);
         self.recount();
-        self.free_slots(dead);
+        self.free_slots(process, dead);
         true
     }
 
     /// Ends the pins of these processes, and claims what they have claimed, for this one.
     fn clear(&self, attachment: &Attachment, processes: Processes) {
+        self.end_flights(processes);
         for index in 0..self.geometry.count {
             let word = &self.entries()[index].word;
             let now = word.read();
@@ -206,10 +181,10 @@ impl Table {
             }
             if now.state() == State::Claimed {
                 if word.take_over(attachment.slot, processes) {
-                    self.drop_claimed(attachment, index);
+                    self.drop_claimed(&mut self.turn_or_go(attachment), attachment, index);
                 }
             } else if word.unpin(processes).is_doomed() {
-                self.free_doomed(attachment, index);
+                self.free_doomed(&mut self.turn_or_go(attachment), attachment, index);
             }
         }
     }

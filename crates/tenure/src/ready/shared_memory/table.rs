@@ -1,5 +1,6 @@
 //! An open shared file, and its header and table in memory.
 
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
@@ -8,11 +9,15 @@ use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, advise};
 use crate::ground::sys::map::{self, Backing};
-use crate::ground::sys::{Errno, page_size, shared_file};
+use crate::ground::sys::shared_file::{self, Facts};
+use crate::ground::sys::{Errno, page_size};
 
 /// A file whose layout has been checked.
 pub(crate) struct Table {
-    fd: OwnedFd,
+    /// Closed unless the program has closed it, and reused its number.
+    fd: ManuallyDrop<OwnedFd>,
+    /// Device and inode.
+    identity: (u64, u64),
     /// How errors name it.
     pub(super) name: String,
     pub(crate) geometry: Geometry,
@@ -26,6 +31,10 @@ impl Drop for Table {
     fn drop(&mut self) {
         // SAFETY: mapped by `open`; references to it borrow the table.
         let _ = unsafe { map::unmap(self.memory) };
+        if self.facts().is_ok() {
+            // SAFETY: nobody uses it any more.
+            unsafe { ManuallyDrop::drop(&mut self.fd) };
+        }
     }
 }
 
@@ -47,8 +56,8 @@ impl Table {
         shared_file::write(fd, &geometry.to_bytes(), 0)
     }
 
-    /// Checks a file and maps its table.
-    pub(super) fn open(fd: OwnedFd, name: String) -> Result<Self> {
+    /// Checks a file and maps its table, to change it or to read it only.
+    pub(super) fn open(fd: OwnedFd, name: String, is_writable: bool) -> Result<Self> {
         let corrupt = |reason| refused(&name, reason, Errno::PROTO);
         let system = |call| move |errno| Error::System { call, errno };
         let facts = shared_file::facts(&fd).map_err(system("fstat"))?;
@@ -59,7 +68,7 @@ impl Table {
         if facts.len != geometry.file_bytes() {
             return Err(corrupt("it was truncated, or is corrupt"));
         }
-        if !shared_file::may_have_len(facts.len) {
+        if is_writable && !shared_file::may_have_len(facts.len) {
             return Err(refused(
                 &name,
                 "RLIMIT_FSIZE is too low for it",
@@ -71,10 +80,11 @@ impl Table {
             offset: 0,
         };
         let memory =
-            map::map(backing, geometry.table_bytes(), true, true).map_err(system("mmap"))?;
+            map::map(backing, geometry.table_bytes(), true, is_writable).map_err(system("mmap"))?;
         let is_sealed = shared_file::is_sealed(&fd);
         Ok(Self {
-            fd,
+            fd: ManuallyDrop::new(fd),
+            identity: facts.identity,
             name,
             geometry,
             memory,
@@ -92,13 +102,23 @@ impl Table {
         if self.is_sealed {
             return Ok(());
         }
+        match self.facts()?.len >= self.geometry.file_bytes() {
+            true => Ok(()),
+            false => Err(self.refused("it was truncated", Errno::PROTO)),
+        }
+    }
+
+    /// Checks that the descriptor is still the file's: programs close descriptors that they did
+    /// not open, and then open others of the same number. Each call that changes the file
+    /// begins with it.
+    pub(crate) fn check_descriptor(&self) -> Result<()> {
+        self.facts().map(drop)
+    }
+
+    fn facts(&self) -> Result<Facts> {
         match shared_file::facts(self.fd()) {
-            Ok(facts) if facts.len >= self.geometry.file_bytes() => Ok(()),
-            Ok(_) => Err(self.refused("it was truncated", Errno::PROTO)),
-            Err(errno) => Err(Error::System {
-                call: "fstat",
-                errno,
-            }),
+            Ok(facts) if facts.identity == self.identity => Ok(facts),
+            _ => Err(self.refused("the program has closed its descriptor", Errno::BADF)),
         }
     }
 

@@ -70,6 +70,11 @@ impl Reading {
         self.processes() == 0 && self.state() != State::Claimed
     }
 
+    /// Returns the word of a live object without pins.
+    pub(crate) fn live(priority: u64) -> Self {
+        Self::of(State::Live, priority, 0)
+    }
+
     fn of(state: State, priority: u64, processes: Processes) -> Self {
         Self((state as u64) << STATE_SHIFT | (priority & 3) << PRIORITY_SHIFT | processes)
     }

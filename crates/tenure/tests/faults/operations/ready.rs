@@ -1,8 +1,9 @@
-//! The ready-made types on top of the verbs: LockedFile, SecretBuffer, VolatileCache.
+//! The ready-made types on top of the verbs.
 
 use std::time::Duration;
 
-use tenure::{LockedFile, SecretBuffer, VolatileCache};
+use tenure::volatile::Priority;
+use tenure::{CacheOptions, LockedFile, SecretBuffer, SharedArena, SharedCache, VolatileCache};
 
 use super::super::case::{AsError, Case, again};
 use super::Group;
@@ -15,6 +16,8 @@ pub const ALL: Group = &[
     }),
     ("secret_buffer_hidden", secret_hidden),
     ("volatile_cache", cache),
+    ("shared_arena", shared_arena),
+    ("shared_cache", shared_cache),
 ];
 
 const FILE_LEN: usize = 1 << 20;
@@ -91,5 +94,45 @@ fn cache(case: &Case) {
         cache.get(&1).is_some_and(|found| found[..] == value(1))
     });
     assert!(is_kept);
+    case.armed(|| drop(cache));
+}
+
+/// Checks that a buffer has its contents, or says that it has not.
+fn shared_arena(case: &Case) {
+    const LEN: usize = 20_000;
+    let arena = case.attempt_twice(|| SharedArena::new(4, LEN));
+    let (buffer, pin) = case.attempt_twice(|| arena.allocate(LEN, Priority::Normal));
+    case.attempt_twice(|| pin.write(0, &[7; LEN]));
+    let mut bytes = [0; LEN];
+    case.attempt_twice(|| pin.read(0, &mut bytes));
+    assert_eq!(bytes, [7; LEN]);
+    case.armed(|| drop(pin));
+    case.attempt_twice(|| buffer.purge());
+    let pin = case.attempt_twice(|| buffer.pin());
+    assert!(!pin.is_intact());
+    again(pin.read(0, &mut bytes));
+    assert_eq!(bytes, [0; LEN]);
+    drop(pin);
+    case.attempt_twice(|| arena.stats());
+    case.armed(|| drop((buffer, arena)));
+}
+
+/// Checks that a value is found whole or not at all.
+fn shared_cache(case: &Case) {
+    let value = |key: u8| vec![key + 1; 20_000];
+    let options = CacheOptions::new().max_bytes(8 << 20);
+    let cache = case.attempt_twice(|| SharedCache::new(options));
+    for key in 0..3 {
+        case.attempt_twice(|| cache.insert(&[key], &value(key), Priority::Normal));
+    }
+    for key in 0..3 {
+        let found = case.armed(|| cache.get(&[key]));
+        assert!(found.is_none_or(|found| found[..] == value(key)));
+    }
+    let made = case.attempt_twice(|| cache.get_or_insert_with(&[7], || value(7)));
+    assert!(made[..] == value(7));
+    case.armed(|| cache.remove(&[0]));
+    assert!(cache.get(&[0]).is_none());
+    case.armed(|| cache.clear());
     case.armed(|| drop(cache));
 }

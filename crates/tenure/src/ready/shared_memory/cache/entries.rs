@@ -6,6 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::super::layout::SET;
 use super::super::processes::Attachment;
 use super::super::table::{Table, pages_of};
+use super::super::turn::Turn;
 use super::super::word::{Reading, State};
 use crate::ground::sys::process::monotonic_coarse_nanos;
 use crate::ground::sys::{Errno, shared_file};
@@ -76,13 +77,21 @@ impl Table {
         }
     }
 
-    /// Removes a value, if it is still the one that was seen. Returns whether it was.
+    /// Removes a value, if it is still the one that was seen. Returns whether it was. If others
+    /// change pages all the time, its pages stay until a process evicts, or needs the entry.
     pub(super) fn remove(&self, attachment: &Attachment, seen: Seen) -> bool {
+        let is_removed = self.doom(seen);
+        if is_removed && let Some(mut turn) = self.turn(attachment) {
+            self.free_doomed(&mut turn, attachment, seen.index);
+        }
+        is_removed
+    }
+
+    fn doom(&self, seen: Seen) -> bool {
         self.see(seen.index) == Some(seen) && {
             // Between the two, another process may have put a value of the set there: then
             // that one is lost.
             let word = self.entries()[seen.index].word.doom();
-            self.free_doomed(attachment, seen.index);
             word.is_doomed() && word.state() == State::Live
         }
     }
@@ -91,6 +100,7 @@ impl Table {
     /// priority goes that was used least recently, but none of a higher priority.
     pub(super) fn claim(
         &self,
+        turn: &mut Turn<'_>,
         attachment: &Attachment,
         hash: u64,
         max_priority: u64,
@@ -104,11 +114,20 @@ impl Table {
             if free.is_some() {
                 return free;
             }
+            let doomed = self.set(hash).find(|&index| {
+                let now = self.entries()[index].word.read();
+                now.is_doomed() && now.is_claimable()
+            });
+            if let Some(index) = doomed {
+                self.free_doomed(turn, attachment, index);
+                continue;
+            }
             let values = self.set(hash).filter_map(|index| self.see(index));
             let values = values.filter(|seen| seen.word.priority() <= max_priority);
             let used = |index: usize| self.entries()[index].used.load(Ordering::Relaxed);
             let victim = values.min_by_key(|seen| (seen.word.priority(), used(seen.index)))?;
-            self.purge(attachment, victim.index, victim.word).ok()?;
+            self.purge(turn, attachment, victim.index, victim.word)
+                .ok()?;
         }
         None
     }
@@ -116,11 +135,12 @@ impl Table {
     /// Writes the parts of a record to a claimed entry, and publishes it.
     pub(super) fn put(
         &self,
+        turn: &mut Turn<'_>,
         attachment: &Attachment,
         (index, hash): (usize, u64),
         parts: [&[u8]; 2],
         priority: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<Seen, Errno> {
         let entry = &self.entries()[index];
         let len = parts.iter().map(|part| part.len() as u64).sum();
         // Known before there are pages: it says where they are.
@@ -130,23 +150,30 @@ impl Table {
             .used
             .store(monotonic_coarse_nanos(), Ordering::Relaxed);
         let place = self.geometry.place(index, len).ok_or(Errno::FBIG)?;
-        let written = shared_file::write(self.fd(), parts[0], place).and_then(|()| {
+        let written = turn.write(parts[0], place).and_then(|()| {
             let behind = place + parts[0].len() as u64;
-            shared_file::write(self.fd(), parts[1], behind)
+            turn.write(parts[1], behind)
         });
         if let Err(errno) = written {
-            self.drop_claimed(attachment, index);
+            self.drop_claimed(turn, attachment, index);
             return Err(errno);
         }
         let published = self.publish_live(attachment, index, len, priority, false);
-        published.ok_or(Errno::BUSY)?;
+        let generation = published.ok_or(Errno::BUSY)?;
         // Of two processes that insert the key at the same time one sees both values at least,
         // and the later value stays.
         fence(Ordering::SeqCst);
         for older in self.find(hash).skip(1) {
-            self.remove(attachment, older);
+            if self.doom(older) {
+                self.free_doomed(turn, attachment, older.index);
+            }
         }
-        Ok(())
+        let word = Reading::live(priority);
+        Ok(Seen {
+            index,
+            word,
+            generation,
+        })
     }
 
     /// Returns all values that there are now.

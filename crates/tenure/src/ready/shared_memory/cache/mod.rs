@@ -1,7 +1,9 @@
 //! `SharedCache`: a cache that processes share.
 
 mod entries;
+mod flights;
 mod hash;
+mod insert;
 mod record;
 mod value;
 
@@ -13,16 +15,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::entries::Seen;
 use self::record::Record;
-use super::core::{Attached, Core};
+use super::core::Core;
 use super::file;
 use super::layout::{Geometry, Kind, SET};
-use super::table::{Table, pages_of};
+use super::table::Table;
 use crate::ground::error::Result;
 use crate::ground::sys::Errno;
 use crate::ground::sys::process::{mem_total_bytes, monotonic_coarse_nanos};
 use crate::observation::stats::{CACHE_HITS, CACHE_MISSES};
 use crate::ready::volatile_cache::{CacheOptions, CacheStats};
-use crate::verbs::volatile::Priority;
 
 /// A cache that several processes share: what one of them has inserted, all find, without a
 /// server, and without a size. It keeps as many values as memory allows; under
@@ -152,98 +153,6 @@ impl SharedCache {
         })
     }
 
-    /// Inserts a copy of the bytes, and replaces the key's previous value in all processes.
-    ///
-    /// It also succeeds if memory for the value is unavailable, or a limit does not allow it:
-    /// then the key has no value, and [`CacheStats::refused`] counts it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::SharedMemory`](crate::Error::SharedMemory) if the file was truncated.
-    pub fn insert(&self, key: &[u8], value: &[u8], priority: Priority) -> Result<()> {
-        let attached = self.core.attached()?;
-        let hash = self.hash(key);
-        for previous in self.core.table.find(hash) {
-            self.core.table.remove(&attached.attachment, previous);
-        }
-        match self.put(attached, (key, hash), value, u64::from(priority.as_u8())) {
-            Some(()) => count(&self.counts.insertions),
-            None => count(&self.counts.refused),
-        }
-        Ok(())
-    }
-
-    fn put(
-        &self,
-        attached: &Attached,
-        (key, hash): (&[u8], u64),
-        value: &[u8],
-        priority: u64,
-    ) -> Option<()> {
-        let (attachment, table) = (&attached.attachment, &self.core.table);
-        let len = record::len(key, value.len())? as u64;
-        if len > table.geometry.max_bytes() {
-            return None;
-        }
-        let bytes = pages_of(len);
-        self.reserve(attached, bytes, priority)?;
-        let start = record::start(key, monotonic_coarse_nanos());
-        let admission = self.core.admit(attachment, bytes, priority).ok()?;
-        let put = || {
-            let index = table.claim(attachment, hash, priority).ok_or(Errno::BUSY)?;
-            let parts = [&start[..], value];
-            table.put(attachment, (index, hash), parts, priority)
-        };
-        let result = match put() {
-            // The file system is full.
-            Err(Errno::NOSPC) => {
-                table.evict(attachment, bytes, priority);
-                put()
-            }
-            result => result,
-        };
-        result.ok()?;
-        admission.mark_resident(usize::MAX);
-        Some(())
-    }
-
-    /// Gives values up until the limit of this process allows for the bytes.
-    fn reserve(&self, attached: &Attached, bytes: u64, priority: u64) -> Option<()> {
-        let Some(max_bytes) = self.options.max_bytes else {
-            return Some(());
-        };
-        let max_bytes = max_bytes as u64;
-        let used = &self.core.table.header().bytes;
-        for _ in 0..3 {
-            let all = used.load(Ordering::Relaxed).saturating_add(bytes);
-            if all <= max_bytes {
-                return Some(());
-            }
-            let table = &self.core.table;
-            table.evict(&attached.attachment, all - max_bytes, priority)?;
-        }
-        None
-    }
-
-    /// Returns a copy of the key's value. On a miss `rebuild` makes the value, which is
-    /// inserted with the default priority. Others that miss it at the same time make it, too.
-    ///
-    /// # Errors
-    ///
-    /// As for [`insert`](Self::insert).
-    pub fn get_or_insert_with(
-        &self,
-        key: &[u8],
-        rebuild: impl FnOnce() -> Vec<u8>,
-    ) -> Result<SharedValue> {
-        if let Some(found) = self.get(key) {
-            return Ok(found);
-        }
-        let bytes = rebuild();
-        self.insert(key, &bytes, Priority::default())?;
-        Ok(SharedValue::new(bytes, 0))
-    }
-
     /// Whether [`get`](Self::get) would find a value at this moment. It copies the value, too,
     /// and counts as a use.
     pub fn contains_key(&self, key: &[u8]) -> bool {
@@ -252,10 +161,11 @@ impl SharedCache {
 
     /// Removes the key's value in all processes. Returns whether there was one.
     pub fn remove(&self, key: &[u8]) -> bool {
-        let Ok(attached) = self.core.attached() else {
+        let Ok(attached) = self.core.attached_to_change() else {
             return false;
         };
         let table = &self.core.table;
+        table.outdate(Some(self.hash(key)));
         let mut is_removed = false;
         for seen in table.find(self.hash(key)) {
             is_removed |= table.remove(&attached.attachment, seen);
@@ -282,10 +192,11 @@ impl SharedCache {
     }
 
     fn remove_where(&self, mut is_removed: impl FnMut(&Table, Seen) -> bool) -> usize {
-        let Ok(attached) = self.core.attached() else {
+        let Ok(attached) = self.core.attached_to_change() else {
             return 0;
         };
         let table = &self.core.table;
+        table.outdate(None);
         let values = table.values();
         let removed = values
             .filter(|&seen| is_removed(table, seen) && table.remove(&attached.attachment, seen));

@@ -1,0 +1,229 @@
+//! Inserting values, and making those that are missing.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::entries::Seen;
+use super::flights::{Flight, Missing, Progress};
+use super::{SharedCache, SharedValue, count, record};
+use crate::ground::error::Result;
+use crate::ground::sys::Errno;
+use crate::ground::sys::process::monotonic_coarse_nanos;
+use crate::ready::shared_memory::core::Attached;
+use crate::ready::shared_memory::table::pages_of;
+use crate::verbs::volatile::Priority;
+
+/// How long a thread that waits for a value sleeps before it looks.
+const MIN_PAUSE: Duration = Duration::from_micros(50);
+const MAX_PAUSE: Duration = Duration::from_millis(4);
+
+/// How long an insertion waits for others that evict.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// A thread makes a value itself that so many others have made, and the cache did not keep.
+const MAX_FAILURES: u32 = 2;
+
+impl SharedCache {
+    /// Inserts a copy of the bytes, and replaces the key's previous value in all processes.
+    ///
+    /// It also succeeds if memory for the value is unavailable, a limit does not allow it, or
+    /// other processes insert values all the time: then the key has no value, and
+    /// [`CacheStats::refused`](crate::CacheStats::refused) counts it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SharedMemory`](crate::Error::SharedMemory) if the file was truncated, or the
+    /// program has closed its descriptor.
+    pub fn insert(&self, key: &[u8], value: &[u8], priority: Priority) -> Result<()> {
+        let attached = self.core.attached_to_change()?;
+        self.core.table.outdate(Some(self.hash(key)));
+        self.replace(attached, key, value, priority);
+        Ok(())
+    }
+
+    /// Returns the value that was inserted; `None` if it was refused.
+    fn replace(
+        &self,
+        attached: &Attached,
+        key: &[u8],
+        value: &[u8],
+        priority: Priority,
+    ) -> Option<Seen> {
+        let hash = self.hash(key);
+        for previous in self.core.table.find(hash) {
+            self.core.table.remove(&attached.attachment, previous);
+        }
+        let put = self.put(attached, (key, hash), value, u64::from(priority.as_u8()));
+        match put {
+            Some(_) => count(&self.counts.insertions),
+            None => count(&self.counts.refused),
+        }
+        put
+    }
+
+    fn put(
+        &self,
+        attached: &Attached,
+        (key, hash): (&[u8], u64),
+        value: &[u8],
+        priority: u64,
+    ) -> Option<Seen> {
+        let (attachment, table) = (&attached.attachment, &self.core.table);
+        let len = record::len(key, value.len())? as u64;
+        if len > table.geometry.max_bytes() {
+            return None;
+        }
+        let bytes = pages_of(len);
+        self.reserve(attached, bytes, priority)?;
+        let start = record::start(key, monotonic_coarse_nanos());
+        let admission = self.core.admit(attachment, bytes, priority).ok()?;
+        let put = || {
+            let mut turn = table.turn(attachment).ok_or(Errno::AGAIN)?;
+            let index = table.claim(&mut turn, attachment, hash, priority);
+            let parts = [&start[..], value];
+            table.put(
+                &mut turn,
+                attachment,
+                (index.ok_or(Errno::BUSY)?, hash),
+                parts,
+                priority,
+            )
+        };
+        let result = match put() {
+            // The file system is full, or dead processes have claimed the whole set.
+            Err(errno @ (Errno::NOSPC | Errno::BUSY)) => {
+                let wanted = if errno == Errno::NOSPC { bytes } else { 0 };
+                table.evict(attachment, wanted, priority);
+                put()
+            }
+            result => result,
+        };
+        let seen = result.ok()?;
+        admission.mark_resident(usize::MAX);
+        Some(seen)
+    }
+
+    /// Gives values up until the limit of this process allows for the bytes.
+    fn reserve(&self, attached: &Attached, bytes: u64, priority: u64) -> Option<()> {
+        let Some(max_bytes) = self.options.max_bytes else {
+            return Some(());
+        };
+        let (max_bytes, table) = (max_bytes as u64, &self.core.table);
+        let begin = Instant::now();
+        loop {
+            let all = table.header().bytes.load(Ordering::Relaxed);
+            let all = all.saturating_add(bytes);
+            if all <= max_bytes {
+                return Some(());
+            }
+            let evicted = table.evict(&attached.attachment, all - max_bytes, priority);
+            let is_too_late = evicted.is_none() && begin.elapsed() >= PATIENCE;
+            if evicted == Some(0) || is_too_late {
+                return None;
+            }
+            // Another process evicts.
+            if evicted.is_none() {
+                std::thread::sleep(MIN_PAUSE);
+            }
+        }
+    }
+
+    /// Returns a copy of the key's value. On a miss `rebuild` makes the value, which is
+    /// inserted with the default priority.
+    ///
+    /// Of all threads of all processes that miss it, one makes it, and the others wait for that:
+    /// they look every few milliseconds, and wait neither for a process that has ended nor for
+    /// one that is stopped. (Whether one of another PID namespace is, cannot be told.) If the
+    /// key is inserted or removed meanwhile, the value is returned, but does not stay.
+    /// `rebuild` may not ask for a value that waits for its own.
+    ///
+    /// # Errors
+    ///
+    /// As for [`insert`](Self::insert).
+    pub fn get_or_insert_with(
+        &self,
+        key: &[u8],
+        rebuild: impl FnOnce() -> Vec<u8>,
+    ) -> Result<SharedValue> {
+        if let Some(found) = self.get(key) {
+            return Ok(found);
+        }
+        let attached = self.core.attached_to_change()?;
+        let (table, hash) = (&self.core.table, self.hash(key));
+        let (mut pause, mut failures) = (MIN_PAUSE, 0);
+        let flight = loop {
+            let (at, word) = match table.enter(attached, hash) {
+                Missing::Make(flight) => break Some(flight),
+                Missing::MakeAlone => break None,
+                Missing::Wait { at, word } => (at, word),
+            };
+            let mut has_waited = false;
+            loop {
+                std::thread::sleep(jitter(pause));
+                pause = (pause * 2).min(MAX_PAUSE);
+                self.core.attached()?;
+                match table.progress(&attached.attachment, at, word) {
+                    Progress::Running => has_waited = true,
+                    Progress::Died => break,
+                    Progress::Stopped => {
+                        failures = MAX_FAILURES;
+                        break;
+                    }
+                    Progress::Ended => {
+                        // One that gave way to another was never seen running.
+                        failures += u32::from(has_waited);
+                        break;
+                    }
+                }
+            }
+            if let Some(found) = self.look_up(key) {
+                return Ok(found);
+            }
+            if failures >= MAX_FAILURES {
+                break None;
+            }
+            pause = MIN_PAUSE;
+        };
+        self.make(attached, key, flight.as_ref(), rebuild)
+    }
+
+    fn make(
+        &self,
+        attached: &Attached,
+        key: &[u8],
+        flight: Option<&Flight<'_>>,
+        rebuild: impl FnOnce() -> Vec<u8>,
+    ) -> Result<SharedValue> {
+        // Another has made it between the look and the entry.
+        if flight.is_some()
+            && let Some(found) = self.look_up(key)
+        {
+            return Ok(found);
+        }
+        let bytes = rebuild();
+        // The maker may have forked, or closed descriptors.
+        let now = self.core.attached_to_change()?;
+        if !std::ptr::eq(now, attached) {
+            return Ok(SharedValue::new(bytes, 0));
+        }
+        if flight.is_none_or(|flight| !flight.is_outdated()) {
+            let put = self.replace(attached, key, &bytes, Priority::default());
+            if let (Some(seen), Some(flight)) = (put, flight)
+                && flight.is_outdated()
+            {
+                self.core.table.remove(&attached.attachment, seen);
+            }
+        }
+        Ok(SharedValue::new(bytes, 0))
+    }
+}
+
+/// Returns a time of half to the whole length, so that two threads do not look at the same time
+/// again and again.
+fn jitter(pause: Duration) -> Duration {
+    let now = std::time::SystemTime::UNIX_EPOCH
+        .elapsed()
+        .unwrap_or_default();
+    let half = pause.as_nanos() as u64 / 2;
+    Duration::from_nanos(half + u64::from(now.subsec_nanos()) % half)
+}

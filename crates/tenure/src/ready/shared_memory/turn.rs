@@ -1,0 +1,117 @@
+//! Turns: `fallocate` and `pwrite` hold the inode's lock, and a process that waits for that sleeps
+//! until all those before it have run. So processes take turns before they call, and a
+//! process whose turn does not come soon does something else.
+
+use std::time::{Duration, Instant};
+
+use super::lease::Held;
+use super::processes::Attachment;
+use super::table::Table;
+use crate::ground::sys::{Errno, shared_file};
+
+/// How long a call waits for its turn.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// The bytes that one call allocates, frees or writes: a part of a millisecond.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// How often a call looks for the end of another's turn before it sleeps.
+const SPINS: u32 = 100;
+
+/// The turn of a thread; dropping it lets others change pages.
+pub(crate) struct Turn<'a> {
+    table: &'a Table,
+    attachment: Attachment,
+    /// `None` after a wait that was too long.
+    held: Option<Held<'a>>,
+}
+
+impl Table {
+    /// Waits for this thread's turn; `None` if it does not come soon.
+    pub(crate) fn turn(&self, attachment: &Attachment) -> Option<Turn<'_>> {
+        let turn = self.turn_or_go(attachment);
+        turn.held.is_some().then_some(turn)
+    }
+
+    /// Waits for this thread's turn, but not long: then the kernel lets it wait.
+    pub(crate) fn turn_or_go(&self, attachment: &Attachment) -> Turn<'_> {
+        Turn {
+            table: self,
+            attachment: *attachment,
+            held: self.wait_for_turn(attachment),
+        }
+    }
+
+    fn wait_for_turn(&self, attachment: &Attachment) -> Option<Held<'_>> {
+        let writer = &self.header().writer;
+        for _ in 0..SPINS {
+            if let Some(held) = self.try_lease(writer, attachment) {
+                return Some(held);
+            }
+            std::hint::spin_loop();
+        }
+        let (begin, mut pause) = (Instant::now(), Duration::from_micros(50));
+        while begin.elapsed() < PATIENCE {
+            std::thread::sleep(pause);
+            if let Some(held) = self.try_lease(writer, attachment) {
+                return Some(held);
+            }
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+        None
+    }
+}
+
+impl Turn<'_> {
+    /// Lets another thread have its turn.
+    fn pass(&mut self) {
+        self.held = None;
+        self.held = self.table.wait_for_turn(&self.attachment);
+    }
+
+    /// Writes the bytes.
+    pub(crate) fn write(&mut self, bytes: &[u8], start: u64) -> Result<(), Errno> {
+        let chunks = bytes.chunks(CHUNK_BYTES as usize);
+        self.in_chunks(chunks, start, |fd, chunk, at| {
+            shared_file::write(fd, chunk, at)?;
+            Ok(chunk.len() as u64)
+        })
+    }
+
+    /// Allocates pages.
+    pub(crate) fn allocate(&mut self, start: u64, len: u64) -> Result<(), Errno> {
+        self.in_chunks(chunks(len), start, |fd, bytes, at| {
+            shared_file::allocate(fd, at, bytes)?;
+            Ok(bytes)
+        })
+    }
+
+    /// Frees pages, in all processes.
+    pub(crate) fn punch(&mut self, start: u64, len: u64) -> Result<(), Errno> {
+        self.in_chunks(chunks(len), start, |fd, bytes, at| {
+            shared_file::punch(fd, at, bytes)?;
+            Ok(bytes)
+        })
+    }
+
+    fn in_chunks<T>(
+        &mut self,
+        chunks: impl Iterator<Item = T>,
+        start: u64,
+        call: impl Fn(std::os::fd::BorrowedFd<'_>, T, u64) -> Result<u64, Errno>,
+    ) -> Result<(), Errno> {
+        let mut at = start;
+        for chunk in chunks {
+            if at > start {
+                self.pass();
+            }
+            at += call(self.table.fd(), chunk, at)?;
+        }
+        Ok(())
+    }
+}
+
+fn chunks(len: u64) -> impl Iterator<Item = u64> {
+    let starts = (0..len).step_by(CHUNK_BYTES as usize);
+    starts.map(move |start| CHUNK_BYTES.min(len - start))
+}
