@@ -18,6 +18,7 @@ mod locked_file;
 mod mapping;
 mod observe;
 mod populate;
+mod shared_cache;
 mod volatile;
 
 use pyo3::prelude::*;
@@ -39,6 +40,7 @@ mod _native {
             purge_all, residency, set_offer_delay, stats,
         },
         populate::populate,
+        shared_cache::{SharedCache, SharedPart},
         volatile::{Pin, VolatileBuffer},
     };
 
