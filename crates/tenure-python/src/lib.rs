@@ -16,6 +16,7 @@ mod fork;
 mod heap;
 mod locked_file;
 mod mapping;
+mod numpy;
 mod observe;
 mod populate;
 mod shared_cache;
@@ -35,6 +36,7 @@ mod _native {
         heap::{heap_install, heap_is_installed, heap_stats},
         locked_file::LockedFile,
         mapping::Mapping,
+        numpy::{numpy_is_served, serve_numpy},
         observe::{
             PressureWatch, Residency, enable_teardown, flush_c_streams, headroom, pressure_level,
             purge_all, residency, set_offer_delay, stats,
