@@ -55,7 +55,8 @@ def _numpy_version() -> tuple[int, ...]:
 def _serve_numpy() -> None:
     try:
         import numpy
-    except ImportError:
+    except Exception:
+        # It is broken, or there is no descriptor: the heap serves the rest.
         return
     core: Any = getattr(numpy, "_core", None) or getattr(numpy, "core", None)
     api = getattr(getattr(core, "_multiarray_umath", None), "_ARRAY_API", None)
