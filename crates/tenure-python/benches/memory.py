@@ -1,10 +1,11 @@
 """Prints figures of the Python package, each beside the older way where there is one.
 
-    python memory.py del|cache|rss|speed
+    python memory.py del|cache|shared|rss|speed
 
-Needs numpy 2.5 or later, whose arrays come from the heap, and 2.5 GiB of memory.
+Needs numpy 1.22 or later, whose arrays come from the heap, and 2.5 GiB of memory.
 """
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -46,6 +47,40 @@ def cache():
     found.clear()
     copied = timed(array.copy)
     print(f"800 MB out of tenure.Cache: {best * 1e6:.1f} µs; a copy of it: {copied * 1e3:.0f} ms")
+
+
+PROCESSES = 4
+
+
+def hits(name, value, count=20_000):
+    """Looks a value up again and again: seconds, and seconds of the CPU, for a look-up."""
+    cache = tenure.SharedCache(name)
+    for number in range(64):
+        cache[number] = value
+    start, cpu = time.perf_counter(), time.process_time()
+    for number in range(count):
+        cache.get(number % 64)
+    wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+    assert cache.stats()["hits"] == count
+    return wall / count, cpu / count
+
+
+def shared():
+    """How long a hit of a value of 8 KiB takes, in processes at the same time."""
+    name = f"memory.py.{os.getpid()}"
+    cache = tenure.SharedCache(name)
+    try:
+        for kind, value in (("bytes", bytes(8192)), ("an array", numpy.zeros(1024))):
+            alone = min(hits(name, value)[0] for _ in range(3))
+            with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
+                found = pool.starmap(hits, [(name, value)] * PROCESSES * 3, chunksize=3)
+            wall, cpu = (sorted(it)[len(it) // 2] * 1e6 for it in zip(*found))
+            print(
+                f"hit of {kind} of 8 KiB in tenure.SharedCache: {alone * 1e6:.1f} µs; in "
+                f"{PROCESSES} processes at once {wall:.1f} µs, {cpu:.1f} µs of them on a CPU"
+            )
+    finally:
+        cache.unlink()
 
 
 # Tables of which the larger parts are columns, and the rest are rows and names.
@@ -116,7 +151,7 @@ def speed():
     print(f"speed of copies and temporaries, as a ratio to glibc: {ratios}")
 
 
-COMMANDS = {"del": delete, "cache": cache, "rss": rss, "speed": speed}
+COMMANDS = {"del": delete, "cache": cache, "shared": shared, "rss": rss, "speed": speed}
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["child"]:

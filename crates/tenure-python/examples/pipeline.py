@@ -5,7 +5,6 @@ may keep what was dropped; with it the memory goes back to the kernel after the 
 reuse. pandas is used where it is installed, numpy alone otherwise.
 
     python pipeline.py --rows 20000000
-    tenure run --heap -- python pipeline.py --rows 20000000   # for numpy before 2.5
 """
 
 import argparse

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The alignment of each part in a value, which suits any array.
-const ALIGNMENT: usize = 64;
+pub const ALIGNMENT: usize = 64;
 
 /// Byte values, which stay as long as there is memory for them.
 #[pyclass(frozen, module = "tenure._native")]
@@ -29,7 +29,7 @@ pub struct Cache {
 }
 
 /// The places of parts of these lengths in a value, and the value's length.
-fn places(lengths: impl Iterator<Item = usize>) -> (Vec<(usize, usize)>, usize) {
+pub fn places(lengths: impl Iterator<Item = usize>) -> (Vec<(usize, usize)>, usize) {
     let mut end = 0_usize;
     let places = lengths.map(|len| {
         let start = end.next_multiple_of(ALIGNMENT);

@@ -54,53 +54,77 @@ fn inner() -> Allocator {
     *INNER.get().expect("set before the heap is installed")
 }
 
-extern "C" fn malloc(_: *mut c_void, size: usize) -> *mut c_void {
-    let block = match size >= tenure_heap::threshold_bytes() {
-        true => tenure_heap::allocate(size, ALIGN),
+/// Returns a block of the heap; null if the heap does not serve that size.
+pub fn serve(size: usize) -> *mut c_void {
+    match size >= tenure_heap::threshold_bytes() {
+        true => tenure_heap::allocate(size, ALIGN).cast(),
         false => ptr::null_mut(),
-    };
+    }
+}
+
+/// Returns a block of zeros, as [`serve`].
+pub fn serve_zeroed(count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        Some(bytes) if bytes >= tenure_heap::threshold_bytes() => {
+            tenure_heap::allocate_zeroed(bytes, ALIGN).cast()
+        }
+        _ => ptr::null_mut(),
+    }
+}
+
+/// Resizes a block of the heap, or moves it to one of `malloc` where the heap does not serve
+/// that size. Null, and the block stays, if there is no memory.
+///
+/// # Safety
+///
+/// The block is the heap's and the caller's own, and used no more unless null is returned.
+pub unsafe fn resize(
+    block: *mut c_void,
+    size: usize,
+    malloc: impl Fn(usize) -> *mut c_void,
+) -> *mut c_void {
+    // SAFETY: as the caller promises.
+    let resized = unsafe { tenure_heap::reallocate(block.cast(), size.max(1)) };
+    if !resized.is_null() {
+        return resized.cast();
+    }
+    let copy = malloc(size);
+    if !copy.is_null() {
+        // SAFETY: the block is the heap's, and has so many bytes.
+        let old = unsafe { tenure_heap::usable_size(block.cast()) };
+        // SAFETY: both blocks have at least the smaller size, and are different.
+        unsafe { ptr::copy_nonoverlapping(block.cast::<u8>(), copy.cast(), old.min(size)) };
+        // SAFETY: the block is the heap's, and its bytes are in the copy.
+        unsafe { tenure_heap::deallocate(block.cast()) };
+    }
+    copy
+}
+
+extern "C" fn malloc(_: *mut c_void, size: usize) -> *mut c_void {
+    let block = serve(size);
     if !block.is_null() {
-        return block.cast();
+        return block;
     }
     let inner = inner();
     (inner.malloc)(inner.context, size)
 }
 
 extern "C" fn calloc(_: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    let bytes = count.checked_mul(size);
-    let block = match bytes {
-        Some(bytes) if bytes >= tenure_heap::threshold_bytes() => {
-            tenure_heap::allocate_zeroed(bytes, ALIGN)
-        }
-        _ => ptr::null_mut(),
-    };
+    let block = serve_zeroed(count, size);
     if !block.is_null() {
-        return block.cast();
+        return block;
     }
     let inner = inner();
     (inner.calloc)(inner.context, count, size)
 }
 
 extern "C" fn realloc(context: *mut c_void, block: *mut c_void, size: usize) -> *mut c_void {
+    if tenure_heap::owns(block.cast()) {
+        // SAFETY: the block is the heap's, and the caller's own.
+        return unsafe { resize(block, size, |size| malloc(context, size)) };
+    }
     let inner = inner();
-    if !tenure_heap::owns(block.cast()) {
-        return (inner.realloc)(inner.context, block, size);
-    }
-    // SAFETY: the block is the heap's, and the caller's own.
-    let grown = unsafe { tenure_heap::reallocate(block.cast(), size.max(1)) };
-    if !grown.is_null() {
-        return grown.cast();
-    }
-    // The heap does not serve that size.
-    let copy = malloc(context, size);
-    if !copy.is_null() {
-        // SAFETY: the block is the heap's, and has so many bytes.
-        let old = unsafe { tenure_heap::usable_size(block.cast()) };
-        // SAFETY: both blocks have at least the smaller size, and are different.
-        unsafe { ptr::copy_nonoverlapping(block.cast::<u8>(), copy.cast(), old.min(size)) };
-        free(context, block);
-    }
-    copy
+    (inner.realloc)(inner.context, block, size)
 }
 
 extern "C" fn free(_: *mut c_void, block: *mut c_void) {

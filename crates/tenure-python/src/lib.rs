@@ -16,8 +16,10 @@ mod fork;
 mod heap;
 mod locked_file;
 mod mapping;
+mod numpy;
 mod observe;
 mod populate;
+mod shared_cache;
 mod volatile;
 
 use pyo3::prelude::*;
@@ -34,11 +36,13 @@ mod _native {
         heap::{heap_install, heap_is_installed, heap_stats},
         locked_file::LockedFile,
         mapping::Mapping,
+        numpy::{numpy_is_served, serve_numpy},
         observe::{
             PressureWatch, Residency, enable_teardown, flush_c_streams, headroom, pressure_level,
             purge_all, residency, set_offer_delay, stats,
         },
         populate::populate,
+        shared_cache::{SharedCache, SharedPart},
         volatile::{Pin, VolatileBuffer},
     };
 

@@ -1,8 +1,17 @@
 //! `tenure.LockedFile`: a mapped file whose used pages stay in memory.
 
-use std::{ffi::c_int, fs::OpenOptions, os::unix::fs::OpenOptionsExt as _, path::PathBuf};
+use std::{
+    ffi::c_int,
+    fs::OpenOptions,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
 
-use pyo3::{ffi, prelude::*};
+use pyo3::{
+    exceptions::{PyOSError, PyValueError},
+    ffi,
+    prelude::*,
+};
 
 use crate::{
     error::{exception, optional_size},
@@ -23,6 +32,18 @@ use crate::{
 #[pyclass(frozen, module = "tenure")]
 pub struct LockedFile(Exports<tenure::LockedFile>);
 
+/// Returns the exception that `open` raises in Python, with the errno and the path.
+fn open_error(error: &std::io::Error, path: &Path) -> PyErr {
+    // Only a path with a NUL byte fails before the system is asked.
+    let Some(errno) = error.raw_os_error() else {
+        return PyValueError::new_err("path: embedded null byte");
+    };
+    // The library's text ends with the number, which the exception shows itself.
+    let message = error.to_string();
+    let end = message.rfind(" (os error").unwrap_or(message.len());
+    PyOSError::new_err((errno, message[..end].to_owned(), path.to_owned()))
+}
+
 #[pymethods]
 impl LockedFile {
     #[new]
@@ -35,7 +56,8 @@ impl LockedFile {
             let file = options
                 .read(true)
                 .custom_flags(libc::O_NONBLOCK)
-                .open(&path)?;
+                .open(&path);
+            let file = file.map_err(|error| open_error(&error, &path))?;
             // SAFETY: the class says that the file must not be shortened, and the views
             // are read-only: what another process writes is seen by readers of bytes only.
             Ok(unsafe {
@@ -45,8 +67,8 @@ impl LockedFile {
                 }
             })
         });
-        let made: Result<_, std::io::Error> = made;
-        let file = made.map_err(PyErr::from)?.map_err(exception)?;
+        let made: PyResult<_> = made;
+        let file = made?.map_err(exception)?;
         Ok(Self(Exports::new("file", file)))
     }
 

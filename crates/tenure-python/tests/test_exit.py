@@ -155,3 +155,17 @@ def test_exit_beside_thread_that_reads_a_file_of_both_directions():
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, timeout=120
     )
     assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"")
+
+
+@pytest.mark.parametrize("how", ["tenure.fast_exit, 7", "lambda: tenure.fast_exit(7)"])
+@pytest.mark.parametrize("end", ["tenure.fast_exit(3)", "sys.exit(3)"])
+def test_exit_function_that_exits_itself_ends_the_process(python, how, end):
+    program = f"""
+        import atexit, sys, tenure
+        atexit.register({how})
+        atexit.register(print, "handler")
+        {end}
+        """
+    # Registered by itself, it has nothing to add to its own call.
+    code = 3 if (how, end) == ("tenure.fast_exit, 7", "tenure.fast_exit(3)") else 7
+    assert "handler" in python(program, code=code)

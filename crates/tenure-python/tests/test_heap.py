@@ -112,3 +112,20 @@ def test_numpy_that_is_not_installed_is_not_served(python):
         assert tenure.heap.serves_numpy() is False
         """
     )
+
+
+def test_numpy_that_cannot_be_imported_leaves_the_heap_for_the_rest(python, tmp_path):
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy/__init__.py").write_text("raise OSError('no descriptors')")
+    (tmp_path / "numpy-2.0.0.dist-info").mkdir()
+    (tmp_path / "numpy-2.0.0.dist-info/METADATA").write_text("Name: numpy\nVersion: 2.0.0\n")
+    python(
+        f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        import tenure
+        assert tenure.heap.install() and not tenure.heap.serves_numpy()
+        block = bytearray(1 << 20)
+        assert tenure.heap.stats()["in_use_bytes"] >= 1 << 20
+        """
+    )

@@ -1,3 +1,4 @@
+import errno
 import os
 
 import pytest
@@ -30,8 +31,13 @@ def test_file_reads_as_it_is(file):
 
 
 def test_bad_paths_are_errors(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        tenure.LockedFile(tmp_path / "missing")
+    missing = tmp_path / "missing"
+    with pytest.raises(FileNotFoundError) as raised:
+        tenure.LockedFile(missing)
+    error = raised.value
+    assert (error.errno, os.fspath(error.filename)) == (errno.ENOENT, str(missing))
+    with pytest.raises(ValueError, match="null byte"):
+        tenure.LockedFile("a\0b")
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     for path in (fifo, tmp_path, "/dev/null"):

@@ -52,21 +52,70 @@ def test_populate_of_arrays_in_either_order():
         tenure.populate(numpy.zeros((64, 64))[:, ::2])
 
 
-def test_heap_serves_arrays(python):
-    program = """
-        import numpy, tenure
-        before = numpy.ones(1 << 20)
-        assert tenure.heap.install() and not tenure.heap.install()
-        if tenure.heap.serves_numpy():
+def test_heap_serves_arrays_of_all_threads_and_those_before_stay(python):
+    python(
+        """
+        import threading, tenure
+        import numpy
+        before, small = numpy.ones(1 << 20), numpy.ones(10)
+        assert not tenure.heap.serves_numpy()
+        assert tenure.heap.install() and tenure.heap.serves_numpy()
+        assert not tenure.heap.install()
+
+        def use():
             array = numpy.ones(4 << 20)
             assert tenure.heap.stats()["in_use_bytes"] >= array.nbytes
-            array = numpy.resize(array, 8 << 20)
-            assert array.sum() == 8 << 20
-            del array
-            print("served")
-        assert before.sum() == 1 << 20
-        del before
+            array.resize(8 << 20, refcheck=False)
+            assert array.sum() == 4 << 20
+            zeros = numpy.zeros((1 << 10, 1 << 10))
+            assert not zeros.any()
+            # To what the heap does not serve, and back.
+            array.resize(10, refcheck=False)
+            array.resize(1 << 20, refcheck=False)
+            assert array.sum() == 10
+
+        threads = [threading.Thread(target=use) for _ in range(3)]
+        for it in threads: it.start()
+        for it in threads: it.join()
+        use()
+        assert tenure.heap.stats()["in_use_bytes"] < 1 << 20
+        # What was there is freed and resized by what allocated it.
+        before.resize(2 << 20, refcheck=False)
+        assert before.sum() == 1 << 20 and small.sum() == 10
+        del before, small
         """
-    served = python(program)
-    version = tuple(int(part) for part in numpy.__version__.split(".")[:2])
-    assert served == ("served\n" if version >= (2, 5) else "")
+    )
+
+
+def test_heap_reaches_numpy_that_is_imported_later(python):
+    python(
+        """
+        import tenure
+        tenure.heap.install()
+        import numpy
+        assert tenure.heap.serves_numpy()
+        array = numpy.ones(1 << 20)
+        assert tenure.heap.stats()["in_use_bytes"] >= array.nbytes
+        """
+    )
+
+
+def test_too_large_array_is_numpys_own_error_with_the_heap(python):
+    python(
+        """
+        import numpy, tenure
+        tenure.heap.install()
+        for make in (numpy.empty, numpy.zeros):
+            try:
+                make(1 << 59, dtype=numpy.uint8)
+            except MemoryError as error:
+                assert "Unable to allocate" in str(error)
+            else:
+                raise AssertionError
+        array = numpy.ones(1 << 20)
+        try:
+            array.resize(1 << 56, refcheck=False)
+        except MemoryError:
+            assert array.sum() == 1 << 20
+        """
+    )

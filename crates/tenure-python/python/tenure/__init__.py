@@ -2,6 +2,7 @@
 
 ======================  ==========================================================
 ``Cache``, ``cache``    as many values as there is memory for; no size to guess
+``SharedCache``         the same, shared by the processes of one user by its name
 ``PressureDict``        a dict that lets go of its oldest entries under pressure
 ``VolatileBuffer``      memory that the kernel may take while nobody uses it
 ``Mapping``             memory that is there at once, and goes in microseconds
@@ -37,6 +38,7 @@ from ._native import (
     stats,
 )
 from ._pressure_dict import PressureDict
+from ._shared_cache import SharedCache
 from ._volatile import VolatileBuffer
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "PressureDict",
     "Purged",
     "Residency",
+    "SharedCache",
     "VolatileBuffer",
     "__version__",
     "cache",

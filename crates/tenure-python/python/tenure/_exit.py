@@ -20,6 +20,9 @@ def fast_exit(code: int = 0) -> NoReturn:
     a helper frees its memory, so that the parent's ``wait`` returns at once. No destructor
     (``__del__``, ``weakref.finalize`` with ``atexit=False``) runs.
 
+    An exit function that calls it ends the process with its code, and the functions that were
+    registered before that one are not called.
+
     In a child of ``os.fork`` or ``multiprocessing`` it ends the child.
 
     :param code: from 0 to 255.
@@ -28,10 +31,16 @@ def fast_exit(code: int = 0) -> NoReturn:
         raise TypeError(f"code must be an int, not {type(code).__name__}")
     if not 0 <= code <= 255:
         raise ValueError(f"code must be from 0 to 255, not {code}")
-    if threading.current_thread() is threading.main_thread():
-        # The interpreter itself calls it by this name.
-        getattr(threading, "_shutdown")()
-    atexit._run_exitfuncs()
+    global _ending
+    caller = (os.getpid(), threading.get_ident())
+    if _ending != caller:
+        _ending = caller
+        # As one of the functions it would be called by its own call.
+        atexit.unregister(fast_exit)
+        if threading.current_thread() is threading.main_thread():
+            # The interpreter itself calls it by this name.
+            getattr(threading, "_shutdown")()
+        atexit._run_exitfuncs()
     _flush_files()
     _native.flush_c_streams(_MAX_WAIT)
     try:
@@ -41,6 +50,9 @@ def fast_exit(code: int = 0) -> NoReturn:
         pass
     os._exit(code)
 
+
+# The process and the thread that run exit functions.
+_ending = (0, 0)
 
 # How long a thread that waits for input may keep a stream locked, in seconds.
 _MAX_WAIT = 1

@@ -4,14 +4,15 @@
 memory of                     ``heap.install()`` reaches it        ``tenure run --heap``
 ============================  ==================================  =====================
 bytes, bytearray, str, list   blocks of 256 KiB and more           the same
-numpy from 2.5 on             arrays of 256 KiB and more           the same
-older numpy, pandas on it     no                                   yes
+numpy from 1.22 on, pandas    arrays of 256 KiB and more           the same
 pyarrow, polars, torch        no: they have allocators of their    where they use malloc
                               own
 ============================  ==================================  =====================
 """
 
+import importlib.metadata
 import os
+from typing import Any
 
 from . import _native
 
@@ -26,23 +27,48 @@ def install(*, dirty_decay: float | None = None, muzzy_decay: float | None = Non
     ``muzzy_decay`` seconds more (5 by default) it is given back; under memory pressure at
     once.
 
+    Numpy from 1.22 to 2.4 is imported, if it is installed: its arrays get their memory from
+    handlers, and this replaces what the default handler calls, for all threads. Arrays under
+    a handler that the program has set (``PyDataMem_SetHandler``) are not reached.
+
     :returns: True if this call installed it; False if it is installed, or if the program
         runs under ``tenure run --heap`` already.
     :raises OSError: where the heap cannot be started, as with RLIMIT_AS.
     """
     if "libtenure_preload" in os.environ.get("LD_PRELOAD", "") and "TENURE_HEAP" in os.environ:
         return False
-    return _native.heap_install(dirty_decay, muzzy_decay)
+    is_installed = _native.heap_install(dirty_decay, muzzy_decay)
+    if _numpy_version() < (2, 5):
+        _serve_numpy()
+    return is_installed
+
+
+def _numpy_version() -> tuple[int, ...]:
+    """Returns the first numbers of numpy's version; (0,) if it is not installed."""
+    try:
+        version = importlib.metadata.version("numpy")
+        return tuple(int(it) for it in version.split(".")[:2])
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return (0,)
+
+
+def _serve_numpy() -> None:
+    try:
+        import numpy
+    except Exception:
+        # It is broken, or there is no descriptor: the heap serves the rest.
+        return
+    core: Any = getattr(numpy, "_core", None) or getattr(numpy, "core", None)
+    api = getattr(getattr(core, "_multiarray_umath", None), "_ARRAY_API", None)
+    if api is not None:
+        _native.serve_numpy(api)
 
 
 def serves_numpy() -> bool:
     """Return whether arrays of the installed numpy, if there is one, come from the heap now."""
-    try:
-        import numpy
-    except ImportError:
-        return False
-    version = numpy.lib.NumpyVersion(numpy.__version__)
-    return version >= "2.5.0.dev0" and _native.heap_is_installed()
+    if _native.numpy_is_served():
+        return True
+    return _numpy_version() >= (2, 5) and _native.heap_is_installed()
 
 
 def stats() -> dict[str, int]:
