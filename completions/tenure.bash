@@ -151,7 +151,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__bench)
-            opts="-h --quick --full --rounds --only --json --record --seed --help populate lock lazy_free volatile release heap pool"
+            opts="-h --quick --full --rounds --only --json --record --seed --help populate lock lazy_free volatile release heap pool cache"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -162,7 +162,7 @@ _tenure() {
                     return 0
                     ;;
                 --only)
-                    COMPREPLY=($(compgen -W "populate lock lazy_free volatile release heap pool" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "populate lock lazy_free volatile release heap pool cache" -- "${cur}"))
                     return 0
                     ;;
                 --record)

@@ -48,7 +48,8 @@ lazy_free\t'Take a block, copy into it, search in it, free it, under a memory li
 volatile\t'Refill buffers that the kernel may purge between two uses'
 release\t'Unmap or discard memory: how long does the caller wait, and everybody else?'
 heap\t'Make and free blocks with one malloc and another'
-pool\t'Populate from pages that were released before; runs only if it is named'"
+pool\t'Populate from pages that were released before; runs only if it is named'
+cache\t'Look values up in caches, also below a memory limit; runs only if it is named'"
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l record -d 'Write the JSON document to FILE as well: a record for `tenure report`' -r -F
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l seed -d 'Make the random contents and offsets from N' -r
 complete -c tenure -n "__fish_tenure_using_subcommand bench" -l quick -d 'Use sizes and rounds that let all six experiments end within a minute on 2 CPUs and 24 GiB. Without the option they end within ten. An experiment that is asked for by name shows more: populate its full sizes, in about 6 minutes; lazy_free all numbers of processes and threads, in about 9; volatile threads, sizes up to 1 GiB and 100,000 others beside a page, in about 5; release sizes up to 8 GiB, huge pages, ways and a process that is killed, in about 5; heap more rounds and blocks of all sizes, in about 10'
