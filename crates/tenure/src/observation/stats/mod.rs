@@ -275,6 +275,12 @@ mod tests {
         assert_eq!(stats.pool_returned_bytes, 50);
         assert_eq!(stats.sqlite_pages, 51);
         assert_eq!(stats.sqlite_offered_hits, 54);
-        assert_eq!(size_of::<Stats>(), 55 * size_of::<u64>());
+        let allocated = Count {
+            calls: 55,
+            bytes: 56,
+        };
+        assert_eq!(stats.shared_allocated, allocated);
+        assert_eq!(stats.shared_purged.bytes, 58);
+        assert_eq!(size_of::<Stats>(), 59 * size_of::<u64>());
     }
 }
