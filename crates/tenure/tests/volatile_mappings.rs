@@ -270,11 +270,19 @@ fn discard_many_marks() {
     forget_spans(false, discard);
 }
 
+/// Has threads allocate from the first arena of malloc: another one would be mapped where the
+/// range has been.
+fn use_one_malloc_arena() {
+    assert_eq!(unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) }, 1);
+}
+
 fn munmap_one_mark() {
+    use_one_malloc_arena();
     forget_spans(true, munmap);
 }
 
 fn munmap_many_marks() {
+    use_one_malloc_arena();
     forget_spans(false, munmap);
 }
 
