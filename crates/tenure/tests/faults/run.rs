@@ -119,6 +119,11 @@ fn problem(ended: &Ended, operation: &Operation, fault: &Fault, usual: &State) -
     *usual
         .entry("bytes mapped rw-p anonymous".to_owned())
         .or_default() += left_bytes;
+    // All of the file that shared memory is.
+    if operation.name.starts_with("shared_") && fault.call == "munmap" {
+        let mapped = "bytes mapped rw-s /memfd:tenure-shared".to_owned();
+        *usual.entry(mapped).or_default() += 5 << 20;
+    }
     // The userfaultfd that the process keeps; it is opened once a descriptor is left.
     let is_late = operation.name.ends_with("without_descriptors");
     if is_late && operation.name.starts_with("cache_insert") {

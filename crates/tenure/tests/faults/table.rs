@@ -54,6 +54,8 @@ pub fn describe(tid: libc::pid_t, data: &libc::seccomp_data) -> Option<Described
         libc::SYS_munlockall => plain("munlockall", &[EPERM]),
         // Not ENOMEM, which reports a hole: there is none.
         libc::SYS_msync => plain("msync", &[EBUSY]),
+        // Not ESRCH, which reports that there is no such process: there is one.
+        libc::SYS_kill => plain("kill", &[EPERM]),
         CACHESTAT => plain("cachestat", &[ENOSYS, EPERM, EOPNOTSUPP]),
         libc::SYS_mincore => plain("mincore", &[ENOMEM, EAGAIN]),
         libc::SYS_userfaultfd => plain(

@@ -24,13 +24,20 @@ pub(crate) struct Facts {
     pub(crate) identity: (u64, u64),
 }
 
-/// Creates a memfd, which can be sealed, of a length.
-pub(crate) fn memfd(len: u64) -> Result<OwnedFd, Errno> {
+/// Creates a memfd, which can be sealed.
+pub(crate) fn memfd() -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = rustix::fs::memfd_create(c"tenure-shared", flags)?;
-    rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
-    rustix::fs::ftruncate(&fd, len)?;
-    Ok(fd)
+    rustix::fs::memfd_create(c"tenure-shared", flags)
+}
+
+/// Has only the owner open the file.
+pub(crate) fn make_private(fd: impl AsFd) -> Result<(), Errno> {
+    rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR)
+}
+
+/// Sets the length.
+pub(crate) fn set_len(fd: impl AsFd, len: u64) -> Result<(), Errno> {
+    rustix::fs::ftruncate(fd, len)
 }
 
 /// Has the length stay: F_SEAL_SHRINK and F_SEAL_GROW.
@@ -43,12 +50,10 @@ pub(crate) fn is_sealed(fd: impl AsFd) -> bool {
     rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
 }
 
-/// Creates a file without a name, of a length, that [`link`] can give one.
-pub(crate) fn create_unnamed(folder: &Path, len: u64) -> Result<OwnedFd, Errno> {
+/// Creates a file without a name that [`link`] can give one.
+pub(crate) fn create_unnamed(folder: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR)?;
-    rustix::fs::ftruncate(&fd, len)?;
-    Ok(fd)
+    rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR)
 }
 
 /// Gives a file its name: EEXIST if that is taken.
@@ -257,7 +262,8 @@ mod tests {
 
     #[test]
     fn punched_pages_read_as_zeros() {
-        let fd = memfd(1 << 20).unwrap();
+        let fd = memfd().unwrap();
+        set_len(&fd, 1 << 20).unwrap();
         seal(&fd).unwrap();
         assert!(is_sealed(&fd) && rustix::fs::ftruncate(&fd, 0).is_err());
         write(fd.as_fd(), &[7; 100_000], 0).unwrap();

@@ -144,9 +144,14 @@ impl SharedBuffer {
         }
         let place = self.place()?;
         let mut turn = table.turn_or_go(attachment);
-        if let Err(errno) = turn.allocate(place, pages_of(self.len)) {
+        let len = pages_of(self.len);
+        // A purge that failed may have left some pages.
+        let is_made = turn
+            .punch(place, len)
+            .and_then(|()| turn.allocate(place, len));
+        if let Err(errno) = is_made {
             // Frees what was allocated.
-            let _ = turn.punch(place, pages_of(self.len));
+            let _ = turn.punch(place, len);
             give_back();
             return Err(Error::System {
                 call: "fallocate",
@@ -210,14 +215,19 @@ impl SharedBuffer {
         for _ in 0..ATTEMPTS {
             let now = entry.word.read();
             if now.state() == State::Purged && self.is_same(entry) {
-                if entry.word.claim(attached.attachment.slot, now) {
-                    // It may have become another one before it was claimed.
-                    let is_same = self.is_same(entry);
-                    let table = &self.core.table;
-                    table.publish_gone(&attached.attachment, self.index, is_same, now.priority());
-                    return is_same.then_some(()).ok_or_else(|| self.gone());
+                let (attachment, table) = (&attached.attachment, &self.core.table);
+                if !entry.word.claim(attachment.slot, now) {
+                    continue;
                 }
-                continue;
+                // It may have become another one before it was claimed.
+                if !self.is_same(entry) {
+                    entry.word.restore(attachment.slot, now);
+                    return Err(self.gone());
+                }
+                entry.word.restore(attachment.slot, now.doomed());
+                let mut turn = table.turn_or_go(attachment);
+                table.free_doomed(&mut turn, attachment, self.index);
+                return Ok(());
             }
             // Its own pin keeps it the same.
             let pin = self.pin()?;

@@ -34,8 +34,10 @@ pub(super) fn path(name: &str) -> Result<PathBuf> {
 pub(super) fn create_memfd(geometry: Geometry) -> Result<Table> {
     let name = "(memfd)";
     let len = checked_len(name, geometry)?;
-    let fd = shared_file::memfd(len).map_err(system("memfd_create"))?;
-    Table::format(fd.as_fd(), &geometry).map_err(system("fallocate"))?;
+    let fd = shared_file::memfd().map_err(system("memfd_create"))?;
+    shared_file::make_private(&fd).map_err(system("fchmod"))?;
+    shared_file::set_len(&fd, len).map_err(system("ftruncate"))?;
+    Table::format(fd.as_fd(), &geometry)?;
     shared_file::seal(&fd).map_err(system("fcntl(F_ADD_SEALS)"))?;
     Table::open(fd, name.to_owned(), true)
 }
@@ -81,9 +83,9 @@ pub(super) fn open_or_create(name: &str, geometry: impl Fn() -> Geometry) -> Res
 /// The file gets its name when it is complete: no process ever sees a part of it.
 fn create(name: &str, path: &Path, geometry: Geometry) -> Result<Table> {
     let len = checked_len(name, geometry)?;
-    let fd =
-        shared_file::create_unnamed(Path::new(FOLDER), len).map_err(system("open(O_TMPFILE)"))?;
-    Table::format(fd.as_fd(), &geometry).map_err(system("fallocate"))?;
+    let fd = shared_file::create_unnamed(Path::new(FOLDER)).map_err(system("open(O_TMPFILE)"))?;
+    shared_file::set_len(&fd, len).map_err(system("ftruncate"))?;
+    Table::format(fd.as_fd(), &geometry)?;
     shared_file::link(fd.as_fd(), path).map_err(system("linkat"))?;
     Table::open(fd, name.to_owned(), true)
 }
@@ -157,6 +159,6 @@ fn checked_len(name: &str, geometry: Geometry) -> Result<u64> {
     }
 }
 
-fn system(call: &'static str) -> impl Fn(Errno) -> Error {
+pub(super) fn system(call: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::System { call, errno }
 }

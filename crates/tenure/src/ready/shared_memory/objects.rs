@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::layout::Kind;
 use super::processes::Attachment;
 use super::table::{Table, pages_of};
-use super::turn::Turn;
+use super::turn::{self, Turn};
 use super::word::{Reading, State};
 use crate::ground::sys::Errno;
 use crate::observation::stats::{CACHE_EVICTED, SHARED_PURGED};
@@ -50,6 +50,9 @@ impl Table {
 
     /// Purges an object whose word was read, unless it has changed since, or has a pin.
     /// Returns the bytes that were freed; a doomed object, and one of a cache, is freed.
+    ///
+    /// Where the kernel frees no pages, a doomed object stays doomed, and a value of a cache
+    /// becomes it. What may have lost a part is purged.
     pub(crate) fn purge(
         &self,
         turn: &mut Turn<'_>,
@@ -73,10 +76,15 @@ impl Table {
             entry.tag.fetch_add(1, Ordering::Relaxed);
         }
         if let Err(errno) = self.punch(turn, index) {
-            let priority = seen.priority();
-            entry
-                .word
-                .publish(attachment.slot, seen.state(), priority, false);
+            let is_partly_freed = is_live && !turn::is_one_chunk(bytes);
+            let word = match is_freed {
+                true => seen.doomed(),
+                false if is_partly_freed => Reading::purged(seen.priority()),
+                false => seen,
+            };
+            if entry.word.restore(attachment.slot, word) && is_partly_freed && !is_freed {
+                self.uncount(bytes);
+            }
             return Err(errno);
         }
         self.publish_gone(attachment, index, is_freed, seen.priority());
@@ -106,11 +114,16 @@ impl Table {
         if self.geometry.kind != Kind::Cache {
             entry.tag.fetch_add(1, Ordering::Relaxed);
         }
-        // The length says where the pages are. Those that stay after a failure go with the
-        // next object of the entry.
-        let _ = self.punch(turn, index);
+        // The length says where the pages are.
+        let has_no_pages = self.punch(turn, index).is_ok();
         let now = entry.word.read();
         let is_freed = now.is_doomed() || self.geometry.kind == Kind::Cache;
+        if is_freed && !has_no_pages {
+            // The evictor tries again.
+            let word = Reading::purged(now.priority()).doomed();
+            entry.word.restore(attachment.slot, word);
+            return;
+        }
         self.publish_gone(attachment, index, is_freed, now.priority());
     }
 
@@ -126,7 +139,8 @@ impl Table {
         }
     }
 
-    /// Publishes a claimed object that has no pages.
+    /// Publishes a claimed object that has no pages, or whose pages are freed before it is made
+    /// again.
     pub(super) fn publish_gone(
         &self,
         attachment: &Attachment,

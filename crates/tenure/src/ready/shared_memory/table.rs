@@ -4,6 +4,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
+use super::file::system;
 use super::layout::{Entry, FIXED_BYTES, Geometry, Header};
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
@@ -51,19 +52,22 @@ impl Table {
     /// Writes the header of a new file, which has the length of the geometry and nothing in it,
     /// and has the kernel allocate the table: later, a page that cannot be allocated would be
     /// SIGBUS.
-    pub(super) fn format(fd: BorrowedFd<'_>, geometry: &Geometry) -> Result<(), Errno> {
-        shared_file::allocate(fd, 0, geometry.table_bytes() as u64)?;
-        shared_file::write(fd, &geometry.to_bytes(), 0)
+    pub(super) fn format(fd: BorrowedFd<'_>, geometry: &Geometry) -> Result<()> {
+        let bytes = geometry.table_bytes() as u64;
+        shared_file::allocate(fd, 0, bytes).map_err(system("fallocate"))?;
+        shared_file::write(fd, &geometry.to_bytes(), 0).map_err(system("pwrite"))
     }
 
     /// Checks a file and maps its table, to change it or to read it only.
     pub(super) fn open(fd: OwnedFd, name: String, is_writable: bool) -> Result<Self> {
         let corrupt = |reason| refused(&name, reason, Errno::PROTO);
-        let system = |call| move |errno| Error::System { call, errno };
         let facts = shared_file::facts(&fd).map_err(system("fstat"))?;
         let mut fixed = [0; FIXED_BYTES];
-        shared_file::read(fd.as_fd(), &mut fixed, 0)
-            .map_err(|_| corrupt("it is no shared memory of tenure"))?;
+        shared_file::read(fd.as_fd(), &mut fixed, 0).map_err(|errno| match errno {
+            // It is too short, or a kind of file that has no offsets.
+            Errno::IO | Errno::SPIPE | Errno::ISDIR => corrupt("it is no shared memory of tenure"),
+            errno => system("pread")(errno),
+        })?;
         let geometry = Geometry::parse(fixed).map_err(corrupt)?;
         if facts.len != geometry.file_bytes() {
             return Err(corrupt("it was truncated, or is corrupt"));

@@ -111,6 +111,11 @@ impl Turn<'_> {
     }
 }
 
+/// Whether one call frees so many bytes, so that a call that fails has freed none.
+pub(crate) fn is_one_chunk(len: u64) -> bool {
+    len <= CHUNK_BYTES
+}
+
 fn chunks(len: u64) -> impl Iterator<Item = u64> {
     let starts = (0..len).step_by(CHUNK_BYTES as usize);
     starts.map(move |start| CHUNK_BYTES.min(len - start))

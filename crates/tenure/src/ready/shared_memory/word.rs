@@ -70,6 +70,16 @@ impl Reading {
         self.processes() == 0 && self.state() != State::Claimed
     }
 
+    /// Returns the word of the same object, doomed.
+    pub(crate) fn doomed(self) -> Self {
+        Self(self.0 | DOOMED)
+    }
+
+    /// Returns the word of a purged object.
+    pub(crate) fn purged(priority: u64) -> Self {
+        Self::of(State::Purged, priority, 0)
+    }
+
     /// Returns the word of a live object without pins.
     pub(crate) fn live(priority: u64) -> Self {
         Self::of(State::Live, priority, 0)
@@ -159,10 +169,15 @@ impl Word {
         priority: u64,
         is_pinned: bool,
     ) -> bool {
+        let pins = if is_pinned { 1 << process } else { 0 };
+        self.restore(process, Reading::of(state, priority, pins))
+    }
+
+    /// Ends a claim with another word. `false` as for [`publish`](Self::publish).
+    pub(crate) fn restore(&self, process: usize, word: Reading) -> bool {
         let next = |now: Reading| {
             let has_claim = now.state() == State::Claimed && now.processes() == 1 << process;
-            let pins = if is_pinned { 1 << process } else { 0 };
-            has_claim.then(|| Reading::of(state, priority, pins))
+            has_claim.then_some(word)
         };
         self.update(next).is_ok()
     }
@@ -210,6 +225,16 @@ mod tests {
         assert!(word.claim(0, word.read()) && word.publish(0, State::Live, 0, true));
         assert!(word.doom().is_doomed() && word.pin(1).is_err());
         assert!(word.unpin(1).is_claimable());
+    }
+
+    #[test]
+    fn doomed_object_whose_claim_ends_without_effect_stays_doomed() {
+        let word = Word::default();
+        assert!(word.claim(0, word.read()) && word.publish(0, State::Live, 1, false));
+        let seen = word.doom();
+        assert!(word.claim(2, seen) && word.restore(2, seen.doomed()));
+        assert!(word.pin(1).is_err() && word.read() == seen);
+        assert!(!word.restore(2, seen), "nobody has a claim");
     }
 
     #[test]

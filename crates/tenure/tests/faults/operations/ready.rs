@@ -99,7 +99,8 @@ fn cache(case: &Case) {
 
 /// Checks that a buffer has its contents, or says that it has not.
 fn shared_arena(case: &Case) {
-    const LEN: usize = 20_000;
+    // More than the kernel is asked to free at a time.
+    const LEN: usize = (1 << 20) + 20_000;
     let arena = case.attempt_twice(|| SharedArena::new(4, LEN));
     let (buffer, pin) = case.attempt_twice(|| arena.allocate(LEN, Priority::Normal));
     case.attempt_twice(|| pin.write(0, &[7; LEN]));
@@ -119,7 +120,8 @@ fn shared_arena(case: &Case) {
 
 /// Checks that a value is found whole or not at all.
 fn shared_cache(case: &Case) {
-    let value = |key: u8| vec![key + 1; 20_000];
+    // The first is more than the kernel is asked to free at a time.
+    let value = |key: u8| vec![key + 1; if key == 0 { (1 << 20) + 5 } else { 20_000 }];
     let options = CacheOptions::new().max_bytes(8 << 20);
     let cache = case.attempt_twice(|| SharedCache::new(options));
     for key in 0..3 {
