@@ -13,7 +13,7 @@ fn every_cache_returns_the_values_it_was_given() {
             headroom: Headroom::now().unwrap(),
         };
         let mut experiment = experiment(&settings).unwrap();
-        // What takes the limit of a cgroup takes seconds.
+        // The experiment below a limit of a cgroup takes seconds.
         experiment.cases.retain(|case| case.pace != Pace::Long);
         let cases = once(&mut experiment);
         let hits = |case: &&crate::record::Case| case.table.starts_with("Hits on");

@@ -14,9 +14,9 @@ const DURING: &str = "hit rate beside it";
 const AFTER: &str = "hit rate after it";
 const OTHER: &str = "the other process";
 
-/// What a process has besides the values of its cache.
+/// The memory of a process besides the values of its cache.
 const PROCESS_BYTES: usize = 16 * MIB;
-/// What an LRU takes on the heap for a value besides its bytes.
+/// The bytes that an LRU takes on the heap for a value besides the value.
 const OVERHEAD_BYTES: usize = 64;
 
 /// Makes the case, unless no cgroup can be made.

@@ -9,7 +9,7 @@ mod shared;
 
 use crate::measure::prelude::*;
 
-/// What a hit takes a thread.
+/// The time that a hit takes a thread.
 const HIT: &str = "hit";
 
 /// Prepares the experiment.

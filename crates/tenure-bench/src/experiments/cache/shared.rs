@@ -19,7 +19,7 @@ use crate::measure::prelude::*;
 
 const LEN: usize = 1 << 10;
 const VALUES: usize = 4_000;
-/// What is taken down of all hits: the median is less than what the clock takes of a mean.
+/// The figure of all hits: the clock adds less to their median than to their mean.
 const MEDIAN: &str = "median of hits";
 
 /// Makes the case; without the server it has tenure's way only.

@@ -117,7 +117,7 @@ impl Arena {
 
 /// Returns memory of the arena to the kernel. Returns whether the kernel has taken all of it:
 /// a filter of system calls may refuse that, and kernels before 5.18 do for locked memory.
-/// What stays keeps its contents.
+/// Pages that stay keep their contents.
 ///
 /// # Safety
 ///
