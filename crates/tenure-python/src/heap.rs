@@ -1,7 +1,6 @@
 //! `tenure.heap.install`: the heap under a running interpreter.
 //!
-//! `PyMem_SetAllocator` replaces the functions of a domain; the heap serves large blocks
-//! and leaves the others to the functions that were there. `owns` tells the heap's blocks
+//! `PyMem_SetAllocator` replaces the functions of a domain; the heap serves its blocks. `owns` tells the heap's blocks
 //! by their address, so what was allocated before is freed by whoever allocated it.
 
 use std::{
@@ -199,7 +198,7 @@ pub fn heap_stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     for (name, figure) in [
         ("in_use_bytes", stats.live_bytes),
-        ("slack_bytes", stats.slack_bytes),
+        ("retained_bytes", stats.retained_bytes),
         ("dirty_bytes", stats.dirty_bytes),
         ("muzzy_bytes", stats.muzzy_bytes),
         ("returned_bytes", stats.returned_bytes),
