@@ -276,6 +276,13 @@ pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
     unsafe { REAL.malloc_usable_size.get()(ptr) }
 }
 
+/// `cfree`, the old name of `free` with which programs from before glibc 2.26 may be linked.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn cfree(ptr: *mut c_void) {
+    // SAFETY: the conditions of `cfree` are those of `free`.
+    unsafe { free(ptr) }
+}
+
 /// `free_sized`, of C23; hooked because a C library that has it would free the block
 /// itself.
 #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -14,7 +14,7 @@
 //!   them.
 //! - `sqlite`: has SQLite use the page cache of `libtenure_sqlite.so`.
 //! - `summary`: the line that is printed when the process ends.
-//! - `tuning`: mallopt, mallinfo and malloc_trim.
+//! - `tuning`: malloc_trim, mallopt, mallinfo and their relatives.
 //!
 //! # The real functions
 //!

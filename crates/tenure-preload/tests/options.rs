@@ -22,7 +22,7 @@ fn main() -> ExitCode {
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
-            ("heap_option_serves_large_blocks", heap),
+            ("heap_option_serves_blocks", heap),
             ("munmap_and_discard_options_defer_the_free", release),
             ("populate_option_faults_new_mappings_in", populate),
             ("pool_option_feeds_populate_and_is_off_beside_lock", pool),
@@ -60,13 +60,14 @@ fn main() -> ExitCode {
     })
 }
 
-const HOOKS: [&str; 28] = [
+const HOOKS: [&str; 30] = [
     "_Exit",
     "__register_atfork",
     "_exit",
     "_rjem_malloc_conf",
     "aligned_alloc",
     "calloc",
+    "cfree",
     "free",
     "free_aligned_sized",
     "free_sized",
@@ -74,6 +75,7 @@ const HOOKS: [&str; 28] = [
     "mallinfo",
     "mallinfo2",
     "malloc",
+    "malloc_info",
     "malloc_stats",
     "malloc_trim",
     "malloc_usable_size",
@@ -322,8 +324,10 @@ fn heap_and_lock(shop: &Workshop) -> Verdict {
         ));
     }
     facts.tell("locked yes");
-    // Locking on fault brings in no page of the heap that is not used.
-    facts.tell("block 1");
+    // Locking on fault brings in no page of the heap that is not used, huge or not.
+    let huge_pages = (2 << 20) / tenure::page_size();
+    let block = |pages| facts.lines.contains(&format!("block {pages}"));
+    assert!(block(1) || block(huge_pages), "{:?}", facts.lines);
     assert!(facts.line().contains("heap: "), "{}", facts.line());
     Ok(Completion::Completed)
 }
