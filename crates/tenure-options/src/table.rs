@@ -81,20 +81,20 @@ pub static TABLE: [OptionRow; 13] = [
         when: "For programs whose memory grows and shrinks, or that grow large blocks with \
                realloc. Free pages are kept for reuse for some seconds, then lazily freed, \
                then returned to the kernel; under memory pressure at once. Once blocks have \
-               been freed, the program has a second thread, tenure-decay.",
+               been freed, the program has a second thread, tenure-decay. Off in programs \
+               with a malloc of their own.",
     },
     OptionRow {
         name: OptionName::HeapThreshold,
         flag: "heap-threshold",
         variable: "TENURE_HEAP_THRESHOLD",
-        kind: Kind::Size {
-            min_bytes: crate::MIN_HEAP_THRESHOLD_BYTES,
-        },
+        kind: Kind::Size { min_bytes: 0 },
         unit: Some("bytes"),
         default: "0",
         help: "Serve requests of SIZE and more from tenure's heap; turns the heap on",
-        when: "Raise it to leave small blocks to the C library. Two allocators cannot use each \
-               other's free memory, so the peak rises.",
+        when: "Raise it to leave small blocks to the next allocator in line: the C library's, \
+               or one that LD_PRELOAD names. Two allocators cannot use each other's free \
+               memory, so the peak rises.",
     },
     OptionRow {
         name: OptionName::HeapDirtyDecay,
@@ -105,8 +105,9 @@ pub static TABLE: [OptionRow; 13] = [
         default: "4s",
         help: "Keep free pages so long before the kernel may reclaim them; turns the heap on",
         when: "Longer for programs that work in bursts with longer pauses, which otherwise pay \
-               with page faults; shorter where others need the memory sooner. 0 returns free pages every \
-               10 ms.",
+               with page faults; shorter where others need the memory sooner, or where RSS is \
+               watched. Memory pressure shortens it to an eighth. 0 returns free pages to the \
+               kernel every 10 ms if the muzzy decay is 0 as well.",
     },
     OptionRow {
         name: OptionName::HeapMuzzyDecay,
