@@ -1,7 +1,8 @@
 //! `tenure.heap.install`: the heap under a running interpreter.
 //!
-//! `PyMem_SetAllocator` replaces the functions of a domain; the heap serves its blocks. `owns` tells the heap's blocks
-//! by their address, so what was allocated before is freed by whoever allocated it.
+//! `PyMem_SetAllocator` replaces the functions of a domain; the heap serves its blocks. `owns`
+//! tells the heap's blocks by their address, so what was allocated before is freed by whoever
+//! allocated it.
 
 use std::{
     ffi::{c_int, c_void},
@@ -33,7 +34,7 @@ unsafe impl Send for Allocator {}
 // SAFETY: as above.
 unsafe impl Sync for Allocator {}
 
-/// `PYMEM_DOMAIN_RAW`: the domain of large blocks. pymalloc, which serves the other domains,
+/// `PYMEM_DOMAIN_RAW`: the domain of blocks from malloc. pymalloc, which serves the other domains,
 /// leaves blocks of more than 512 bytes to it.
 const RAW: c_int = 0;
 
