@@ -5,7 +5,7 @@ use std::ptr;
 use tikv_jemalloc_sys as je;
 
 use crate::table;
-use crate::{decay_thread, huge, start, sys};
+use crate::{decay_thread, huge, late, misuse, start, sys};
 
 /// The alignment of every block of this many bytes or more.
 const MIN_ALIGN: usize = 16;
@@ -39,11 +39,19 @@ pub fn allocate(size: usize, align: usize) -> *mut u8 {
     if !is_served(size) {
         return ptr::null_mut();
     }
-    if align <= MIN_ALIGN && size < huge::MIN_BYTES {
-        // SAFETY: `malloc` has no preconditions.
-        return unsafe { je::malloc(size.max(align)) }.cast();
+    if align > MIN_ALIGN {
+        return aligned(size, align);
     }
-    aligned(size, align)
+    if size >= late::MIN_COUNTED_BYTES {
+        if size >= huge::MIN_BYTES {
+            return aligned(size, align);
+        }
+        late::note_allocation(size);
+    }
+    // SAFETY: `malloc` has no preconditions.
+    let block = unsafe { je::malloc(size.max(align)) }.cast();
+    misuse::note_allocated(block, size);
+    block
 }
 
 /// Allocates a block of zeros: `calloc(3)`. Memory that is known to be zero is not
@@ -70,12 +78,18 @@ pub fn allocate_zeroed(size: usize, align: usize) -> *mut u8 {
     if size >= MIN_DISCARDED_BYTES {
         return large_zeroed(size, align);
     }
-    if align <= MIN_ALIGN {
-        // SAFETY: `calloc` has no preconditions.
-        return unsafe { je::calloc(1, size.max(align)) }.cast();
+    if size >= late::MIN_COUNTED_BYTES {
+        late::note_allocation(size);
     }
-    // SAFETY: the size is not 0, and the flags hold an alignment.
-    unsafe { je::mallocx(size.max(1), je::MALLOCX_ALIGN(align) | je::MALLOCX_ZERO) }.cast()
+    let block = if align <= MIN_ALIGN {
+        // SAFETY: `calloc` has no preconditions.
+        unsafe { je::calloc(1, size.max(align)) }
+    } else {
+        // SAFETY: the size is not 0, and the flags hold an alignment.
+        unsafe { je::mallocx(size.max(1), je::MALLOCX_ALIGN(align) | je::MALLOCX_ZERO) }
+    };
+    misuse::note_allocated(block.cast(), size);
+    block.cast()
 }
 
 #[inline]
@@ -104,8 +118,11 @@ pub(crate) fn aligned_for_huge_pages(size: usize, align: usize) -> *mut u8 {
     if size > isize::MAX as usize || align > isize::MAX as usize / 2 {
         return ptr::null_mut();
     }
+    late::note_allocation(size);
     // SAFETY: the size is not 0, and the flags hold an alignment.
-    unsafe { je::mallocx(size.max(1), je::MALLOCX_ALIGN(align)) }.cast()
+    let block = unsafe { je::mallocx(size.max(1), je::MALLOCX_ALIGN(align)) }.cast();
+    misuse::note_allocated(block, size);
+    block
 }
 
 #[cold]
@@ -150,6 +167,7 @@ pub fn owns(ptr: *const u8) -> bool {
 /// - Nothing may use the block afterwards.
 #[inline]
 pub unsafe fn deallocate(ptr: *mut u8) {
+    misuse::note_freed(ptr);
     // SAFETY: a live block, which the caller gives up.
     unsafe { je::free(ptr.cast()) };
     decay_thread::ensure_running();
@@ -164,6 +182,7 @@ pub unsafe fn deallocate(ptr: *mut u8) {
 #[inline]
 #[must_use]
 pub unsafe fn usable_size(ptr: *const u8) -> usize {
+    misuse::expect_live(ptr, "the size");
     // SAFETY: a live block, as the caller ensures.
     unsafe { je::malloc_usable_size(ptr.cast()) }
 }

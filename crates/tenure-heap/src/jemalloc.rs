@@ -77,14 +77,17 @@ impl Name {
     }
 }
 
-/// Has every arena take its pages from [`pages`]. Returns false if one does not.
+/// Has every arena take its pages from [`pages`], and keep free ranges of every size: the
+/// first arena is made before jemalloc reads the option for that. Returns false if one does
+/// not.
 pub(crate) fn install_hooks() -> bool {
     // Without a use the linker could leave the symbol out.
     std::hint::black_box(_rjem_malloc_conf.load(Relaxed));
     (0..arenas()).all(|arena| {
         let name = Name::of(format_args!("arena.{arena}.extent_hooks"));
-        // SAFETY: the hooks are a static.
-        unsafe { write(name.get(), pages::hooks()) }
+        let oversize = Name::of(format_args!("arena.{arena}.oversize_threshold"));
+        // SAFETY: the hooks are a static, and the other value is a number.
+        unsafe { write(name.get(), pages::hooks()) && write(oversize.get(), usize::MAX) }
     })
 }
 
@@ -235,6 +238,9 @@ mod tests {
     #[test]
     fn options_are_read_by_jemalloc() {
         assert_eq!(read::<usize>(c"opt.oversize_threshold"), Some(0));
+        assert!(install_hooks());
+        let oversize: Option<usize> = read(c"arena.0.oversize_threshold");
+        assert_eq!(oversize, Some(usize::MAX));
         assert_eq!(read::<isize>(c"opt.dirty_decay_ms"), Some(-1));
         assert_eq!(read::<isize>(c"opt.muzzy_decay_ms"), Some(-1));
     }

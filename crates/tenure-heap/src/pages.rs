@@ -130,7 +130,7 @@ unsafe extern "C" fn purge_lazy(
     bytes: usize,
     _: c_uint,
 ) -> bool {
-    if bytes >= MIN_DEFERRED_BYTES && !decay_thread::is_this() {
+    if bytes >= MIN_DEFERRED_BYTES && !decay_thread::may_wait() {
         return true;
     }
     let part = (at.expose_provenance() + offset, bytes);
@@ -150,7 +150,7 @@ unsafe extern "C" fn purge_forced(
     let part = (at.expose_provenance() + offset, bytes);
     // SAFETY: free pages of jemalloc's, whose contents it gives up; so also below.
     unsafe {
-        if bytes >= MIN_DEFERRED_BYTES && !decay_thread::is_this() && deferred::move_away(part) {
+        if bytes >= MIN_DEFERRED_BYTES && !decay_thread::may_wait() && deferred::move_away(part) {
             return false;
         }
         if moves::any() && remap_moved(part) {

@@ -6,7 +6,7 @@ use std::ptr;
 use tikv_jemalloc_sys as je;
 
 use crate::allocate::aligned_for_huge_pages;
-use crate::{deallocate, decay_thread, huge, moves, start, sys, usable_size};
+use crate::{deallocate, decay_thread, huge, late, misuse, moves, start, sys, usable_size};
 
 /// Smaller blocks are cheaper to copy than to move.
 const MIN_MOVED_BYTES: usize = 1 << 20;
@@ -48,14 +48,21 @@ pub unsafe fn reallocate(ptr: *mut u8, new_size: usize) -> *mut u8 {
     if new_size < start::threshold_bytes() / 2 || new_size > isize::MAX as usize {
         return ptr::null_mut();
     }
+    misuse::expect_live(ptr, "realloc");
     let new_size = new_size.max(16);
     decay_thread::ensure_running();
     if new_size >= MIN_MOVED_BYTES {
         // SAFETY: the caller's conditions are the same.
         return unsafe { resize_large(ptr, new_size) };
     }
+    if new_size >= late::MIN_COUNTED_BYTES {
+        late::note_allocation(new_size);
+    }
+    misuse::note_freed(ptr);
     // SAFETY: a live block, as the caller ensures, and a size that is not 0.
-    unsafe { je::realloc(ptr.cast(), new_size).cast() }
+    let block: *mut u8 = unsafe { je::realloc(ptr.cast(), new_size).cast() };
+    misuse::note_allocated(if block.is_null() { ptr } else { block }, new_size);
+    block
 }
 
 /// # Safety

@@ -253,6 +253,14 @@ pub(crate) fn thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
+/// Writes one line to standard error and aborts.
+pub(crate) fn abort_with(line: &[u8]) -> ! {
+    // The process aborts even if the line cannot be written.
+    let _ = rustix::io::write(rustix::stdio::stderr(), line);
+    // SAFETY: `abort` has no preconditions.
+    unsafe { libc::abort() }
+}
+
 /// Starts a detached thread with all signals blocked. Preserves `errno`.
 pub(crate) fn start_thread(body: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
     use std::mem::MaybeUninit;

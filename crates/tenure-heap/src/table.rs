@@ -25,6 +25,10 @@ pub(crate) const OWNED: u8 = 1;
 pub(crate) const HUGE: u8 = 2;
 /// Page tables of a block that begins in the unit were moved there.
 pub(crate) const MOVED: u8 = 4;
+/// A large block begins where the unit does.
+pub(crate) const LARGE: u8 = 8;
+/// A large block that began where the unit does was freed, and none has begun there since.
+pub(crate) const FREED: u8 = 16;
 
 static ROOT: [AtomicPtr<AtomicU8>; ROOT_ENTRIES] =
     [const { AtomicPtr::new(null_mut()) }; ROOT_ENTRIES];

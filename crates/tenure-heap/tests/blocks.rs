@@ -9,6 +9,9 @@
 mod common;
 mod heap;
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::Output;
+
 use common::*;
 use heap::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -21,10 +24,17 @@ tests!(
     live_blocks_do_not_overlap,
     freed_block_is_reused,
     owns_is_true_only_for_heap_addresses,
+    deallocate_large_block_twice_aborts,
+    reallocate_freed_large_block_aborts,
+    usable_size_of_freed_large_block_aborts,
+    small_block_where_large_was_freed_is_live,
     threshold_option_is_applied,
     addresses_are_mapped_as_they_are_needed,
     blocks_under_address_limit_are_served;
     children:
+    free_twice,
+    resize_a_freed_block,
+    size_of_a_freed_block,
     choose_the_threshold,
     map_little,
     under_address_limit,
@@ -129,6 +139,61 @@ fn owns_is_true_only_for_heap_addresses() {
             assert_eq!(words.count(), 4, "a name in {line}");
         }
     }
+}
+
+fn assert_aborts(output: &Output, call: &str) {
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{told}");
+    assert!(told.starts_with(&format!("tenure: {call} of 0x")), "{told}");
+    assert!(
+        told.ends_with(": the block has been freed already\n"),
+        "{told}"
+    );
+    assert_eq!(told.lines().count(), 1, "{told}");
+}
+
+fn deallocate_large_block_twice_aborts() {
+    assert_aborts(&in_child("free_twice"), "free");
+}
+
+fn freed_large_block() -> *mut u8 {
+    let block = tenure_heap::allocate(8 * MIB, 16);
+    unsafe { tenure_heap::deallocate(block) };
+    block
+}
+
+fn free_twice() {
+    unsafe { tenure_heap::deallocate(freed_large_block()) };
+}
+
+fn reallocate_freed_large_block_aborts() {
+    assert_aborts(&in_child("resize_a_freed_block"), "realloc");
+}
+
+fn resize_a_freed_block() {
+    let _ = unsafe { tenure_heap::reallocate(freed_large_block(), 100) };
+}
+
+fn usable_size_of_freed_large_block_aborts() {
+    assert_aborts(&in_child("size_of_a_freed_block"), "the size");
+}
+
+fn size_of_a_freed_block() {
+    let _ = unsafe { tenure_heap::usable_size(freed_large_block()) };
+}
+
+fn small_block_where_large_was_freed_is_live() {
+    // Whatever lies at the large block's address, in whatever way it came there.
+    let freed = freed_large_block();
+    let sizes = [64 * KIB, 200 * KIB, MIB, 3 * MIB];
+    let mut blocks: Vec<_> = (0..200).map(|i| Block::filled(sizes[i % 4], 7)).collect();
+    blocks.extend((0..50).map(|_| Block::zeroed(200 * KIB)));
+    blocks.extend((0..50).map(|_| Block::aligned(200 * KIB, 2 * MIB)));
+    for block in blocks.iter_mut().step_by(3) {
+        block.resize(5 * MIB);
+        block.resize(50 * KIB);
+    }
+    assert!(tenure_heap::owns(freed));
 }
 
 fn threshold_option_is_applied() {

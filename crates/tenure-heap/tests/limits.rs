@@ -9,6 +9,7 @@
 mod common;
 mod heap;
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use common::cgroup::{Group, enter_group};
@@ -21,6 +22,7 @@ tests!(
     freed_memory_at_cgroup_limit_serves_other_sizes,
     freed_memory_at_cgroup_limit_serves_other_allocator,
     freed_memory_at_cgroup_limit_serves_one_large_block,
+    freed_memory_with_starved_decay_thread_is_reused,
     dirty_bytes_near_cgroup_limit_stay_small,
     pressure_returns_all_free_memory,
     growing_block_near_cgroup_limit_succeeds;
@@ -28,6 +30,7 @@ tests!(
     another_size,
     small_blocks,
     one_large_block,
+    starved_decay_thread,
     near_the_limit,
     under_pressure,
     growing_vector,
@@ -101,6 +104,65 @@ fn one_large_block() {
     }
 }
 
+fn freed_memory_with_starved_decay_thread_is_reused() -> Completion {
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        return skip("keeping one thread from running takes a CPU of its own");
+    }
+    in_group("starved_decay_thread")
+}
+
+fn starved_decay_thread() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    enter_group();
+    // All freed memory may stay dirty.
+    tenure_heap::start(HeapOptions {
+        dirty_decay: Duration::from_secs(1000),
+        ..HeapOptions::default()
+    })
+    .unwrap();
+    drop(blocks_of(MIB, 40 * MIB));
+    assert!(comes_true(|| decay_thread().is_some()));
+    std::thread::sleep(Duration::from_millis(300));
+    on_cpu(0, || {
+        starve(decay_thread().unwrap());
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !STOP.load(Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            on_cpu(1, || {
+                for size in [512 * KIB, 3 * MIB, 300 * KIB, 20 * MIB] {
+                    drop(blocks_of(size, LIMIT / 100 * 88));
+                }
+            });
+            STOP.store(true, Relaxed);
+        });
+    });
+}
+
+fn decay_thread() -> Option<i32> {
+    let mut tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks.find_map(|task| {
+        let task = task.unwrap();
+        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        let id = task.file_name().into_string().unwrap().parse().unwrap();
+        (name == "tenure-decay\n").then_some(id)
+    })
+}
+
+/// Confines a thread to this thread's CPU, with SCHED_IDLE.
+fn starve(thread: i32) {
+    use rustix::thread::{Pid, sched_getaffinity, sched_setaffinity};
+    let cpus = sched_getaffinity(None).unwrap();
+    sched_setaffinity(Pid::from_raw(thread), &cpus).unwrap();
+    let unprioritised = libc::sched_param { sched_priority: 0 };
+    let idle = unsafe { libc::sched_setscheduler(thread, libc::SCHED_IDLE, &unprioritised) };
+    assert_eq!(idle, 0);
+}
+
 fn pressure_returns_all_free_memory() -> Completion {
     in_group("under_pressure")
 }
@@ -114,8 +176,13 @@ fn under_pressure() {
     .unwrap();
     let live = blocks_of(MIB, LIMIT / 2);
     drop(blocks_of(MIB, LIMIT / 4));
-    let settled = || stats().dirty_bytes < LIMIT / 10;
-    assert!(comes_true(settled), "{:?}", stats());
+    assert!(
+        comes_true(|| stats().dirty_bytes < LIMIT / 10),
+        "{:?}",
+        stats()
+    );
+    drop(blocks_of(MIB, 8 * MIB));
+    assert!(stats().dirty_bytes >= 4 * MIB, "{:?}", stats());
     // The heap does not see this allocation.
     let others = vec![1_u8; 200 * KIB];
     let others = vec![others; LIMIT / 100 * 42 / (200 * KIB)];
