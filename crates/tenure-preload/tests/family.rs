@@ -39,9 +39,15 @@ fn main() -> ExitCode {
 
 /// Runs the program without the library, and then under the heap.
 fn with_and_without(program: PathBuf) -> Output {
-    ok(&mut Command::new(&program));
+    let successful = |command: &mut Command| {
+        let output = output_in_time(command);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {told}", output.status);
+        output
+    };
+    successful(&mut Command::new(&program));
     let mut under = Command::new(&program);
-    ok(put_under(under.arg("heap"), UNDER_HEAP, &[]))
+    successful(put_under(under.arg("heap"), UNDER_HEAP, &[]))
 }
 
 fn c_functions(shop: &Workshop) -> Verdict {
