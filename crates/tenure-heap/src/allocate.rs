@@ -5,7 +5,7 @@ use std::ptr;
 use tikv_jemalloc_sys as je;
 
 use crate::table;
-use crate::{decay_thread, huge, late, misuse, start, sys};
+use crate::{decay_thread, huge, late, misuse, pool, start, sys};
 
 /// The alignment of every block of this many bytes or more.
 const MIN_ALIGN: usize = 16;
@@ -21,7 +21,7 @@ const MIN_DISCARDED_BYTES: usize = huge::MIN_BYTES;
 /// [`threshold_bytes`](crate::threshold_bytes), there is no memory, or the heap is off.
 /// The caller then asks another allocator.
 ///
-/// The call never allocates from another allocator, and calls none of tenure's verbs.
+/// The call never allocates from another allocator.
 ///
 /// ```
 /// let block = tenure_heap::allocate(1 << 20, 4096);
@@ -101,8 +101,9 @@ fn is_served(size: usize) -> bool {
 #[cold]
 fn aligned(size: usize, align: usize) -> *mut u8 {
     let block = aligned_for_huge_pages(size, align);
-    if !block.is_null() {
+    if !block.is_null() && size >= huge::MIN_BYTES {
         huge::advise(block.expose_provenance(), size);
+        pool::fill(block.expose_provenance(), size);
     }
     block
 }
@@ -136,6 +137,7 @@ fn large_zeroed(size: usize, align: usize) -> *mut u8 {
     unsafe {
         if sys::discard((block.expose_provenance(), pages)).is_ok() {
             block.add(pages).write_bytes(0, size - pages);
+            pool::fill(block.expose_provenance(), size);
         } else {
             block.write_bytes(0, size);
         }

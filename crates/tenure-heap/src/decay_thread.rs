@@ -1,5 +1,6 @@
-//! The decay thread: has jemalloc purge free pages when their time is over, reads the
-//! headroom, follows memory pressure, and frees what other threads have moved away.
+//! The decay thread: reads the headroom, follows memory pressure, and frees what other
+//! threads have moved away. While it runs, so does jemalloc's background thread, which purges
+//! free pages when their time is over.
 //!
 //! It starts when blocks are freed and the heap has a few MiB, and exits after ten seconds
 //! in which next to nothing was free: a program whose `main` calls pthread_exit(3) ends
@@ -140,6 +141,7 @@ pub(crate) fn reset() {
     THREAD.store(0, Relaxed);
     LEVEL.store(0, Relaxed);
     late::reset();
+    jemalloc::reset();
     IS_WANTED.store(!is_small(pages::mapped_bytes()), Relaxed);
 }
 
@@ -153,6 +155,7 @@ extern "C" fn body(_: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
     };
     // In the child of a fork this also ends a purge that a thread of the parent was in.
     thread.set_decay(1);
+    set_background_thread(true);
     loop {
         STATE.store(RUNNING, SeqCst);
         thread.run_once();
@@ -166,14 +169,25 @@ extern "C" fn body(_: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
 /// Says that there is no decay thread any more, and that the next thread that frees a
 /// block is to start one. Returns false if work has arrived meanwhile.
 fn exit() -> bool {
+    set_background_thread(false);
     if STATE
         .compare_exchange(RUNNING, ABSENT, SeqCst, SeqCst)
         .is_err()
     {
+        set_background_thread(true);
         return false;
     }
     IS_WANTED.store(true, SeqCst);
     true
+}
+
+/// Has jemalloc's background thread run or end. It runs every 100 ms at most, and purges all
+/// that was freed since the last of the 200 steps of a decay, which may take twice their
+/// time. Decays with longer steps are left to the other threads.
+fn set_background_thread(is_on: bool) {
+    const MAX_DECAY_MS: usize = 200 * 25;
+    let is_served = |time: &AtomicUsize| time.load(Relaxed) <= MAX_DECAY_MS;
+    jemalloc::set_background_thread(is_on && is_served(&DIRTY_MS) && is_served(&MUZZY_MS));
 }
 
 fn tick() -> Duration {

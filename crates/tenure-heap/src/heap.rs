@@ -83,7 +83,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Heap<A> {
     }
 }
 
-/// [`reallocate`] keeps alignments up to this one.
+/// [`reallocate()`] keeps alignments up to this one.
 const MIN_ALIGN: usize = 16;
 
 impl<A: GlobalAlloc> Heap<A> {

@@ -9,6 +9,10 @@ use crate::table::{self, HUGE, UNIT_BYTES};
 /// Blocks from this size on begin on a boundary of a huge page.
 pub(crate) const MIN_BYTES: usize = 4 << 20;
 
+/// Blocks from this size on are advised. The advice stays with the addresses, where smaller
+/// blocks may come to lie, each of which then takes whole huge pages.
+const MIN_ADVISED_BYTES: usize = 16 << 20;
+
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn start(options: &HeapOptions) {
@@ -21,7 +25,7 @@ pub(crate) fn start(options: &HeapOptions) {
 /// freed.
 #[cold]
 pub(crate) fn advise(at: usize, bytes: usize) {
-    if !IS_WANTED.load(Relaxed) || bytes < MIN_BYTES {
+    if !IS_WANTED.load(Relaxed) || bytes < MIN_ADVISED_BYTES {
         return;
     }
     let (start, end) = (

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::io::Write as _;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
 use tikv_jemalloc_sys as je;
 
@@ -15,10 +15,10 @@ pub(crate) const ALL: usize = 4096;
 
 /// Options that jemalloc reads when it is first called: blocks of 8 MiB and more are not
 /// purged as soon as they are freed, a free range serves requests however small it is
-/// compared with it, so that the peak stays low, and nothing is purged before the heap sets
-/// its decay.
-static OPTIONS: &CStr =
-    c"oversize_threshold:0,lg_extent_max_active_fit:48,dirty_decay_ms:-1,muzzy_decay_ms:-1";
+/// compared with it, so that the peak stays low, nothing is purged before the heap sets
+/// its decay, and jemalloc has one background thread at most.
+static OPTIONS: &CStr = c"oversize_threshold:0,lg_extent_max_active_fit:48,\
+    dirty_decay_ms:-1,muzzy_decay_ms:-1,max_background_threads:1";
 
 /// jemalloc reads this symbol, which it defines itself if nobody else does.
 #[allow(non_upper_case_globals, reason = "jemalloc's name")]
@@ -159,13 +159,37 @@ pub(crate) fn set_decay(dirty_ms: isize, muzzy_ms: isize) {
     }
 }
 
+/// Starts jemalloc's background thread, or has it end and waits for that. While it runs, no
+/// thread of the program purges pages: neither when it frees blocks, nor when it exits as the
+/// last one of its arena.
+pub(crate) fn set_background_thread(is_on: bool) {
+    // The thread may purge before the call returns.
+    HAS_BACKGROUND_THREAD.store(true, Relaxed);
+    // Without the thread, whoever frees blocks purges, and the decay thread.
+    // SAFETY: the value is a flag.
+    let is_done = unsafe { write(c"background_thread", is_on) };
+    HAS_BACKGROUND_THREAD.store(is_on && is_done, Relaxed);
+}
+
+static HAS_BACKGROUND_THREAD: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether jemalloc's background thread purges the pages whose time is over.
+pub(crate) fn has_background_thread() -> bool {
+    HAS_BACKGROUND_THREAD.load(Relaxed)
+}
+
+/// Records in the child of a fork that it has no background thread.
+pub(crate) fn reset() {
+    HAS_BACKGROUND_THREAD.store(false, Relaxed);
+}
+
 fn run(arena: usize, action: &str) {
     let name = Name::of(format_args!("arena.{arena}.{action}"));
     // SAFETY: a control without a value.
     unsafe { je::mallctl(name.get().as_ptr(), null_mut(), null_mut(), null_mut(), 0) };
 }
 
-/// Purges the pages whose time is over.
+/// Purges the pages whose time is over, unless the background thread does.
 pub(crate) fn decay() {
     run(ALL, "decay");
 }
@@ -238,6 +262,7 @@ mod tests {
     #[test]
     fn options_are_read_by_jemalloc() {
         assert_eq!(read::<usize>(c"opt.oversize_threshold"), Some(0));
+        assert_eq!(read::<usize>(c"max_background_threads"), Some(1));
         assert!(install_hooks());
         let oversize: Option<usize> = read(c"arena.0.oversize_threshold");
         assert_eq!(oversize, Some(usize::MAX));

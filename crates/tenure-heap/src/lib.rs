@@ -27,28 +27,32 @@
 //! | state | for | memory | reuse costs |
 //! | --- | --- | --- | --- |
 //! | dirty | [`dirty_decay`](HeapOptions::dirty_decay), 4 s | stays | no system call, no page fault |
-//! | muzzy | [`muzzy_decay`](HeapOptions::muzzy_decay), 1 s | the kernel may reclaim it (MADV_FREE) | page faults where the kernel has reclaimed it |
+//! | muzzy | at most [`muzzy_decay`](HeapOptions::muzzy_decay), 1 s | the kernel may reclaim it (MADV_FREE) | page faults where the kernel has reclaimed it |
 //! | retained | ever after | none (MADV_DONTNEED); the addresses stay | page faults |
 //!
 //! Under memory [pressure](tenure::pressure) pages decay eight times as fast, and under
 //! severe pressure all free pages are returned at once. Dirty pages never take more than an
 //! eighth of the [headroom](tenure::Headroom) of the machine and the cgroup.
 //!
-//! The decay thread (`tenure-decay`, all signals blocked) does this. It starts when blocks
-//! are freed and the heap has 8 MiB, and exits after ten seconds in which next to nothing
-//! was free. If no thread can be started, free pages are returned at once.
+//! The decay thread (`tenure-decay`, all signals blocked) and jemalloc's background thread do
+//! this. They start when blocks are freed and the heap has 8 MiB, and exit after ten seconds
+//! in which next to nothing was free. If no thread can be started, free pages are returned at
+//! once.
 //!
 //! # What tenure adds to jemalloc
 //!
 //! - *Addresses* are mapped as they are needed, on boundaries of huge pages.
-//! - *A thread that frees a block does not wait for its size.* jemalloc lets whichever
-//!   thread calls it purge; a range of 4 MiB or more is moved away (mremap), which takes
-//!   microseconds, and freed by the decay thread.
+//! - *A thread does not wait for the size of what it frees*, nor, when it exits, for that of
+//!   its arena. Where a thread of the program does purge, as in a child right after a fork,
+//!   a range of 4 MiB or more is moved away (mremap), which takes microseconds, and freed by
+//!   the decay thread.
 //! - *Growth*: a block of 1 MiB or more that cannot grow in place is not copied: its page
 //!   tables are moved to a larger one.
 //! - *calloc* of 4 MiB and more discards the pages in place of clearing them: the program
 //!   may touch few of them.
-//! - *Huge pages* for blocks of 4 MiB and more, which begin on a boundary of one, where the
+//! - *Populated pages*: a block of 4 MiB or more has its missing pages from the
+//!   [pool](tenure::pool), if that is on.
+//! - *Huge pages* for blocks of 16 MiB and more, which begin on a boundary of one, where the
 //!   kernel gives them to those who ask.
 //!
 //! # Forks
@@ -85,6 +89,7 @@ mod misuse;
 mod moves;
 mod options;
 mod pages;
+mod pool;
 mod reallocate;
 mod start;
 mod stats;

@@ -27,10 +27,10 @@ pub struct HeapOptions {
     /// How long free pages stay dirty, by default 4 s. Afterwards they are muzzy: the
     /// kernel may reclaim them (MADV_FREE).
     pub dirty_decay: Duration,
-    /// How long free pages stay muzzy, by default 1 s. Afterwards they are returned to the
+    /// How long free pages stay muzzy at most, by default 1 s. Afterwards they are returned to the
     /// kernel (MADV_DONTNEED).
     pub muzzy_decay: Duration,
-    /// Whether blocks from 4 MiB on get huge pages (MADV_HUGEPAGE); on by default.
+    /// Whether blocks from 16 MiB on get huge pages (MADV_HUGEPAGE); on by default.
     pub huge_pages: bool,
 }
 

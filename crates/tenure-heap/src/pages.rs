@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tikv_jemalloc_sys::extent_hooks_t;
 
 use crate::table::{self, MOVED, UNIT_BYTES};
-use crate::{decay_thread, deferred, moves, sys};
+use crate::{decay_thread, deferred, jemalloc, moves, sys};
 
 /// Ranges from this size on are moved away, and not purged, by threads of the program.
 const MIN_DEFERRED_BYTES: usize = 4 << 20;
@@ -130,7 +130,9 @@ unsafe extern "C" fn purge_lazy(
     bytes: usize,
     _: c_uint,
 ) -> bool {
-    if bytes >= MIN_DEFERRED_BYTES && !decay_thread::may_wait() {
+    // With a background thread nobody else calls this.
+    let may_wait = jemalloc::has_background_thread() || decay_thread::may_wait();
+    if bytes >= MIN_DEFERRED_BYTES && !may_wait {
         return true;
     }
     let part = (at.expose_provenance() + offset, bytes);

@@ -107,8 +107,8 @@ unsafe fn resize_large(ptr: *mut u8, new_size: usize) -> *mut u8 {
 /// `ptr` must be a live block with so many usable bytes.
 unsafe fn move_pages(ptr: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
     let from = ptr.expose_provenance();
-    let is_whole = |number: usize| number.is_multiple_of(sys::page_bytes());
-    if !is_whole(from) || !is_whole(old_size) || !moves::has_capacity() {
+    let has_whole_pages = |number: usize| number.is_multiple_of(sys::page_bytes());
+    if !has_whole_pages(from) || !has_whole_pages(old_size) || !moves::has_capacity() {
         return ptr::null_mut();
     }
     let Some(parts) = Parts::of((from, old_size)) else {

@@ -21,7 +21,7 @@ tests!(
     };
     filled_blocks_get_huge_pages,
     partly_filled_huge_page_is_not_charged,
-    blocks_below_4_mib_get_no_huge_pages,
+    blocks_below_16_mib_get_no_huge_pages,
     growing_block_gets_huge_pages,
     sparse_zeroed_block_gets_no_huge_pages,
     huge_pages_option_off_gives_none;
@@ -47,7 +47,7 @@ fn filled_blocks_get_huge_pages() {
 fn filled() {
     // Kept, so that none of their memory is returned meanwhile.
     let mut all = Vec::new();
-    for size in [4 * MIB, 16 * MIB, 33 * MIB] {
+    for size in [16 * MIB, 18 * MIB, 33 * MIB] {
         let before = Held::now().huge;
         let blocks: Vec<_> = (0..4).map(|seed| Block::filled(size, seed)).collect();
         let huge = Held::now().huge - before;
@@ -63,7 +63,7 @@ fn partly_filled_huge_page_is_not_charged() {
 
 fn partly_filled() {
     let mut all = Vec::new();
-    for size in [4 * MIB + 300 * KIB, 7 * MIB] {
+    for size in [16 * MIB + 300 * KIB, 19 * MIB] {
         let before = Held::now();
         all.extend((0..8).map(|seed| Block::filled(size, seed)));
         let after = Held::now();
@@ -77,7 +77,7 @@ fn partly_filled() {
     }
 }
 
-fn blocks_below_4_mib_get_no_huge_pages() {
+fn blocks_below_16_mib_get_no_huge_pages() {
     in_child_ok("small");
 }
 

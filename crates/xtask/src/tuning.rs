@@ -383,7 +383,7 @@ fn heap() -> Vec<Setting> {
             if huge_pages { "on" } else { "off" },
             "–",
             "on or off",
-            "Off where blocks of 4 MiB and more are used sparsely.",
+            "Off where blocks of 16 MiB and more are used sparsely.",
         ),
     ]
 }

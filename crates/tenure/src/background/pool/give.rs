@@ -29,21 +29,23 @@ pub(crate) fn has_blocks_for(range: PageRange) -> bool {
 /// takes no page fault. The rest is as it was.
 ///
 /// A heap calls it for addresses that it has reserved and is about to use: it takes no memory
-/// from the allocator, and waits for nothing but for other threads' short use of the pool and
-/// for a fork under way. `is_huge` says whether huge pages or base pages suit the memory, if
+/// from the allocator, and waits for nothing but for other threads' short use of the pool. It
+/// fills nothing while a fork is under way, which may wait for the caller. `is_huge` says whether huge pages or base pages suit the memory, if
 /// not both do.
 ///
 /// # Safety
 ///
-/// The range must lie in one private anonymous mapping, readable and writable, of which no
-/// other code relies on missing pages, as the handler of a userfaultfd does.
+/// The range must be private anonymous memory, readable and writable, of which no other code
+/// relies on missing pages, as the handler of a userfaultfd does. A block that lies in several
+/// mappings is left out.
 #[doc(hidden)]
 pub unsafe fn fill_missing(range: PageRange, is_huge: Option<bool>) -> usize {
     if !has_blocks_for(range) {
         return 0;
     }
     let mut unfilled_bytes = 0;
-    let Ok(()) = fill(range, is_huge, |part| {
+    let open = PageMover::open_unless_forking;
+    let Ok(()) = fill_with(open, range, is_huge, |part| {
         unfilled_bytes += part.len();
         Ok::<(), Infallible>(())
     });
@@ -62,6 +64,15 @@ const MAX_REGISTERED: usize = 64;
 pub(crate) fn fill<E>(
     range: PageRange,
     is_huge: Option<bool>,
+    unfilled: impl FnMut(PageRange) -> Result<(), E>,
+) -> Result<(), E> {
+    fill_with(PageMover::open, range, is_huge, unfilled)
+}
+
+fn fill_with<E>(
+    open: fn() -> Result<PageMover, Errno>,
+    range: PageRange,
+    is_huge: Option<bool>,
     mut unfilled: impl FnMut(PageRange) -> Result<(), E>,
 ) -> Result<(), E> {
     let start = range.start().next_multiple_of(BLOCK_BYTES).min(range.end());
@@ -72,7 +83,7 @@ pub(crate) fn fill<E>(
         if !is_fillable(part) {
             continue;
         }
-        let filled = fill_blocks(part, is_huge);
+        let filled = open().map_or(0, |mover| fill_blocks(&mover, part, is_huge));
         given_bytes += filled.count_ones() as usize * BLOCK_BYTES;
         for (number, block) in part.chunks(BLOCK_BYTES).enumerate() {
             if filled >> number & 1 == 0 {
@@ -103,11 +114,8 @@ fn is_fillable(range: PageRange) -> bool {
 
 /// Fills blocks of the range, all of which lies on boundaries of blocks. Returns a bit for
 /// each, which is set if it is filled.
-fn fill_blocks(range: PageRange, is_huge: Option<bool>) -> u64 {
+fn fill_blocks(mover: &PageMover, range: PageRange, is_huge: Option<bool>) -> u64 {
     let mut filled = 0;
-    let Ok(mover) = PageMover::open() else {
-        return filled;
-    };
     let Ok(destination) = mover.register(range) else {
         return filled;
     };

@@ -16,6 +16,7 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -114,6 +115,24 @@ static FORK_BLOCK: ForkMutex<()> = ForkMutex::new((), |()| ());
 pub(crate) fn block_forks() -> Result<ForkGuard<()>, Errno> {
     register_handlers()?;
     Ok(FORK_BLOCK.lock())
+}
+
+/// As [`block_forks`], for a thread that a fork handler of the program may wait for: `None`
+/// while a fork is under way, or if other threads block forks for milliseconds.
+pub(crate) fn block_forks_unless_forking() -> Option<ForkGuard<()>> {
+    const PAUSE: Duration = Duration::from_micros(20);
+    const MAX_PAUSES: usize = 100;
+    register_handlers().ok()?;
+    for _ in 0..MAX_PAUSES {
+        if let Some(guard) = FORK_BLOCK.try_lock() {
+            return Some(guard);
+        }
+        if HOLDER.load(Ordering::Relaxed) != 0 {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    None
 }
 
 /// Returns a number for this thread, which it keeps in the child: the address

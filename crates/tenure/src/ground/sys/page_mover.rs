@@ -48,7 +48,16 @@ pub(crate) struct Destination<'a> {
 
 impl PageMover {
     pub(crate) fn open() -> Result<Self, Errno> {
-        let forks_blocked = fork::block_forks()?;
+        Self::open_with(fork::block_forks()?)
+    }
+
+    /// As [`PageMover::open`], for a thread that a fork may wait for: EBUSY while one is
+    /// under way.
+    pub(crate) fn open_unless_forking() -> Result<Self, Errno> {
+        Self::open_with(fork::block_forks_unless_forking().ok_or(Errno::BUSY)?)
+    }
+
+    fn open_with(forks_blocked: ForkGuard<()>) -> Result<Self, Errno> {
         let (fd, _) = open_with(FEATURES)?;
         Ok(Self {
             fd,

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
+use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use super::is_holder;
@@ -63,6 +63,18 @@ impl<T> ForkMutex<T> {
             }
         }
         ForkGuard::new(self.lock_plainly(), None)
+    }
+
+    /// Locks the mutex, unless another thread has it or this one holds it across a fork.
+    pub(crate) fn try_lock(&'static self) -> Option<ForkGuard<T>> {
+        if is_holder() {
+            return None;
+        }
+        match self.mutex.try_lock() {
+            Ok(guard) => Some(ForkGuard::new(guard, None)),
+            Err(TryLockError::Poisoned(error)) => Some(ForkGuard::new(error.into_inner(), None)),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Lets the threads that wait for the mutex have it, before the caller locks it
