@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::is_holder;
@@ -70,11 +70,10 @@ impl<T> ForkMutex<T> {
         if is_holder() {
             return None;
         }
-        match self.mutex.try_lock() {
-            Ok(guard) => Some(ForkGuard::new(guard, None)),
-            Err(TryLockError::Poisoned(error)) => Some(ForkGuard::new(error.into_inner(), None)),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.mutex
+            .try_lock()
+            .ok()
+            .map(|guard| ForkGuard::new(guard, None))
     }
 
     /// Lets the threads that wait for the mutex have it, before the caller locks it
