@@ -107,7 +107,13 @@ impl Plan {
     }
 
     fn renew(&mut self, slot: usize) -> Verb {
-        let end = self.pick(&[End::Munmap, End::Drop, End::MunmapSync]);
+        let end = self.pick(&[
+            End::Munmap,
+            End::Drop,
+            End::MunmapSync,
+            End::Recycle,
+            End::Recycle,
+        ]);
         Verb::Renew(end, page_count(&mut self.random, self.slots[slot].2))
     }
 
@@ -208,7 +214,7 @@ impl Plan {
     }
 
     fn without_slot(&mut self) -> Verb {
-        match self.random.usize(..234) {
+        match self.random.usize(..240) {
             0..100 => {
                 let what = match self.random.usize(..8) {
                     0..3 => CacheUse::Insert(self.priority()),
@@ -259,6 +265,10 @@ impl Plan {
             226..231 => {
                 let flags = self.pick(&[LockFlags::NOW, LockFlags::ON_FAULT, LockFlags::ALL]);
                 Verb::UnlockProcess(flags, self.random.bool())
+            }
+            231..237 => {
+                let max_mib = self.random.usize(..48);
+                Verb::Pool(max_mib, self.pick(&[0, 8]))
             }
             _ => Verb::MostlyEmpty,
         }

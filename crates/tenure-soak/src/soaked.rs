@@ -10,6 +10,7 @@ use std::{fs, io, mem, process, ptr, thread};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
+use tenure::pool::{PoolOptions, configure};
 use tenure::{VolatileArena, pressure, stats};
 
 use super::MAX_THREADS;
@@ -140,6 +141,8 @@ fn round(
 /// Waits until all released memory is freed and idle threads have ended.
 fn settle(board: &Board) -> Checked {
     tenure::volatile::set_offer_delay(Duration::from_millis(100));
+    let turned_off = configure(&PoolOptions::new());
+    turned_off.or_else(|error| mismatch("pool::configure", "a pool that is off", error))?;
     let drained = tenure::drain(Some(Duration::from_secs(60)));
     drained.or_else(|error| mismatch("drain", "nothing pending", error))?;
     let pending_bytes = stats().pending_release_bytes;

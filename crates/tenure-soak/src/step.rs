@@ -51,6 +51,7 @@ pub enum End {
     Munmap,
     Drop,
     MunmapSync,
+    Recycle,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +138,8 @@ named_enum! {
         Residency = "residency",
         OfferDelay(Duration) = "offer_delay",
         Drain = "drain",
+        /// How many MiB the page pool holds at most, and how many it is filled with.
+        Pool(usize, usize) = "pool",
         /// A key, and the length of a new value.
         Cache(CacheUse, usize, usize) = "cache",
         /// Whether to map a new file first.
