@@ -7,7 +7,7 @@ use tenure::lazy_free::FreePolicy;
 use tenure::lock::{LockFlags, LockScope};
 use tenure::populate::Strategy;
 use tenure::volatile::Priority;
-use tenure::{Access, LockMode};
+use tenure::{Access, HugePages, LockMode};
 
 use super::step::{
     CACHE_KEYS, CacheUse, End, Kind, MAX_SECRET_BYTES, Populate, SecretUse, Step, VERBS, Verb, kept,
@@ -214,7 +214,7 @@ impl Plan {
     }
 
     fn without_slot(&mut self) -> Verb {
-        match self.random.usize(..240) {
+        match self.random.usize(..280) {
             0..100 => {
                 let what = match self.random.usize(..8) {
                     0..3 => CacheUse::Insert(self.priority()),
@@ -269,6 +269,10 @@ impl Plan {
             231..237 => {
                 let max_mib = self.random.usize(..48);
                 Verb::Pool(max_mib, self.pick(&[0, 8]))
+            }
+            237..277 => {
+                let huge_pages = self.pick(&[HugePages::Never, HugePages::Always]);
+                Verb::ReplaceTables(self.random.usize(2..=4), huge_pages)
             }
             _ => Verb::MostlyEmpty,
         }

@@ -10,7 +10,7 @@ use std::{fs, io, mem, process, ptr, thread};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
-use tenure::pool::{PoolOptions, configure};
+use tenure::pool::{self, PoolOptions, configure};
 use tenure::{VolatileArena, pressure, stats};
 
 use super::MAX_THREADS;
@@ -67,10 +67,16 @@ pub fn run(config: &Config) -> Result<()> {
     board.clear_counts();
     board.set(Count::MappingsBefore, before.mappings);
     board.set(Count::DescriptorsBefore, before.descriptors.len() as u64);
+    let pool_before = pool::stats();
     board.has_begun.store(true, Release);
     round(board, setting, None, setting.seed)?;
     board.check("the end", settle(board));
     board.check("the end", check_balanced());
+    let pool = pool::stats();
+    let recycled_bytes = pool.recycled_bytes - pool_before.recycled_bytes;
+    board.set(Count::BytesRecycled, recycled_bytes);
+    let given_bytes = pool.given_bytes - pool_before.given_bytes;
+    board.set(Count::BytesFromPool, given_bytes);
     let after = Held::now()?;
     board.set(Count::MappingsAfter, after.mappings);
     board.set(Count::DescriptorsAfter, after.descriptors.len() as u64);

@@ -195,6 +195,7 @@ impl<'a> Worker<'a> {
                 // The first is the answer of an older kernel, the second of RLIMIT_MEMLOCK.
                 tools.expect(configure(&options), &["unsupported", "other"])?;
             }
+            Verb::ReplaceTables(blocks, huge_pages) => tools.replace_tables(blocks, huge_pages)?,
             Verb::PurgeAll => {
                 // The call fails where memory was locked after it was marked.
                 tools.expect(purge_all(), &["locked", "other"])?;
