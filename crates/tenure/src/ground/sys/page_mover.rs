@@ -67,7 +67,7 @@ impl PageMover {
 
     /// Makes memory that nobody touches a destination: any access to a missing page of it is
     /// SIGBUS, and the kernel populates none (`mlockall`). It is registered for missing pages:
-    /// the end of a registration for write protection visits each page, which took a third of
+    /// the end of a registration for write protection visits each page, which took a sixth of
     /// the CPU time of recycling base pages.
     pub(crate) fn register_untouched(&self, range: PageRange) -> Result<Destination<'_>, Errno> {
         self.register_for(UFFDIO_REGISTER_MODE_MISSING, range)
