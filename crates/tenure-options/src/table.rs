@@ -185,7 +185,8 @@ pub static TABLE: [OptionRow; 13] = [
         help: "Keep SIZE of zeroed memory ready for --populate",
         when: "For programs that map large memory while they serve requests, together with \
                --populate: it takes zeroed pages from there, which a thread has faulted in \
-               ahead of need. The memory counts as used by the program; blocks idle for \
+               ahead of need, from the first such mapping of each process on. What malloc maps \
+               takes none. The memory counts as used by the program; blocks idle for \
                seconds, or all where memory is short, are the kernel's to take. Needs Linux \
                5.14, and for mappings below 32 MiB Linux 6.8 and userfaultfd. Off together \
                with --lock.",

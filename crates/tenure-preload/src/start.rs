@@ -160,8 +160,9 @@ fn turn_on(options: Options) {
         let unavailable: Option<Box<dyn std::fmt::Display>> = match on.lock {
             true => Some(Box::new("lock=onfault locks all memory")),
             false => {
+                // Most programs that a script starts populate nothing.
                 let options = PoolOptions::new().max_bytes(bytes).prefill_bytes(bytes);
-                pool::configure(&options)
+                pool::configure(&options.prefill_on_use(true))
                     .err()
                     .map(|error| Box::new(error) as _)
             }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use tenure::pool::{PoolOptions, configure};
 
 use super::board::Board;
 use super::model::{Checked, mismatch};
@@ -46,6 +47,9 @@ pub fn close_tenures(board: &Board) -> Checked<OwnFiles> {
     /// such a call would close the file that gets its number.
     const LASTING: Duration = Duration::from_millis(20);
     let describe = |error: io::Error| format!("closing descriptors: {error}");
+    // Each of its moves opens a userfaultfd for as long as the move takes.
+    let turned_off = configure(&PoolOptions::new());
+    turned_off.or_else(|error| mismatch("pool::configure", "a pool that is off", error))?;
     let before = open_descriptors().map_err(describe)?;
     thread::sleep(LASTING);
     let now = open_descriptors().map_err(describe)?;

@@ -7,7 +7,7 @@ use tenure::lazy_free::FreePolicy;
 use tenure::lock::{LockFlags, LockScope};
 use tenure::populate::Strategy;
 use tenure::volatile::Priority;
-use tenure::{Access, LockMode};
+use tenure::{Access, HugePages, LockMode};
 
 use super::step::{
     CACHE_KEYS, CacheUse, End, Kind, MAX_SECRET_BYTES, Populate, SecretUse, Step, VERBS, Verb, kept,
@@ -107,7 +107,13 @@ impl Plan {
     }
 
     fn renew(&mut self, slot: usize) -> Verb {
-        let end = self.pick(&[End::Munmap, End::Drop, End::MunmapSync]);
+        let end = self.pick(&[
+            End::Munmap,
+            End::Drop,
+            End::MunmapSync,
+            End::Recycle,
+            End::Recycle,
+        ]);
         Verb::Renew(end, page_count(&mut self.random, self.slots[slot].2))
     }
 
@@ -208,7 +214,7 @@ impl Plan {
     }
 
     fn without_slot(&mut self) -> Verb {
-        match self.random.usize(..234) {
+        match self.random.usize(..280) {
             0..100 => {
                 let what = match self.random.usize(..8) {
                     0..3 => CacheUse::Insert(self.priority()),
@@ -259,6 +265,14 @@ impl Plan {
             226..231 => {
                 let flags = self.pick(&[LockFlags::NOW, LockFlags::ON_FAULT, LockFlags::ALL]);
                 Verb::UnlockProcess(flags, self.random.bool())
+            }
+            231..237 => {
+                let max_mib = self.random.usize(..48);
+                Verb::Pool(max_mib, self.pick(&[0, 8]))
+            }
+            237..277 => {
+                let huge_pages = self.pick(&[HugePages::Never, HugePages::Always]);
+                Verb::ReplaceTables(self.random.usize(2..=4), huge_pages)
             }
             _ => Verb::MostlyEmpty,
         }

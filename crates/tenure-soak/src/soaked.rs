@@ -10,6 +10,7 @@ use std::{fs, io, mem, process, ptr, thread};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
+use tenure::pool::{self, PoolOptions, configure};
 use tenure::{VolatileArena, pressure, stats};
 
 use super::MAX_THREADS;
@@ -66,10 +67,16 @@ pub fn run(config: &Config) -> Result<()> {
     board.clear_counts();
     board.set(Count::MappingsBefore, before.mappings);
     board.set(Count::DescriptorsBefore, before.descriptors.len() as u64);
+    let pool_before = pool::stats();
     board.has_begun.store(true, Release);
     round(board, setting, None, setting.seed)?;
     board.check("the end", settle(board));
     board.check("the end", check_balanced());
+    let pool = pool::stats();
+    let recycled_bytes = pool.recycled_bytes - pool_before.recycled_bytes;
+    board.set(Count::BytesRecycled, recycled_bytes);
+    let given_bytes = pool.given_bytes - pool_before.given_bytes;
+    board.set(Count::BytesFromPool, given_bytes);
     let after = Held::now()?;
     board.set(Count::MappingsAfter, after.mappings);
     board.set(Count::DescriptorsAfter, after.descriptors.len() as u64);
@@ -140,6 +147,8 @@ fn round(
 /// Waits until all released memory is freed and idle threads have ended.
 fn settle(board: &Board) -> Checked {
     tenure::volatile::set_offer_delay(Duration::from_millis(100));
+    let turned_off = configure(&PoolOptions::new());
+    turned_off.or_else(|error| mismatch("pool::configure", "a pool that is off", error))?;
     let drained = tenure::drain(Some(Duration::from_secs(60)));
     drained.or_else(|error| mismatch("drain", "nothing pending", error))?;
     let pending_bytes = stats().pending_release_bytes;

@@ -6,7 +6,7 @@ use tenure::lazy_free::FreePolicy;
 use tenure::lock::{LockFlags, LockScope};
 use tenure::populate::Strategy;
 use tenure::volatile::Priority;
-use tenure::{Access, LockMode};
+use tenure::{Access, HugePages, LockMode};
 
 /// The memory of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,7 @@ pub enum End {
     Munmap,
     Drop,
     MunmapSync,
+    Recycle,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +138,10 @@ named_enum! {
         Residency = "residency",
         OfferDelay(Duration) = "offer_delay",
         Drain = "drain",
+        /// How many MiB the page pool holds at most, and how many it is filled with.
+        Pool(usize, usize) = "pool",
+        /// How many blocks of the pool a table takes.
+        ReplaceTables(usize, HugePages) = "replace_tables",
         /// A key, and the length of a new value.
         Cache(CacheUse, usize, usize) = "cache",
         /// Whether to map a new file first.
@@ -177,6 +182,8 @@ named_enum! {
         PurgeAllCalls = "purge_all_calls",
         BytesAdmitted = "admitted_bytes",
         PressureWaves = "pressure_waves",
+        BytesRecycled = "recycled_bytes",
+        BytesFromPool = "pool_given_bytes",
         Waits = "waits",
         PendingBytes = "pending_bytes",
         MappingsBefore = "mappings_before",

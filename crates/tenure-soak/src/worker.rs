@@ -9,6 +9,7 @@ use std::{mem, thread};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tenure::lock::{LockFlags, LockScope, lock_all, unlock_all};
+use tenure::pool::{PoolOptions, configure};
 use tenure::volatile::{VolatileOptions, purge_all, set_offer_delay};
 use tenure::{Error, LockMode, Mapping, PageRange, VolatileArena, stats};
 
@@ -187,6 +188,14 @@ impl<'a> Worker<'a> {
                 let drained = tenure::drain(Some(Duration::from_secs(50)));
                 tools.expect(drained, &[])?;
             }
+            Verb::Pool(max_mib, prefill_mib) => {
+                let options = PoolOptions::new()
+                    .max_bytes(max_mib << 20)
+                    .prefill_bytes(prefill_mib << 20);
+                // The first is the answer of an older kernel, the second of RLIMIT_MEMLOCK.
+                tools.expect(configure(&options), &["unsupported", "other"])?;
+            }
+            Verb::ReplaceTables(blocks, huge_pages) => tools.replace_tables(blocks, huge_pages)?,
             Verb::PurgeAll => {
                 // The call fails where memory was locked after it was marked.
                 tools.expect(purge_all(), &["locked", "other"])?;

@@ -10,6 +10,7 @@ mod common;
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::cgroup::{Group, enter_group};
 use common::pool::*;
@@ -35,6 +36,7 @@ tests!(
     child_has_no_pool,
     needed_memory_empties_pool,
     prefill_fills_pool_ahead_of_need,
+    prefill_on_use_waits_for_populate,
     [thorough] idle_blocks_become_lazily_free_and_populate_again,
     pool_in_cgroup_leaves_memory_to_program;
     everywhere:
@@ -325,6 +327,33 @@ fn prefill_fills_pool_ahead_of_need() -> Completion {
             false => Err(skip("memory is short")),
         }
     }))
+}
+
+fn prefill_on_use_waits_for_populate() -> Completion {
+    pool::configure(
+        &PoolOptions::new()
+            .max_bytes(LEN)
+            .prefill_bytes(LEN)
+            .prefill_on_use(true),
+    )
+    .unwrap();
+    let _pool = Pool;
+    let before = pool::stats().prefilled_bytes;
+    let short = Mapping::anonymous(1 << 20).map_populated().unwrap();
+    let unpopulated = Mapping::anonymous(LEN).map().unwrap();
+    // A thread that fills the pool would have begun.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(
+        pool::stats().prefilled_bytes,
+        before,
+        "prefilled before any use"
+    );
+    drop((short, unpopulated));
+    assert!(is_all_zero(&map_populated(LEN)));
+    match wait_until(|| pool::stats().prefilled_bytes > before) {
+        true => Completion::Completed,
+        false => skip("memory is short"),
+    }
 }
 
 fn idle_blocks_become_lazily_free_and_populate_again() -> Completion {

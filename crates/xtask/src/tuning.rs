@@ -279,6 +279,14 @@ fn library() -> Vec<Setting> {
              GiB of memory are left.",
         ),
         Setting::new(
+            "`pool::PoolOptions::prefill_on_use`, of the process",
+            "false",
+            "bool",
+            "true, false",
+            "For options that many processes inherit, few of which populate large memory: the \
+             others fill no pool.",
+        ),
+        Setting::new(
             "`teardown::enable`, of the process",
             "off",
             "–",

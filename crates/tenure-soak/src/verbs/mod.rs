@@ -2,6 +2,7 @@
 //! allowed, and updates the models of the pages.
 
 mod large;
+mod recycle;
 mod release;
 mod volatile;
 

@@ -112,6 +112,11 @@ impl Tools<'_> {
         let answer = match (slot.body, end) {
             (Body::Mapping(mapping), End::Munmap) => mapping.munmap().map_err(Error::from),
             (Body::Mapping(mapping), End::MunmapSync) => mapping.munmap_sync().map_err(Error::from),
+            (Body::Mapping(mapping), End::Recycle) => mapping.recycle().map_err(Error::from),
+            (Body::Range(range), End::Recycle) => {
+                // SAFETY: nothing borrows the range, and no mapping owns it.
+                return self.release(|| unsafe { range.recycle() });
+            }
             (Body::Range(range), _) => {
                 // SAFETY: nothing borrows the range, and no mapping owns it.
                 return self.release(|| unsafe { range.munmap() });

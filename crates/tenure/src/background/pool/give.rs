@@ -21,7 +21,11 @@ const MIN_MAPPING_BYTES: usize = 32 << 20;
 
 /// Whether the pool may fill missing blocks of the program's memory at these addresses.
 pub(crate) fn has_blocks_for(range: PageRange) -> bool {
-    range.len() >= BLOCK_BYTES && filled() > 0 && page_mover::is_supported()
+    if range.len() < BLOCK_BYTES {
+        return false;
+    }
+    thread::note_use();
+    filled() > 0 && page_mover::is_supported()
 }
 
 /// Fills the blocks of the range, on boundaries of their size, in which it has no page, as far
@@ -180,6 +184,9 @@ unsafe fn keep(place: PageRange, block: Block) -> Place {
 ///
 /// The mapping is as one by `mmap(2)`: private, readable and writable, without advice.
 pub(crate) fn map_mapping(len: usize, is_huge: Option<bool>) -> Option<PageRange> {
+    if len >= BLOCK_BYTES {
+        thread::note_use();
+    }
     let count = len.div_ceil(BLOCK_BYTES);
     // The arena's pages may have no huge pages there, which advice cannot undo.
     let is_plain = pmd_bytes() == BLOCK_BYTES || is_huge == Some(false);

@@ -51,8 +51,24 @@
 //!
 //! A thread, `tenure-pool`, fills and shrinks it, and ends when the pool is off.
 //!
+//! Recycling 4 GiB of huge pages takes 0.07 s of CPU time, as much as writing zeros to memory
+//! that is there does by itself (57 GB/s with stores of 32 bytes past the caches, 30 GB/s with
+//! `memset`); the kernel takes 0.48 s to free and populate as much. For base pages the moves
+//! come on top: 0.26 s instead of 1.6 s.
+//!
+//! # Under programs that do not know it
+//!
+//! `tenure run --pool=SIZE` fills the pool from the first mapping of a process on that is
+//! populated (`--populate`), and such mappings alone take from it: the mappings that malloc
+//! makes are faulted in by their first use, and numpy's arrays are such. Neither does what
+//! they free enter the pool. `tenure run OPTIONS -- python3` making, filling and dropping an
+//! array of 512 MiB takes per array, in the median of 7 runs of 5 arrays (Linux 6.18, 2
+//! virtual CPUs): 108 ms plain, 102 ms with `--pool=1G`, 34 ms with `--heap`, whose dirty
+//! memory the next array takes, and 32 ms with both. All four use 540 MiB.
+//!
 //! # When not to use it
 //!
+//! - For programs that only call malloc: nothing would take from it.
 //! - For programs that seldom release and populate large memory: it would lie idle.
 //! - Where other processes need the memory more: they cannot take what is in the pool before
 //!   it is idle.

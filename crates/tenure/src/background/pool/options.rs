@@ -18,6 +18,7 @@ use crate::observation::stats::stats as all_stats;
 pub struct PoolOptions {
     max_bytes: usize,
     prefill_bytes: usize,
+    prefill_on_use: bool,
 }
 
 impl PoolOptions {
@@ -36,6 +37,13 @@ impl PoolOptions {
     /// `max_bytes`, and only while several GiB of memory are left.
     pub fn prefill_bytes(mut self, bytes: usize) -> Self {
         self.prefill_bytes = bytes;
+        self
+    }
+
+    /// Sets whether the pool is prefilled only from the first use on: when 2 MiB and more are
+    /// first populated that it could have filled. Processes that never do take no memory.
+    pub fn prefill_on_use(mut self, on_use: bool) -> Self {
+        self.prefill_on_use = on_use;
         self
     }
 }
@@ -95,7 +103,7 @@ pub fn configure(options: &PoolOptions) -> Result<()> {
         return Err(system("fork")(Errno::SRCH));
     }
     if !pool.is_closing && pool.arena.is_some() && pool.places.len() == places {
-        pool.prefill_bytes = prefill_bytes;
+        pool.set_prefill(prefill_bytes, options.prefill_on_use);
         drop(pool);
         thread::wake();
         return Ok(());
@@ -127,10 +135,10 @@ pub fn configure(options: &PoolOptions) -> Result<()> {
         let _ = unsafe { arena.unmap() };
         return Ok(());
     }
-    pool.prefill_bytes = prefill_bytes;
     pool.is_closing = false;
     pool.is_woken = true;
     pool.set_arena(Some(arena), list);
+    pool.set_prefill(prefill_bytes, options.prefill_on_use);
     drop(pool);
     thread::start().map_err(|errno| {
         turn_off();
@@ -192,7 +200,7 @@ fn turn_off() {
         return;
     }
     pool.is_closing = true;
-    pool.prefill_bytes = 0;
+    pool.set_prefill(0, false);
     while pool.claimed > 0 {
         (pool, _) = pool.wait(|pool| CHANGED.wait_timeout(pool, RECHECK_INTERVAL));
     }

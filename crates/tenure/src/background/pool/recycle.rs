@@ -117,8 +117,9 @@ unsafe fn take(blocks: &[Released], places: PageRange) -> Vec<bool> {
 /// Nothing may use the blocks any more, and the places must be claimed.
 unsafe fn move_to(blocks: &[Released], places: PageRange) -> Result<Vec<bool>, Errno> {
     let mover = PageMover::open()?;
-    let destination = mover.register(places)?;
+    let destination = mover.register_untouched(places)?;
     let mut moved = Vec::with_capacity(blocks.len());
+    let mut partly_moved = Vec::new();
     for (block, place) in blocks.iter().zip(places.chunks(BLOCK_BYTES)) {
         let from = PageRange::between(block.start, block.start + BLOCK_BYTES);
         // SAFETY: nothing uses the block any more (the caller's contract), and nobody sees
@@ -131,8 +132,7 @@ unsafe fn move_to(blocks: &[Released], places: PageRange) -> Result<Vec<bool>, E
             moved => moved,
         };
         if answer.is_err() && bytes > 0 {
-            // SAFETY: the place is claimed, and what was moved there is released.
-            unsafe { discard_dirty(place) };
+            partly_moved.push(place);
         }
         moved.push(answer.is_ok());
         match answer {
@@ -140,6 +140,13 @@ unsafe fn move_to(blocks: &[Released], places: PageRange) -> Result<Vec<bool>, E
             Ok(()) | Err(Errno::BUSY | Errno::NOENT | Errno::AGAIN) => {}
             Err(_) => break,
         }
+    }
+    // Zeros cannot be written to a place that is registered.
+    drop(destination);
+    drop(mover);
+    for place in partly_moved {
+        // SAFETY: the place is claimed, and what was moved there is released.
+        unsafe { discard_dirty(place) };
     }
     Ok(moved)
 }

@@ -40,6 +40,8 @@ pub(super) struct State {
     pub(super) arena: Option<Arena>,
     pub(super) places: Vec<Place>,
     pub(super) prefill_bytes: usize,
+    /// Prefilling begins with the first use.
+    pub(super) is_unused: bool,
     pub(super) claimed: usize,
     pub(super) filled: usize,
     pub(super) lazy: usize,
@@ -64,6 +66,9 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 /// The blocks that can be taken.
 static FILLED: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether prefilling waits for the first use.
+static IS_UNUSED: AtomicBool = AtomicBool::new(false);
+
 /// Returns whether there is a pool.
 pub(super) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
@@ -74,12 +79,26 @@ pub(super) fn filled() -> usize {
     FILLED.load(Ordering::Relaxed)
 }
 
+/// Returns whether this is the first use, for which prefilling has waited.
+pub(super) fn is_first_use() -> bool {
+    IS_UNUSED.load(Ordering::Relaxed) && {
+        let mut pool = POOL.lock();
+        let is_first = pool.is_unused && pool.is_own();
+        if is_first {
+            pool.is_unused = false;
+            pool.show_within();
+        }
+        is_first
+    }
+}
+
 impl State {
     const OFF: Self = Self {
         pid: None,
         arena: None,
         places: Vec::new(),
         prefill_bytes: 0,
+        is_unused: false,
         claimed: 0,
         filled: 0,
         lazy: 0,
@@ -105,6 +124,12 @@ impl State {
         self.show();
     }
 
+    /// Sets how much is filled ahead of need, and whether only from the first use on.
+    pub(super) fn set_prefill(&mut self, bytes: usize, on_use: bool) {
+        (self.prefill_bytes, self.is_unused) = (bytes, on_use);
+        self.show_within();
+    }
+
     /// Whether the state is that of this process's own pool, or of none.
     pub(super) fn is_own(&self) -> bool {
         self.pid.is_none_or(|pid| pid == process::getpid())
@@ -120,6 +145,7 @@ impl State {
     /// Shows the state to other threads.
     fn show_within(&self) {
         IS_ON.store(self.arena.is_some(), Ordering::Relaxed);
+        IS_UNUSED.store(self.is_unused, Ordering::Relaxed);
         FILLED.store(self.filled, Ordering::Relaxed);
         headroom::set_pooled_bytes((self.filled - self.lazy) * BLOCK_BYTES);
     }

@@ -7,7 +7,7 @@ use super::recycle::now_secs;
 use super::shrink::{
     empty, halve, is_memory_ample, is_memory_short, is_news, let_go, level, may_keep, set_level,
 };
-use super::state::{Block, CHANGED, POOL, Place, State};
+use super::state::{Block, CHANGED, POOL, Place, State, is_first_use};
 use crate::ground::range::PageRange;
 use crate::ground::sys::page_runs::populate_write;
 use crate::ground::sys::pagemap;
@@ -48,6 +48,13 @@ pub(super) fn watch_blocks(sleeps: bool) {
         let_go(true);
     }
     if sleeps {
+        wake();
+    }
+}
+
+/// Has the thread begin to prefill, if that has waited for a use.
+pub(super) fn note_use() {
+    if is_first_use() {
         wake();
     }
 }
@@ -121,7 +128,10 @@ fn prefill() {
     while may_keep() {
         let claimed = {
             let mut pool = POOL.lock();
-            let wanted = pool.prefill_bytes / BLOCK_BYTES;
+            let wanted = match pool.is_unused {
+                true => 0,
+                false => pool.prefill_bytes / BLOCK_BYTES,
+            };
             match pool.filled + pool.claimed < wanted {
                 true => pool.claim_empty(1),
                 false => None,
