@@ -282,12 +282,13 @@ impl Drop for Reserved {
 
 /// The identity of a process: a forked child compares as different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Process(Option<usize>);
+pub(super) struct Process(usize);
 
 impl Process {
     #[inline]
     pub(super) fn this() -> Self {
-        Self(fork::generation().ok())
+        // No process has forked so often.
+        Self(fork::generation().unwrap_or(usize::MAX))
     }
 
     #[inline]

@@ -1,0 +1,153 @@
+//! Looking values up.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+
+use super::entries::entry_hash;
+use super::pinned::Pinned;
+use super::segment::{Contents, PinResult, Process, Segment};
+use super::shard::Shard;
+use super::state::{Cause, Garbage, State};
+use crate::observation::stats::{CACHE_HITS, CACHE_MISSES};
+
+/// How often a look-up begins anew, because others have changed the value meanwhile.
+pub(super) const MAX_TRIES: usize = 16;
+
+impl<K: Eq> Shard<K> {
+    /// Finds a value that has not expired.
+    #[inline]
+    pub(super) fn find<Q: Eq + ?Sized>(
+        state: &mut State<K>,
+        hash: u32,
+        key: &Q,
+        garbage: &mut Garbage<K>,
+    ) -> Option<u32>
+    where
+        K: Borrow<Q>,
+    {
+        let number = state.entries.find(hash, key)?;
+        if let Some(now) = state.now()
+            && state.entries.is_expired(number, now)
+        {
+            state.give_up(number, Cause::Removed, garbage);
+            return None;
+        }
+        Some(number)
+    }
+
+    /// Pins the value of the key, and counts a hit, or a miss if that is to be counted.
+    #[inline]
+    pub(super) fn get<Q: Eq + ?Sized>(
+        &self,
+        hash: u64,
+        key: &Q,
+        process: Process,
+        counts_miss: bool,
+    ) -> Option<Pinned>
+    where
+        K: Borrow<Q>,
+    {
+        let hash = entry_hash(hash);
+        let mut state = self.lock();
+        if let Some(number) = state.entries.find(hash, key) {
+            let is_live = (state.now()).is_none_or(|now| !state.entries.is_expired(number, now));
+            if is_live && let Some((start, len, _, record)) = state.place(number) {
+                let segment = record.handle;
+                prefetch(start);
+                // SAFETY: the record, and with it the segment, stays while the mutex is held.
+                if unsafe { segment.try_pin() } {
+                    state.count_hit(number);
+                    drop(state);
+                    CACHE_HITS.count();
+                    // SAFETY: the segment is pinned, and this is the place of a value in it.
+                    return Some(unsafe { Pinned::of(segment, process, start, len) });
+                }
+            }
+            drop(state);
+            if let Some(found) = self.get_slowly(hash, key, process) {
+                return Some(found);
+            }
+            state = self.lock();
+        }
+        if counts_miss {
+            state.stats.misses += 1;
+            CACHE_MISSES.count();
+        }
+        None
+    }
+
+    /// Pins a value that the kernel has been offered, or removes one that has expired.
+    #[cold]
+    fn get_slowly<Q: Eq + ?Sized>(&self, hash: u32, key: &Q, process: Process) -> Option<Pinned>
+    where
+        K: Borrow<Q>,
+    {
+        let mut garbage = Garbage::new();
+        for _ in 0..MAX_TRIES {
+            let mut state = self.lock();
+            let number = Self::find(&mut state, hash, key, &mut garbage)?;
+            let (_, _, id, record) = state.place(number)?;
+            let segment = (*record.segment).clone();
+            drop(state);
+            // Without the shard's mutex, because pinning calls the kernel.
+            let result = segment.pin();
+            let mut state = self.lock();
+            match result {
+                PinResult::Pinned => {
+                    let number = Self::find(&mut state, hash, key, &mut garbage);
+                    let place = number.and_then(|number| state.place(number));
+                    if let Some((start, len, _, now)) = place
+                        && Arc::ptr_eq(&now.segment, &segment)
+                    {
+                        state.count_hit(number?);
+                        drop(state);
+                        CACHE_HITS.count();
+                        // SAFETY: as in `get`; the pin keeps the segment alive.
+                        return Some(unsafe {
+                            Pinned::of(Segment::handle(&segment), process, start, len)
+                        });
+                    }
+                    drop(state);
+                    // SAFETY: this thread has just pinned it.
+                    unsafe { Segment::unpin(&segment) };
+                }
+                PinResult::Purged | PinResult::Stale => {
+                    state.give_up_all(id, Arc::as_ptr(&segment), Cause::Purged, &mut garbage);
+                    drop(state);
+                    garbage.records.clear();
+                    if result == PinResult::Purged {
+                        // SAFETY: as above.
+                        unsafe { Segment::unpin(&segment) };
+                    }
+                    return None;
+                }
+                PinResult::Failed => return None,
+            }
+        }
+        None
+    }
+
+    pub(super) fn contains<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let mut garbage = Garbage::new();
+        let mut state = self.lock();
+        let number = Self::find(&mut state, entry_hash(hash), key, &mut garbage);
+        let place = number.and_then(|number| state.place(number));
+        let segment = place.map(|(_, _, _, record)| (*record.segment).clone());
+        drop(state);
+        segment.is_some_and(|segment| segment.contents() == Contents::Intact)
+    }
+}
+
+/// Begins to load the line at the address into the CPU's caches.
+#[inline]
+fn prefetch(start: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction faults at no address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(start.cast());
+    }
+}
