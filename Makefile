@@ -136,7 +136,7 @@ UNITS := $(wildcard packaging/*.service)
 prefix := $(DESTDIR)$(PREFIX)
 
 # The Python package under target/wheels, with the command and the preloaded library in it.
-# Needs maturin. (Its test has WHEEL_PROFILE=dev and a folder of its own.)
+# Needs maturin, a C compiler and make. (Its test has WHEEL_PROFILE=dev and a folder of its own.)
 BUNDLED := crates/tenure-python/python/tenure/_bin
 WHEELS ?= $(TARGET)/wheels
 WHEEL_PROFILE ?= release

@@ -100,10 +100,10 @@ complete -c tenure -n "__fish_tenure_using_subcommand report" -s h -l help -d 'P
 complete -c tenure -n "__fish_tenure_using_subcommand restore" -l budget -d 'Read SIZE at most. SIZE is in bytes, or ends in K, M, G or T' -r
 complete -c tenure -n "__fish_tenure_using_subcommand restore" -l json -d 'Print one JSON document at the end and nothing else on standard output'
 complete -c tenure -n "__fish_tenure_using_subcommand restore" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap -d 'Serve large requests of malloc and its relatives from tenure\'s heap' -r
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap -d 'Serve malloc and its relatives from tenure\'s heap' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap-threshold -d 'Serve requests of SIZE and more from tenure\'s heap; turns the heap on' -r
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap-dirty-decay -d 'Keep freed blocks so long before the kernel may reclaim them; turns the heap on' -r
-complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap-muzzy-decay -d 'Return lazily freed blocks to the kernel after so long; turns the heap on' -r
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap-dirty-decay -d 'Keep free pages so long before the kernel may reclaim them; turns the heap on' -r
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l heap-muzzy-decay -d 'Return lazily freed pages to the kernel after so long; turns the heap on' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l munmap -d 'Unmap large anonymous memory at once for the caller; free its pages behind it' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l discard -d 'Have madvise(MADV_DONTNEED) return at once; free the pages behind it' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l lock -d 'Lock all memory, each page on its first use' -r

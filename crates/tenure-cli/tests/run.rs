@@ -256,7 +256,6 @@ fn wrong_command_line_exits_with_125() -> Completion {
         ),
         ("--populate=1.5", "a fraction needs a unit"),
         ("--populate=many", "give a size in bytes, K, M, G or T"),
-        ("--heap-threshold=63K", "the minimum is 65536 bytes"),
         ("--exit=now", "the only value is background"),
     ] {
         let output = run(&[option, "true"]);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use tenure_heap::Large;
+use tenure_heap::Heap;
 
 const CHUNKS: usize = 512;
 const CHUNK_BYTES: usize = 256 << 10;
@@ -27,7 +27,7 @@ fn main() {
         .unwrap_or(1);
     let records = match allocator.as_str() {
         "system" => run(&System, threads),
-        _ => run(&Large(System), threads),
+        _ => run(&Heap(System), threads),
     };
     println!("{allocator} {threads} threads: {records:.0} records/s");
 }

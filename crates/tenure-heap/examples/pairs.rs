@@ -8,7 +8,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::thread;
 
-use tenure_heap::Large;
+use tenure_heap::Heap;
 
 const PAIRS: usize = 1_000_000;
 const SIZES: [usize; 4] = [256 << 10, 512 << 10, 1 << 20, 2 << 20];
@@ -21,7 +21,7 @@ fn main() {
     );
     for threads in [1, 4, 8] {
         for size in SIZES {
-            let tenure = time(&Large(System), threads, size, PAIRS);
+            let tenure = time(&Heap(System), threads, size, PAIRS);
             // The system unmaps large blocks, which takes a hundred times as long.
             let system = time(&System, threads, size, PAIRS / 50);
             println!("{threads:>8} {size:>9} {tenure:>8.1} {system:>8.1}");

@@ -1,38 +1,27 @@
 //! Allocates and frees blocks.
 
 use std::ptr;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use crate::class::Class;
-use crate::misuse::{expect_live, place_of};
-use crate::slot::{LIVE, free_in};
-use crate::space::{PLACES_AT, Place, SPACE};
-use crate::{classes, fork, huge, limits, shard, slack, start, sys};
+use tikv_jemalloc_sys as je;
 
-/// Zeroed blocks larger than this take a new place: a program that asks for one may
-/// touch little of it.
-const MAX_CLEARED_BYTES: usize = 2 << 20;
+use crate::table;
+use crate::{decay_thread, huge, late, misuse, start, sys};
 
-/// How many larger classes are searched when a class is full, or when the places of a
-/// class are not aligned.
-const CLASSES_UP: usize = 16;
+/// The alignment of every block of this many bytes or more.
+const MIN_ALIGN: usize = 16;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Contents {
-    Any,
-    Zeros,
-}
+/// Zeroed blocks from this size on are not cleared, because the program may touch little
+/// of them: their pages are discarded.
+const MIN_DISCARDED_BYTES: usize = huge::MIN_BYTES;
 
 /// Allocates a block of `size` bytes on a multiple of `align`, which is a power of two:
 /// `malloc(3)`. Its contents are undefined.
 ///
 /// Returns null if the heap does not serve the request: `size` is below
-/// [`threshold_bytes`](crate::threshold_bytes), `size` or `align` exceeds every class,
-/// all places are in use, or the heap is off. The caller then asks another allocator.
-/// The first call reserves the heap's addresses.
+/// [`threshold_bytes`](crate::threshold_bytes), there is no memory, or the heap is off.
+/// The caller then asks another allocator.
 ///
-/// The call never allocates from another allocator, and calls no function that a
-/// program may have replaced.
+/// The call never allocates from another allocator, and calls none of tenure's verbs.
 ///
 /// ```
 /// let block = tenure_heap::allocate(1 << 20, 4096);
@@ -47,7 +36,22 @@ enum Contents {
 #[inline]
 #[must_use = "the block stays allocated until it is given to `deallocate`"]
 pub fn allocate(size: usize, align: usize) -> *mut u8 {
-    serve(size, align, Contents::Any)
+    if !is_served(size) {
+        return ptr::null_mut();
+    }
+    if align > MIN_ALIGN {
+        return aligned(size, align);
+    }
+    if size >= late::MIN_COUNTED_BYTES {
+        if size >= huge::MIN_BYTES {
+            return aligned(size, align);
+        }
+        late::note_allocation(size);
+    }
+    // SAFETY: `malloc` has no preconditions.
+    let block = unsafe { je::malloc(size.max(align)) }.cast();
+    misuse::note_allocated(block, size);
+    block
 }
 
 /// Allocates a block of zeros: `calloc(3)`. Memory that is known to be zero is not
@@ -68,7 +72,75 @@ pub fn allocate(size: usize, align: usize) -> *mut u8 {
 #[inline]
 #[must_use = "the block stays allocated until it is given to `deallocate`"]
 pub fn allocate_zeroed(size: usize, align: usize) -> *mut u8 {
-    serve(size, align, Contents::Zeros)
+    if !is_served(size) {
+        return ptr::null_mut();
+    }
+    if size >= MIN_DISCARDED_BYTES {
+        return large_zeroed(size, align);
+    }
+    if size >= late::MIN_COUNTED_BYTES {
+        late::note_allocation(size);
+    }
+    let block = if align <= MIN_ALIGN {
+        // SAFETY: `calloc` has no preconditions.
+        unsafe { je::calloc(1, size.max(align)) }
+    } else {
+        // SAFETY: the size is not 0, and the flags hold an alignment.
+        unsafe { je::mallocx(size.max(1), je::MALLOCX_ALIGN(align) | je::MALLOCX_ZERO) }
+    };
+    misuse::note_allocated(block.cast(), size);
+    block.cast()
+}
+
+#[inline]
+fn is_served(size: usize) -> bool {
+    size >= start::threshold_bytes() && start::is_ready()
+}
+
+/// Allocates a large block, or one with an alignment that is not usual.
+#[cold]
+fn aligned(size: usize, align: usize) -> *mut u8 {
+    let block = aligned_for_huge_pages(size, align);
+    if !block.is_null() {
+        huge::advise(block.expose_provenance(), size);
+    }
+    block
+}
+
+/// As [`aligned`], without advice for huge pages.
+pub(crate) fn aligned_for_huge_pages(size: usize, align: usize) -> *mut u8 {
+    let align = if size >= huge::MIN_BYTES {
+        align.max(table::UNIT_BYTES)
+    } else {
+        align
+    };
+    // jemalloc refuses larger ones, but its sizes must not overflow.
+    if size > isize::MAX as usize || align > isize::MAX as usize / 2 {
+        return ptr::null_mut();
+    }
+    late::note_allocation(size);
+    // SAFETY: the size is not 0, and the flags hold an alignment.
+    let block = unsafe { je::mallocx(size.max(1), je::MALLOCX_ALIGN(align)) }.cast();
+    misuse::note_allocated(block, size);
+    block
+}
+
+#[cold]
+fn large_zeroed(size: usize, align: usize) -> *mut u8 {
+    let block = aligned_for_huge_pages(size, align);
+    if block.is_null() {
+        return block;
+    }
+    let pages = size / sys::page_bytes() * sys::page_bytes();
+    // SAFETY: a new block of this size, which begins on a boundary of a huge page.
+    unsafe {
+        if sys::discard((block.expose_provenance(), pages)).is_ok() {
+            block.add(pages).write_bytes(0, size - pages);
+        } else {
+            block.write_bytes(0, size);
+        }
+    }
+    block
 }
 
 /// Returns whether the address lies in the heap, whether or not a block is there.
@@ -83,177 +155,34 @@ pub fn allocate_zeroed(size: usize, align: usize) -> *mut u8 {
 #[inline]
 #[must_use]
 pub fn owns(ptr: *const u8) -> bool {
-    SPACE.owns(ptr.addr())
+    table::owns(ptr.addr())
 }
 
-/// Frees a block: `free(3)`. The block stays dirty for the next request of its size; if
-/// there is none, its memory decays and is returned to the kernel.
-///
-/// The call takes the same time for all sizes. It aborts, with a line on standard
-/// error, if no block begins at `ptr` or the block has been freed already.
+/// Frees a block: `free(3)`. Its pages stay dirty for the next requests; then they decay
+/// and are returned to the kernel. The call does not wait for that, whatever the size.
 ///
 /// # Safety
 ///
-/// - `ptr` must have come from this heap ([`owns`] is true for it).
+/// - `ptr` must be a block of this heap ([`owns`] is true for it) that is not freed.
 /// - Nothing may use the block afterwards.
 #[inline]
 pub unsafe fn deallocate(ptr: *mut u8) {
-    let place = place_of(ptr, "free");
-    let slot = place.slot();
-    let state = slot.state.swap(free_in(fork::generation()), AcqRel);
-    expect_live(state, ptr, "free");
-    slack::remove(slot);
-    if shard::put(place, slot) {
-        limits::enforce();
-    }
+    misuse::note_freed(ptr);
+    // SAFETY: a live block, which the caller gives up.
+    unsafe { je::free(ptr.cast()) };
+    decay_thread::ensure_running();
 }
 
-/// Returns how many bytes of a block may be used, which is the requested size rounded
-/// up to whole pages: `malloc_usable_size(3)`.
-///
-/// The call aborts as [`deallocate`] does.
+/// Returns how many bytes of a block may be used, at least as many as were requested:
+/// `malloc_usable_size(3)`.
 ///
 /// # Safety
 ///
-/// `ptr` must have come from this heap and must not have been freed.
+/// `ptr` must be a block of this heap that is not freed.
+#[inline]
 #[must_use]
-pub unsafe fn usable_size(ptr: *mut u8) -> usize {
-    let place = place_of(ptr, "the size");
-    let slot = place.slot();
-    expect_live(slot.state.load(Relaxed), ptr, "the size");
-    slot.pages.get() * SPACE.page_bytes()
-}
-
-#[inline]
-fn serve(size: usize, align: usize, contents: Contents) -> *mut u8 {
-    if size < start::threshold_bytes() || !start::is_ready() {
-        return ptr::null_mut();
-    }
-    let Some(class) = class_for(size, align) else {
-        return ptr::null_mut();
-    };
-    fork::generation();
-    let pages = size.div_ceil(SPACE.page_bytes());
-    let dirty = || shard::take(class, largest_for(class, align), pages);
-    let place = if contents == Contents::Zeros && size > MAX_CLEARED_BYTES {
-        take_within_headroom(class, align, pages).or_else(dirty)
-    } else {
-        dirty().or_else(|| take_not_dirty(class, align, pages))
-    };
-    place.map_or(ptr::null_mut(), |place| {
-        make_live(place, size, pages, contents)
-    })
-}
-
-/// Returns the largest class whose dirty blocks may serve requests of this one.
-#[inline]
-fn largest_for(class: &Class, align: usize) -> usize {
-    let number = class.number();
-    if align <= SPACE.page_bytes() && slack::is_allowed() {
-        number.max(classes::LAST_SMALL)
-    } else {
-        number
-    }
-}
-
-/// Returns the smallest class for `size` whose places are multiples of `align`.
-#[inline]
-fn class_for(size: usize, align: usize) -> Option<&'static Class> {
-    let page_bytes = SPACE.page_bytes();
-    if align <= page_bytes {
-        return SPACE.classes().get(classes::class_of(size));
-    }
-    let first = SPACE.class_for(size.max(align))?;
-    let mut classes = SPACE.classes()[first..].iter().take(CLASSES_UP);
-    classes.find(|class| is_aligned(class, align))
-}
-
-/// Returns whether all places of the class are multiples of `align`.
-fn is_aligned(class: &Class, align: usize) -> bool {
-    align <= PLACES_AT && class.pitch().is_multiple_of(align)
-}
-
-/// Takes a muzzy place, or one without memory.
-#[cold]
-fn take_not_dirty(class: &'static Class, align: usize, pages: usize) -> Option<Place> {
-    if !class.muzzy.is_empty()
-        && let Some(held) = class.lock.lock_timeout()
-        && let Some(index) = class.take_muzzy(&held, pages * SPACE.page_bytes())
-    {
-        return Some(Place { class, index });
-    }
-    take_within_headroom(class, align, pages)
-}
-
-/// Takes a place without memory, after reserving headroom for the pages that it will
-/// need.
-#[cold]
-fn take_within_headroom(class: &'static Class, align: usize, pages: usize) -> Option<Place> {
-    limits::reserve_headroom(pages * SPACE.page_bytes());
-    take_empty_place(class, align, pages)
-}
-
-/// Takes a place without memory, of a larger class if this one is full.
-pub(crate) fn take_empty_place(class: &'static Class, align: usize, pages: usize) -> Option<Place> {
-    let mut classes = SPACE.classes()[class.number()..].iter().take(CLASSES_UP);
-    classes.find_map(|class| {
-        if !is_aligned(class, align) {
-            return None;
-        }
-        let held = class.lock.lock_timeout()?;
-        let index = class.take_empty(&held, pages * SPACE.page_bytes())?;
-        Some(Place { class, index })
-    })
-}
-
-/// Makes a place that this thread has claimed a live block.
-#[inline]
-fn make_live(place: Place, size: usize, pages: usize, contents: Contents) -> *mut u8 {
-    let slot = place.slot();
-    let at: *mut u8 = ptr::with_exposed_provenance_mut(place.address());
-    let mut touched = slot.touched.get();
-    let rest = touched.saturating_sub(pages);
-    let is_too_much = rest > pages / 8 && (place.class.is_huge() || !slack::try_add(slot, rest));
-    if is_too_much {
-        touched = trim(place, touched, pages);
-    }
-    if contents == Contents::Zeros && touched > 0 {
-        touched = clear(place, touched, size);
-    }
-    let is_unwritten = contents == Contents::Zeros && touched == 0;
-    huge::fit(place, slot, pages, is_unwritten);
-    slot.pages.set(pages);
-    slot.touched.set(touched.max(pages));
-    slot.set_state(LIVE);
-    at
-}
-
-/// Discards the touched pages behind the block. Returns how many touched pages are
-/// left.
-#[cold]
-fn trim(place: Place, touched: usize, pages: usize) -> usize {
-    let bytes = |pages: usize| pages * SPACE.page_bytes();
-    let rest = (place.address() + bytes(pages), bytes(touched - pages));
-    // SAFETY: this thread has claimed the place, and the part lies behind the block.
-    match unsafe { sys::discard(rest) } {
-        Ok(()) => pages,
-        Err(_) => touched,
-    }
-}
-
-/// Clears the block. Returns how many of its pages are touched.
-#[cold]
-fn clear(place: Place, touched: usize, size: usize) -> usize {
-    let bytes = touched * SPACE.page_bytes();
-    if size > MAX_CLEARED_BYTES {
-        // SAFETY: this thread has claimed the place, whose contents nobody needs.
-        if unsafe { sys::discard((place.address(), bytes)) }.is_ok() {
-            return 0;
-        }
-    }
-    let at: *mut u8 = ptr::with_exposed_provenance_mut(place.address());
-    // SAFETY: this thread has claimed the place, whose touched pages are mapped for
-    // writing.
-    unsafe { at.write_bytes(0, size.min(bytes)) };
-    touched
+pub unsafe fn usable_size(ptr: *const u8) -> usize {
+    misuse::expect_live(ptr, "the size");
+    // SAFETY: a live block, as the caller ensures.
+    unsafe { je::malloc_usable_size(ptr.cast()) }
 }

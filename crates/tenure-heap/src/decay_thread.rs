@@ -1,119 +1,192 @@
-//! The decay thread: decays freed blocks, reads the headroom and follows memory
-//! pressure. It starts when a few MiB are dirty, parks while nothing is, and exits after ten
-//! seconds of that: a program whose `main` calls pthread_exit(3) ends with its last thread.
+//! The decay thread: has jemalloc purge free pages when their time is over, reads the
+//! headroom, follows memory pressure, and frees what other threads have moved away.
+//!
+//! It starts when blocks are freed and the heap has a few MiB, and exits after ten seconds
+//! in which next to nothing was free: a program whose `main` calls pthread_exit(3) ends
+//! with its last thread. If no thread can be started, the threads of the program return
+//! free pages at once.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
+};
 use std::time::Duration;
 
+use tenure::headroom;
 use tenure::pressure::{self, Level, Subscription};
 
-use crate::decay::{Decay, decay_dirty, decay_muzzy, return_oldest};
 use crate::options::HeapOptions;
-use crate::stats::stats;
-use crate::{class, limits, shard, slack, sys};
+use crate::{deferred, jemalloc, late, pages, sys};
 
-/// The thread's state; it parks on this word.
+/// The thread's state; it waits on this word.
 static STATE: AtomicU32 = AtomicU32::new(ABSENT);
 /// There is no thread.
 const ABSENT: u32 = 0;
-/// The thread is parked, because nothing is dirty.
-const PARKED: u32 = 1;
 /// The thread runs at every tick.
-const RUNNING: u32 = 2;
+const RUNNING: u32 = 1;
 /// The thread is to run now.
-const NOTIFIED: u32 = 3;
+const NOTIFIED: u32 = 2;
+
+/// Whether the next thread that frees a block is to start the decay thread.
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
+
+/// The decay thread, as pthread_self(3) names it.
+static THREAD: AtomicUsize = AtomicUsize::new(0);
+
+/// The addresses of a heap without blocks, and those of one that needs no decay thread.
+static INITIAL_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+const SMALL_HEAP_BYTES: usize = 8 << 20;
 
 /// The pressure level of the last notification.
 static LEVEL: AtomicU8 = AtomicU8::new(0);
+static PRESSURE_PURGES: AtomicUsize = AtomicUsize::new(0);
 
-/// The shortest tick, and the ticks of a dirty decay: ages need not be exact.
-const MIN_TICK: Duration = Duration::from_millis(10);
-const DIRTY_TICKS: u32 = 5;
+/// The options, in milliseconds and bytes.
+static DIRTY_MS: AtomicUsize = AtomicUsize::new(0);
+static MUZZY_MS: AtomicUsize = AtomicUsize::new(0);
+static MAX_DIRTY: AtomicUsize = AtomicUsize::new(0);
 
-static TICK_NANOS: AtomicU64 = AtomicU64::new(0);
-static MUZZY_TICKS: AtomicU32 = AtomicU32::new(0);
+/// The present limit on dirty memory.
+static DIRTY_LIMIT: AtomicUsize = AtomicUsize::new(0);
+const FIRST_LIMIT_BYTES: usize = 64 << 20;
 
-/// How long the thread stays parked before it exits.
+/// The shortest and the longest tick, and the ticks of a dirty decay.
+const MIN_TICK_MS: usize = 10;
+const MAX_TICK_MS: usize = 100;
+const DIRTY_TICKS: usize = 20;
+
+/// Under pressure, decay is so many times as fast.
+const HURRY: usize = 8;
+
+/// With less free memory than this for so long, the thread exits.
+const NEGLIGIBLE_BYTES: usize = 4 << 20;
 const IDLE_EXIT: Duration = Duration::from_secs(10);
 
-/// After so many ticks in which nothing decayed, the few dirty blocks are in use.
-const IDLE_TICKS: u32 = 10;
-
+/// Sets the limits. Called once, with jemalloc's arenas set up.
 pub(crate) fn start(options: &HeapOptions) {
-    let tick = (options.dirty_decay / DIRTY_TICKS).max(MIN_TICK);
-    let nanos = u64::try_from(tick.as_nanos()).unwrap_or(u64::MAX);
-    let muzzy_ticks = options.muzzy_decay.as_nanos() / tick.as_nanos();
-    TICK_NANOS.store(nanos, Relaxed);
-    MUZZY_TICKS.store(u32::try_from(muzzy_ticks).unwrap_or(u32::MAX), Relaxed);
+    let ms = |time: Duration| usize::try_from(time.as_millis()).unwrap_or(usize::MAX);
+    DIRTY_MS.store(ms(options.dirty_decay), Relaxed);
+    MUZZY_MS.store(ms(options.muzzy_decay), Relaxed);
+    MAX_DIRTY.store(options.max_dirty_bytes, Relaxed);
+    // The headroom is not known yet.
+    DIRTY_LIMIT.store(options.max_dirty_bytes.min(FIRST_LIMIT_BYTES), Relaxed);
+    INITIAL_BYTES.store(pages::mapped_bytes(), Relaxed);
 }
 
-/// Starts or unparks the decay thread; if `now`, it runs at once. Returns false if no
-/// thread can be started.
-pub(crate) fn ensure_running(now: bool) -> bool {
-    match STATE.load(SeqCst) {
-        ABSENT => return spawn(),
-        PARKED => unpark(),
-        RUNNING if now => unpark(),
-        _ => {}
+pub(crate) fn max_dirty_bytes() -> usize {
+    DIRTY_LIMIT.load(Relaxed)
+}
+
+pub(crate) fn pressure_purges() -> usize {
+    PRESSURE_PURGES.load(Relaxed)
+}
+
+fn is_small(mapped_bytes: usize) -> bool {
+    mapped_bytes.saturating_sub(INITIAL_BYTES.load(Relaxed)) < SMALL_HEAP_BYTES
+}
+
+/// Notes that the heap has more addresses.
+pub(crate) fn note_growth(mapped_bytes: usize) {
+    if STATE.load(Relaxed) == ABSENT && !is_small(mapped_bytes) {
+        IS_WANTED.store(true, Relaxed);
     }
-    true
 }
 
-fn unpark() {
-    STATE.store(NOTIFIED, SeqCst);
-    sys::futex_wake(&STATE);
+/// Starts the decay thread if the heap needs one and has none.
+#[inline]
+pub(crate) fn ensure_running() {
+    if IS_WANTED.load(Relaxed) {
+        spawn();
+    }
 }
 
-fn spawn() -> bool {
-    let (absent, notified) = (ABSENT, NOTIFIED);
+pub(crate) fn is_running() -> bool {
+    STATE.load(Relaxed) != ABSENT
+}
+
+/// Returns whether the calling thread may wait for the kernel to free memory.
+pub(crate) fn may_wait() -> bool {
+    is_running() && THREAD.load(Relaxed) == sys::thread() || late::is_substitute()
+}
+
+/// Has the decay thread run without waiting for its next tick.
+pub(crate) fn run_now() {
     if STATE
-        .compare_exchange(absent, notified, SeqCst, SeqCst)
+        .compare_exchange(RUNNING, NOTIFIED, SeqCst, SeqCst)
+        .is_ok()
+    {
+        sys::futex_wake(&STATE);
+    }
+}
+
+#[cold]
+fn spawn() {
+    IS_WANTED.store(false, Relaxed);
+    if STATE
+        .compare_exchange(ABSENT, NOTIFIED, SeqCst, SeqCst)
         .is_err()
     {
-        return true;
+        return;
     }
-    let started = sys::start_thread(body);
-    if !started {
+    if !sys::start_thread(body) {
         STATE.store(ABSENT, SeqCst);
+        // The next growth tries again.
+        jemalloc::set_decay(0, 0);
     }
-    started
 }
 
 /// Records in the child of a fork that it has no decay thread.
 pub(crate) fn reset() {
     STATE.store(ABSENT, SeqCst);
+    THREAD.store(0, Relaxed);
     LEVEL.store(0, Relaxed);
+    late::reset();
+    IS_WANTED.store(!is_small(pages::mapped_bytes()), Relaxed);
 }
 
 extern "C" fn body(_: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
     sys::name_thread(c"tenure-decay");
-    let tick = Duration::from_nanos(TICK_NANOS.load(Relaxed));
+    THREAD.store(sys::thread(), Relaxed);
     let mut thread = DecayThread {
-        tick,
-        next_tick: sys::now(),
-        idle_ticks: 0,
         subscription: None,
+        hurry: 1,
+        busy_at: sys::now(),
     };
+    // In the child of a fork this also ends a purge that a thread of the parent was in.
+    thread.set_decay(1);
     loop {
         STATE.store(RUNNING, SeqCst);
         thread.run_once();
-        if thread.can_park() {
-            if !thread.park() {
-                return std::ptr::null_mut();
-            }
-        } else {
-            let rest = thread.next_tick.saturating_sub(sys::now());
-            sys::futex_wait(&STATE, RUNNING, Some(rest));
+        if thread.may_exit() && exit() {
+            return std::ptr::null_mut();
         }
+        sys::futex_wait(&STATE, RUNNING, Some(tick()));
     }
 }
 
+/// Says that there is no decay thread any more, and that the next thread that frees a
+/// block is to start one. Returns false if work has arrived meanwhile.
+fn exit() -> bool {
+    if STATE
+        .compare_exchange(RUNNING, ABSENT, SeqCst, SeqCst)
+        .is_err()
+    {
+        return false;
+    }
+    IS_WANTED.store(true, SeqCst);
+    true
+}
+
+fn tick() -> Duration {
+    let ms = (DIRTY_MS.load(Relaxed) / DIRTY_TICKS).clamp(MIN_TICK_MS, MAX_TICK_MS);
+    Duration::from_millis(ms as u64)
+}
+
 struct DecayThread {
-    tick: Duration,
-    /// The time of the next tick.
-    next_tick: Duration,
-    idle_ticks: u32,
     subscription: Option<Subscription>,
+    /// Decay is so many times as fast as the options say.
+    hurry: usize,
+    /// The last time at which more than next to nothing was free.
+    busy_at: Duration,
 }
 
 impl DecayThread {
@@ -121,84 +194,77 @@ impl DecayThread {
         if self.subscription.is_none() {
             self.subscription = pressure::subscribe(on_pressure).ok();
         }
-        let now = sys::now();
-        if now >= self.next_tick {
-            // Ticks count the thread's rounds, not time: otherwise, on a busy machine,
-            // blocks that were just freed would be old.
-            limits::advance();
-            self.next_tick = now + self.tick;
-            limits::update_headroom();
-            slack::set_live(stats().live_bytes);
-            self.run_tick();
-        }
-        if LEVEL.load(Relaxed) > Level::None as u8 {
-            decay_dirty(0, Decay::ToRetained);
-            decay_muzzy(0);
-        }
-        let excess = limits::excess_bytes();
-        if excess > 0 {
-            return_oldest(excess);
-        }
-    }
-
-    fn run_tick(&mut self) {
-        class::refresh_all();
-        let decayed_bytes = decay_dirty(DIRTY_TICKS + 1, Decay::ToMuzzy);
-        decay_muzzy(MUZZY_TICKS.load(Relaxed));
-        self.idle_ticks = if decayed_bytes > 0 {
-            0
+        let mut freed_bytes = deferred::free_all();
+        update_limit();
+        let level = LEVEL.load(Relaxed);
+        self.set_hurry(if level > Level::None as u8 { HURRY } else { 1 });
+        if is_at_once() {
+            jemalloc::purge_all();
         } else {
-            self.idle_ticks + 1
-        };
-    }
-
-    fn can_park(&self) -> bool {
-        let is_dirty = shard::all()
-            .iter()
-            .any(|shard| shard.counts.dirty_bytes.get() > 0);
-        let is_in_use = self.idle_ticks >= IDLE_TICKS && limits::is_negligible();
-        limits::muzzy_bytes() == 0 && (!is_dirty || is_in_use)
-    }
-
-    /// Parks the thread. Returns `false` if it exits: then the next dirty block starts another.
-    fn park(&mut self) -> bool {
-        self.subscription = None;
-        limits::clear_headroom();
-        // A thread that frees a block counts it as dirty, then reads STATE; this thread
-        // sets STATE to PARKED, then reads the count. One of the two sees the other.
-        if STATE
-            .compare_exchange(RUNNING, PARKED, SeqCst, SeqCst)
-            .is_ok()
-        {
-            let end = sys::now() + IDLE_EXIT;
-            while limits::is_negligible() && STATE.load(SeqCst) == PARKED {
-                let rest = end.saturating_sub(sys::now());
-                if rest.is_zero() && !stays() {
-                    return false;
-                }
-                sys::futex_wait(&STATE, PARKED, Some(rest));
-            }
+            jemalloc::decay();
         }
-        self.idle_ticks = 0;
-        self.next_tick = sys::now();
-        true
+        let (mut dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
+        if level >= Level::Severe as u8 && dirty_bytes + muzzy_bytes > 0 {
+            jemalloc::purge_all();
+            PRESSURE_PURGES.fetch_add(1, Relaxed);
+            dirty_bytes = 0;
+        }
+        let max_bytes = max_dirty_bytes();
+        if dirty_bytes > max_bytes {
+            jemalloc::purge_down_to(max_bytes);
+        }
+        late::set_budget(dirty_bytes.min(max_bytes));
+        freed_bytes += dirty_bytes + muzzy_bytes;
+        if freed_bytes >= NEGLIGIBLE_BYTES {
+            self.busy_at = sys::now();
+        }
+    }
+
+    fn set_hurry(&mut self, hurry: usize) {
+        if self.hurry != hurry {
+            self.set_decay(hurry);
+            PRESSURE_PURGES.fetch_add(usize::from(hurry > 1), Relaxed);
+        }
+    }
+
+    fn set_decay(&mut self, hurry: usize) {
+        self.hurry = hurry;
+        let ms = |time: &AtomicUsize| isize::try_from(time.load(Relaxed) / hurry);
+        let [dirty_ms, muzzy_ms] = [&DIRTY_MS, &MUZZY_MS].map(|time| ms(time).unwrap_or(-1));
+        if is_at_once() {
+            jemalloc::set_decay(-1, 0);
+        } else {
+            // With 0 the threads that free blocks would wait for the kernel.
+            let min_ms = MIN_TICK_MS as isize;
+            let dirty_ms = if dirty_ms < 0 {
+                -1
+            } else {
+                dirty_ms.max(min_ms)
+            };
+            jemalloc::set_decay(dirty_ms, muzzy_ms);
+        }
+    }
+
+    fn may_exit(&self) -> bool {
+        sys::now().saturating_sub(self.busy_at) >= IDLE_EXIT
     }
 }
 
-/// Says that there is no thread any more, unless it was unparked or memory became dirty
-/// meanwhile.
-fn stays() -> bool {
-    let change = |from, to| STATE.compare_exchange(from, to, SeqCst, SeqCst).is_ok();
-    if !change(PARKED, ABSENT) {
-        return true;
-    }
-    // As for parking. If another thread has been started already, this one may exit.
-    !limits::is_negligible() && change(ABSENT, RUNNING)
+/// Returns whether free pages are returned at each tick.
+fn is_at_once() -> bool {
+    DIRTY_MS.load(Relaxed) == 0 && MUZZY_MS.load(Relaxed) == 0
+}
+
+/// Reads the headroom, and sets the limit on dirty memory by it.
+fn update_limit() {
+    let max_bytes = MAX_DIRTY.load(Relaxed);
+    let limit = headroom::read().map_or(max_bytes, |headroom| max_bytes.min(headroom.bytes / 8));
+    DIRTY_LIMIT.store(limit, Relaxed);
 }
 
 fn on_pressure(level: Level) {
     LEVEL.store(level as u8, Relaxed);
     if level > Level::None {
-        unpark();
+        run_now();
     }
 }

@@ -1,64 +1,58 @@
-//! Aborts on addresses that are not live blocks, before memory is damaged.
+//! Aborts when a large block is freed twice, before memory is damaged. jemalloc itself
+//! does not detect misuse.
+//!
+//! Large blocks begin on a boundary of a unit, whose flags tell whether one lives there.
 
-use crate::slot::{LIVE, kind};
-use crate::space::{Place, SPACE};
+use crate::huge::MIN_BYTES;
 use crate::sys;
+use crate::table::{self, FREED, LARGE, UNIT_BYTES};
 
-/// Returns the place of a block that the caller says is live.
 #[inline]
-pub(crate) fn place_of(ptr: *const u8, call: &str) -> Place {
-    match SPACE.place_at(ptr.addr()) {
-        Some(place) => place,
-        None => abort(ptr, call, "no block begins there"),
+fn may_be_large(ptr: *const u8) -> bool {
+    ptr.addr().is_multiple_of(UNIT_BYTES)
+}
+
+/// Records that a block was allocated.
+#[inline]
+pub(crate) fn note_allocated(ptr: *const u8, size: usize) {
+    if may_be_large(ptr) && !ptr.is_null() {
+        table::clear(ptr.addr(), FREED | LARGE);
+        if size >= MIN_BYTES {
+            table::set(ptr.addr(), LARGE);
+        }
     }
 }
 
-/// Aborts unless `state` is that of a live block.
+/// Records that a block is freed. Aborts if it is a large one that was freed already.
 #[inline]
-pub(crate) fn expect_live(state: u32, ptr: *const u8, call: &str) {
-    if kind(state) != LIVE {
-        abort(ptr, call, "the block has been freed already");
+pub(crate) fn note_freed(ptr: *const u8) {
+    if may_be_large(ptr) {
+        expect_live(ptr, "free");
+        if table::clear(ptr.addr(), LARGE) {
+            table::set(ptr.addr(), FREED);
+        }
+    }
+}
+
+/// Aborts if the block is a large one that was freed.
+#[inline]
+pub(crate) fn expect_live(ptr: *const u8, call: &str) {
+    if may_be_large(ptr) && table::has(ptr.addr(), FREED) {
+        abort(ptr, call);
     }
 }
 
 #[cold]
-fn abort(ptr: *const u8, call: &str, what: &str) -> ! {
-    let mut digits = [0; 16];
-    let parts: [&[u8]; 7] = [
-        b"tenure: ",
-        call.as_bytes(),
-        b" of 0x",
-        hexadecimal(ptr.addr(), &mut digits),
-        b": ",
-        what.as_bytes(),
-        b"\n",
-    ];
-    sys::abort_with(&parts)
-}
+fn abort(ptr: *const u8, call: &str) -> ! {
+    use std::io::Write as _;
 
-fn hexadecimal(mut number: usize, digits: &mut [u8; 16]) -> &[u8] {
-    let mut first = digits.len();
-    loop {
-        first -= 1;
-        digits[first] = b"0123456789abcdef"[number % 16];
-        number /= 16;
-        if number == 0 {
-            return &digits[first..];
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hexadecimal_matches_format() {
-        for number in [0, 9, 0x7f12_3456_7000, usize::MAX] {
-            assert_eq!(
-                hexadecimal(number, &mut [0; 16]),
-                format!("{number:x}").as_bytes()
-            );
-        }
-    }
+    let mut line = [0; 128];
+    let mut rest = &mut line[..];
+    // The line is shorter.
+    let _ = writeln!(
+        rest,
+        "tenure: {call} of {ptr:p}: the block has been freed already"
+    );
+    let rest_bytes = rest.len();
+    sys::abort_with(&line[..line.len() - rest_bytes])
 }

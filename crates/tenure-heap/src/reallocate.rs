@@ -1,36 +1,31 @@
 //! Resizes blocks.
 
+use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::Ordering::Relaxed;
 
-use crate::allocate::take_empty_place;
-use crate::misuse::{expect_live, place_of};
-use crate::slot::{LIVE, Slot, free_in};
-use crate::space::{Place, SPACE};
-use crate::stats::RESIZED;
-use crate::vma_splits::{Parts, bytes};
-use crate::{decay, fork, huge, limits, slack, start, sys, vma_splits};
+use tikv_jemalloc_sys as je;
+
+use crate::allocate::aligned_for_huge_pages;
+use crate::{deallocate, decay_thread, huge, late, misuse, moves, start, sys, usable_size};
 
 /// Smaller blocks are cheaper to copy than to move.
 const MIN_MOVED_BYTES: usize = 1 << 20;
 
-/// A block that has grown is given addresses to grow again, which cost nothing.
-const GROWTH_FACTOR: usize = 4;
+/// A block that was moved is given addresses to grow by an eighth again.
+const GROWTH: usize = 8;
 
-/// Resizes a block, in place or by moving its pages to another place: `realloc(3)`.
-/// Returns its address.
+/// Resizes a block, in place, by moving its pages, or by copying: `realloc(3)`. Returns its
+/// address.
 ///
-/// Returns null if neither is possible, or if the new size is below half of the
-/// threshold: the block is unchanged, and the caller allocates another one, copies and
-/// frees.
-///
-/// The call aborts as [`deallocate`](crate::deallocate) does.
+/// Returns null if there is no memory, or if the new size is below half of the
+/// [threshold](crate::threshold_bytes): the block is unchanged, and the caller allocates
+/// another one, copies and frees.
 ///
 /// # Safety
 ///
-/// - `ptr` must have come from this heap and must not have been freed.
+/// - `ptr` must be a block of this heap that is not freed.
 /// - If another address is returned, nothing may use `ptr` afterwards.
-/// - An alignment greater than a page may be lost.
+/// - An alignment greater than 16 may be lost.
 ///
 /// ```
 /// let block = tenure_heap::allocate(4 << 20, 8);
@@ -45,124 +40,140 @@ const GROWTH_FACTOR: usize = 4;
 ///     }
 /// }
 /// ```
+#[inline]
 #[must_use = "the block may have moved"]
 pub unsafe fn reallocate(ptr: *mut u8, new_size: usize) -> *mut u8 {
-    let place = place_of(ptr, "realloc");
-    let slot = place.slot();
-    expect_live(slot.state.load(Relaxed), ptr, "realloc");
     // A block that shrinks to just below the threshold stays, because copying it gains
     // little.
-    if new_size < start::threshold_bytes() / 2 {
+    if new_size < start::threshold_bytes() / 2 || new_size > isize::MAX as usize {
         return ptr::null_mut();
     }
-    let page_bytes = SPACE.page_bytes();
-    let pages = new_size.div_ceil(page_bytes);
-    if pages <= place.class.pitch() / page_bytes {
-        in_place(place, slot, pages);
+    misuse::expect_live(ptr, "realloc");
+    let new_size = new_size.max(16);
+    decay_thread::ensure_running();
+    if new_size >= MIN_MOVED_BYTES {
+        // SAFETY: the caller's conditions are the same.
+        return unsafe { resize_large(ptr, new_size) };
+    }
+    if new_size >= late::MIN_COUNTED_BYTES {
+        late::note_allocation(new_size);
+    }
+    misuse::note_freed(ptr);
+    // SAFETY: a live block, as the caller ensures, and a size that is not 0.
+    let block: *mut u8 = unsafe { je::realloc(ptr.cast(), new_size).cast() };
+    misuse::note_allocated(if block.is_null() { ptr } else { block }, new_size);
+    block
+}
+
+/// # Safety
+///
+/// The conditions of [`reallocate`] hold.
+#[cold]
+unsafe fn resize_large(ptr: *mut u8, new_size: usize) -> *mut u8 {
+    let block: *mut c_void = ptr.cast();
+    // SAFETY: a live block, as the caller ensures; so also below.
+    let old_size = unsafe { usable_size(ptr) };
+    // SAFETY: as above; a size that is not 0.
+    let usable = unsafe { je::xallocx(block, new_size, 0, 0) };
+    let is_in_place = usable >= new_size && usable / 2 <= new_size;
+    if is_in_place {
+        huge::advise(ptr.expose_provenance(), usable);
         return ptr;
     }
-    relocate(place, slot, new_size, pages).unwrap_or(ptr::null_mut())
-}
-
-fn in_place(place: Place, slot: &Slot, pages: usize) {
-    let before = slot.pages.get();
-    let touched = slot.touched.get();
-    if pages < before && touched - pages > pages / 8 {
-        let rest = (place.address() + bytes(pages), bytes(touched - pages));
-        // SAFETY: a part of the block that its user has just given up.
-        if unsafe { sys::discard(rest) }.is_ok() {
-            slot.touched.set(pages);
+    if new_size > old_size && old_size >= MIN_MOVED_BYTES {
+        // SAFETY: as above.
+        let moved = unsafe { move_pages(ptr, old_size, new_size) };
+        if !moved.is_null() {
+            return moved;
         }
     }
-    if pages > before {
-        slot.touched.set(slot.touched.get().max(pages));
+    let other = aligned_for_huge_pages(new_size, 16);
+    if other.is_null() {
+        return other;
     }
-    slot.pages.set(pages);
-    RESIZED.in_place.fetch_add(1, Relaxed);
-    RESIZED
-        .bytes
-        .fetch_add(bytes(pages).wrapping_sub(bytes(before)), Relaxed);
+    huge::advise(other.expose_provenance(), new_size);
+    // SAFETY: two live blocks of at least this size; the old one is given up.
+    unsafe {
+        other.copy_from_nonoverlapping(ptr, old_size.min(new_size));
+        deallocate(ptr);
+    }
+    other
 }
 
-/// Moves the block to a place that is large enough.
-#[cold]
-fn relocate(from: Place, slot: &Slot, size: usize, pages: usize) -> Option<*mut u8> {
-    fork::generation();
-    let (before, touched) = (slot.pages.get(), slot.touched.get());
-    if bytes(touched) < MIN_MOVED_BYTES || !vma_splits::has_capacity() {
-        return None;
+/// Moves a block's pages to a new one. Returns null if the kernel cannot.
+///
+/// # Safety
+///
+/// `ptr` must be a live block with so many usable bytes.
+unsafe fn move_pages(ptr: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
+    let from = ptr.expose_provenance();
+    let is_whole = |number: usize| number.is_multiple_of(sys::page_bytes());
+    if !is_whole(from) || !is_whole(old_size) || !moves::has_capacity() {
+        return ptr::null_mut();
     }
-    let parts = Parts::of(slot)?;
-    let at = |place: Place, (from, to): (usize, usize)| {
-        (place.address() + bytes(from), bytes(to - from))
+    let Some(parts) = Parts::of((from, old_size)) else {
+        return ptr::null_mut();
     };
-    if !parts.iter().all(|part| sys::can_move(at(from, part))) {
-        return None;
+    let larger = new_size.saturating_add(new_size / GROWTH);
+    let mut target = aligned_for_huge_pages(larger, sys::page_bytes());
+    if target.is_null() {
+        target = aligned_for_huge_pages(new_size, sys::page_bytes());
     }
-    limits::reserve_headroom(bytes(pages - before));
-    let to = place_for(size, pages)?;
-    let new = to.slot();
-    if new.base_from.get() > 0 {
-        vma_splits::remap(to);
+    if target.is_null() {
+        return target;
     }
-    // Set before anything is moved: the child of a fork must not take the place for
-    // zeros.
-    new.touched.set(touched);
-    for (number, part) in parts.iter().enumerate() {
-        let target = at(to, part).0;
-        // SAFETY: this thread owns the block and has claimed the new place.
-        if unsafe { sys::move_pages(at(from, part), target) }.is_err() {
-            move_back(from, to, parts.iter().take(number), at(to, part));
-            return None;
+    let to = target.expose_provenance();
+    for (offset, bytes) in parts.iter() {
+        // SAFETY: the block is the caller's, and the target was allocated above.
+        if unsafe { sys::move_pages((from + offset, bytes), to + offset) }.is_err() {
+            // This does not happen after `Parts::of`. The target is never used again: the
+            // kernel may have unmapped it, and another mapping may lie there.
+            // SAFETY: what precedes the part was moved to the target, and the block has its
+            // addresses.
+            unsafe { ptr.copy_from_nonoverlapping(target, offset) };
+            let _ = sys::map_hole((to + offset, bytes));
+            return ptr::null_mut();
         }
     }
-    parts.note(new);
-    if to.class.is_huge() {
-        huge::want(to, touched);
-    }
-    new.pages.set(pages);
-    new.touched.set(touched.max(pages));
-    new.set_state(LIVE);
-    RESIZED.moved.fetch_add(1, Relaxed);
-    RESIZED.bytes.fetch_sub(bytes(before), Relaxed);
-
-    // The old place has addresses but no memory.
-    slack::remove(slot);
-    slot.set_state(free_in(fork::generation()));
-    slot.touched.set(0);
-    decay::return_to_kernel(from);
-    Some(ptr::with_exposed_provenance_mut(to.address()))
+    moves::record(to);
+    // SAFETY: a live block, allocated above.
+    huge::advise(to, unsafe { usable_size(target) });
+    // SAFETY: the old block is given up. Its pages are gone, its addresses are not.
+    unsafe { deallocate(ptr) };
+    target
 }
 
-/// Takes a place without memory, with addresses for further growth if possible.
-fn place_for(size: usize, pages: usize) -> Option<Place> {
-    let page_bytes = SPACE.page_bytes();
-    [GROWTH_FACTOR, 1].into_iter().find_map(|factor| {
-        let class = SPACE.class_for(size.checked_mul(factor)?)?;
-        let class = &SPACE.classes()[class];
-        take_empty_place(class, page_bytes, pages)
-    })
+/// The parts of a block that are one mapping each, as offsets and lengths.
+struct Parts {
+    parts: [(usize, usize); Self::MAX],
+    count: usize,
 }
 
-/// Copies the moved parts back after a failed move, which does not happen after
-/// `can_move`. The new place is never used again: another mapping may lie where the
-/// kernel has unmapped it.
-#[cold]
-fn move_back(
-    from: Place,
-    to: Place,
-    parts: impl Iterator<Item = (usize, usize)>,
-    refused: sys::Part,
-) {
-    for (start, end) in parts {
-        let source = ptr::with_exposed_provenance::<u8>(to.address() + bytes(start));
-        let target = ptr::with_exposed_provenance_mut::<u8>(from.address() + bytes(start));
-        // SAFETY: this thread has claimed both places, and these parts of both are
-        // mapped.
-        unsafe { target.copy_from_nonoverlapping(source, bytes(end - start)) };
+impl Parts {
+    /// A block that has grown by being moved, with huge pages and others, has a few.
+    const MAX: usize = 16;
+
+    /// Returns `None` if there are too many, or the block cannot be moved.
+    fn of((at, bytes): sys::Part) -> Option<Self> {
+        let mut parts = Self {
+            parts: [(0, 0); Self::MAX],
+            count: 0,
+        };
+        let mut offset = 0;
+        while offset < bytes {
+            let rest = (at + offset, bytes - offset);
+            let part = sys::bytes_of_mapping(rest);
+            if part == 0 || parts.count == Self::MAX || !sys::can_move((rest.0, part)) {
+                return None;
+            }
+            parts.parts[parts.count] = (offset, part);
+            parts.count += 1;
+            offset += part;
+        }
+        Some(parts)
     }
-    // Mapped, so that no mapping of the program comes to lie there.
-    let _ = sys::map_hole(refused);
-    to.slot().pages.set(0);
-    to.slot().set_state(LIVE);
+
+    fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.parts[..self.count].iter().copied()
+    }
 }

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tenure::{Errno, Error};
 
 use crate::options::HeapOptions;
-use crate::space::SPACE;
-use crate::{decay_thread, fork, huge, limits, slack};
+use crate::{decay_thread, fork, huge, jemalloc};
 
 const NOT_YET: u8 = 0;
 const STARTING: u8 = 1;
@@ -14,10 +13,9 @@ const READY: u8 = 2;
 const OFF: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(NOT_YET);
-static THRESHOLD: AtomicUsize = AtomicUsize::new(256 << 10);
+static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 
-/// Starts this process's heap: reserves its addresses, up to 44 TiB and at least 1 TiB.
-/// No memory is taken. Without this call, the first allocation starts the heap with the
+/// Starts this process's heap. Without this call, the first allocation starts it with the
 /// [default options](HeapOptions::default).
 ///
 /// The first call that succeeds counts; later ones change nothing. A call after a failed one
@@ -26,14 +24,12 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(256 << 10);
 /// # Errors
 ///
 /// The heap stays off, and all requests go to other allocators:
-/// * [`Error::Unsupported`] if addresses are limited (`RLIMIT_AS`), count as memory
-///   (`vm.overcommit_memory` is 2), or fewer than 1 TiB are free,
-/// * [`Error::System`] if the kernel refuses for another reason; EBUSY while another
-///   thread is starting the heap.
+/// * [`Error::System`] if the kernel gives no memory for its tables (ENOMEM); EBUSY while
+///   another thread is starting the heap.
 ///
 /// ```
 /// if let Err(error) = tenure_heap::start(tenure_heap::HeapOptions::default()) {
-///     eprintln!("large blocks come from the system: {error}");
+///     eprintln!("blocks come from the system: {error}");
 /// }
 /// ```
 pub fn start(options: HeapOptions) -> Result<(), Error> {
@@ -50,7 +46,7 @@ pub fn start(options: HeapOptions) -> Result<(), Error> {
     }
     let made = make(&options);
     let (state, threshold) = match made {
-        Ok(()) => (READY, options.min_bytes()),
+        Ok(()) => (READY, options.threshold_bytes),
         Err(_) => (OFF, usize::MAX),
     };
     THRESHOLD.store(threshold, Ordering::Relaxed);
@@ -59,24 +55,25 @@ pub fn start(options: HeapOptions) -> Result<(), Error> {
 }
 
 fn make(options: &HeapOptions) -> Result<(), Error> {
+    if !(jemalloc::install_hooks() && jemalloc::claim_early_pages()) {
+        return Err(Error::System {
+            call: "mmap",
+            errno: Errno::NOMEM,
+        });
+    }
     fork::start().map_err(|errno| Error::System {
         call: "pthread_atfork",
         errno,
     })?;
     huge::start(options);
-    limits::start(options);
     decay_thread::start(options);
-    SPACE.reserve()?;
-    slack::set_live(0);
     Ok(())
 }
 
-/// Returns the smallest block that the heap serves, in bytes; `usize::MAX` while it is
-/// off.
+/// Returns the smallest block that the heap serves, in bytes; `usize::MAX` if it is off.
 ///
 /// ```
-/// let is_large = |size| size >= tenure_heap::threshold_bytes();
-/// assert!(!is_large(16));
+/// assert_eq!(tenure_heap::threshold_bytes(), 0);
 /// ```
 #[inline]
 #[must_use]
@@ -88,6 +85,11 @@ pub fn threshold_bytes() -> usize {
 #[inline]
 pub(crate) fn is_ready() -> bool {
     STATE.load(Ordering::Acquire) == READY || start_by_itself()
+}
+
+/// Returns whether the heap was started.
+pub(crate) fn has_started() -> bool {
+    STATE.load(Ordering::Acquire) == READY
 }
 
 #[cold]

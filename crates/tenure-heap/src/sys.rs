@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{self, Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags};
+use rustix::mm::{self, Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags};
 use rustix::process::Resource;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec};
@@ -34,32 +34,42 @@ pub(crate) fn reserve(bytes: usize) -> Result<usize, Errno> {
     Ok(at.expose_provenance())
 }
 
-/// Maps a page that is zero and that the kernel wipes in children (MADV_WIPEONFORK, Linux 4.14);
-/// null where it cannot.
-pub(crate) fn wiped_on_fork() -> Result<*mut AtomicU32, Errno> {
-    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    let bytes = page_bytes();
+/// Maps memory at free addresses, at `hint` if those are free: zeros, which take no memory
+/// until they are written.
+pub(crate) fn map(hint: *mut c_void, bytes: usize) -> Result<usize, Errno> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
-    let page = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }?;
-    // SAFETY: nothing relies on the contents of the new page.
-    if unsafe { mm::madvise(page, bytes, Advice::LinuxWipeOnFork) }.is_ok() {
-        return Ok(page.cast());
-    }
-    // SAFETY: mapped above, and no other code knows the address.
-    let _ = unsafe { mm::munmap(page, bytes) };
-    Ok(std::ptr::null_mut())
+    let at = unsafe { mm::mmap_anonymous(hint, bytes, access, flags) }?;
+    Ok(at.expose_provenance())
 }
 
-/// Makes reserved addresses readable and writable (mprotect).
+/// Unmaps a part.
 ///
 /// # Safety
 ///
-/// The part must lie in the heap's reservation.
-pub(crate) unsafe fn commit((at, bytes): Part) -> Result<(), Errno> {
-    let access = MprotectFlags::READ | MprotectFlags::WRITE;
-    // SAFETY: contents stay as they are, and the caller passes the heap's own
-    // addresses.
-    unsafe { mm::mprotect(pointer(at), bytes, access) }
+/// The part must be mapped by this module, and nobody may use it any more.
+pub(crate) unsafe fn unmap((at, bytes): Part) {
+    // SAFETY: nobody uses the part, as the caller ensures. If the kernel refuses, for want
+    // of a mapping, the part stays.
+    let _ = unsafe { mm::munmap(pointer(at), bytes) };
+}
+
+/// Unmaps a part in pieces, so that other threads' `mmap` does not wait for the whole.
+///
+/// # Safety
+///
+/// As for [`unmap`].
+pub(crate) unsafe fn unmap_in_chunks(part: Part) {
+    // SAFETY: the caller's conditions are the same.
+    chunks(part).for_each(|chunk| unsafe { unmap(chunk) });
+}
+
+/// Has children of a fork not get the part (MADV_DONTFORK).
+pub(crate) fn keep_from_children((at, bytes): Part) {
+    // SAFETY: the advice changes no contents. If the kernel refuses, children have a copy
+    // that they never free.
+    let _ = unsafe { mm::madvise(pointer(at), bytes, Advice::LinuxDontFork) };
 }
 
 /// Discards contents and memory now (MADV_DONTNEED): the part reads as zeros. Locked
@@ -67,7 +77,7 @@ pub(crate) unsafe fn commit((at, bytes): Part) -> Result<(), Errno> {
 ///
 /// # Safety
 ///
-/// - The part must lie in the heap's reservation.
+/// - The part must lie in the heap.
 /// - Nobody may use it during the call, or rely on its contents afterwards.
 pub(crate) unsafe fn discard(part: Part) -> Result<(), Errno> {
     chunks(part).try_for_each(|(at, bytes)| {
@@ -100,21 +110,15 @@ fn chunks((at, bytes): Part) -> impl Iterator<Item = Part> {
     starts.map(move |start| (start, CHUNK_BYTES.min(at + bytes - start)))
 }
 
-/// Advises the kernel whether to use huge pages in the part (MADV_HUGEPAGE,
-/// MADV_NOHUGEPAGE).
+/// Has the kernel use huge pages in the part (MADV_HUGEPAGE).
 ///
 /// # Safety
 ///
-/// The part must lie in the heap's reservation.
-pub(crate) unsafe fn advise_huge_pages((at, bytes): Part, wanted: bool) -> Result<(), Errno> {
-    let advice = if wanted {
-        Advice::LinuxHugepage
-    } else {
-        Advice::LinuxNoHugepage
-    };
+/// The part must lie in the heap.
+pub(crate) unsafe fn advise_huge_pages((at, bytes): Part) -> Result<(), Errno> {
     // SAFETY: contents stay as they are, and the caller passes the heap's own
     // addresses.
-    unsafe { mm::madvise(pointer(at), bytes, advice) }
+    unsafe { mm::madvise(pointer(at), bytes, Advice::LinuxHugepage) }
 }
 
 /// Maps the part anew (mmap, MAP_FIXED), so that it forms one mapping with its
@@ -154,9 +158,8 @@ pub(crate) fn map_hole((at, bytes): Part) -> Result<(), Errno> {
     unsafe { mm::mmap_anonymous(pointer(at), bytes, access, flags) }.map(drop)
 }
 
-/// Returns whether [`move_pages`] can succeed: the part is one mapping and not locked,
-/// and addresses are not limited. The kernel would find out too late, with the target
-/// unmapped already.
+/// Returns whether [`move_pages`] can succeed: addresses are not limited, and the part is
+/// not locked. The kernel would find out too late, with the target unmapped already.
 pub(crate) fn can_move((at, bytes): Part) -> bool {
     let has_limit = |resource| rustix::process::getrlimit(resource).current.is_some();
     if has_limit(Resource::As) || has_limit(Resource::Data) {
@@ -164,24 +167,35 @@ pub(crate) fn can_move((at, bytes): Part) -> bool {
     }
     let flags = MsyncFlags::ASYNC | MsyncFlags::INVALIDATE;
     // SAFETY: with these flags the call changes nothing; EBUSY means locked memory.
-    let is_free = unsafe { mm::msync(pointer(at), bytes, flags) }.is_ok();
-    // Growing in place fails, because the next addresses are mapped: with ENOMEM for
-    // one mapping, and with EFAULT for several.
-    let more = bytes + page_bytes();
-    // SAFETY: without MREMAP_MAYMOVE the call moves nothing, and it cannot grow.
-    let grown = unsafe { mm::mremap(pointer(at), bytes, more, MremapFlags::empty()) };
-    is_free && grown == Err(Errno::NOMEM)
+    unsafe { mm::msync(pointer(at), bytes, flags) }.is_ok()
 }
 
-/// Returns whether addresses are limited (`RLIMIT_AS`).
-pub(crate) fn has_address_limit() -> bool {
-    rustix::process::getrlimit(Resource::As).current.is_some()
-}
+/// Returns how many bytes of the part, from its start, are one mapping: only those can be
+/// moved with one call. 0 if that cannot be found out.
+pub(crate) fn bytes_of_mapping((at, bytes): Part) -> usize {
+    /// More addresses than are free behind any mapping.
+    const TOO_MUCH: usize = 1 << 46;
 
-/// Returns whether the kernel charges addresses as memory (`vm.overcommit_memory` is
-/// 2).
-pub(crate) fn charges_addresses() -> bool {
-    first_byte(c"/proc/sys/vm/overcommit_memory") == Some(b'2')
+    // Growing in place fails: with ENOMEM for one mapping, and with EFAULT for several.
+    let is_one = |bytes: usize| {
+        // SAFETY: without MREMAP_MAYMOVE the call moves nothing, and it cannot grow.
+        let grown = unsafe { mm::mremap(pointer(at), bytes, TOO_MUCH, MremapFlags::empty()) };
+        grown == Err(Errno::NOMEM)
+    };
+    if is_one(bytes) {
+        return bytes;
+    }
+    let page_bytes = page_bytes();
+    let (mut known, mut pages) = (0, bytes / page_bytes);
+    while pages - known > 1 {
+        let middle = known + (pages - known) / 2;
+        if is_one(middle * page_bytes) {
+            known = middle;
+        } else {
+            pages = middle;
+        }
+    }
+    known * page_bytes
 }
 
 /// Returns whether the kernel uses huge pages without MADV_HUGEPAGE: `[always]`.
@@ -194,39 +208,6 @@ fn first_byte(path: &CStr) -> Option<u8> {
     let mut byte = [0];
     let read = rustix::io::read(file, &mut byte).ok()?;
     (read == 1).then(|| byte[0])
-}
-
-/// Returns the machine's memory, in bytes.
-pub(crate) fn machine_bytes() -> usize {
-    let info = rustix::system::sysinfo();
-    let units = usize::try_from(info.totalram).unwrap_or(usize::MAX);
-    units.saturating_mul(info.mem_unit as usize)
-}
-
-/// Returns the number of the highest CPU that the process may use, plus one.
-pub(crate) fn cpus() -> usize {
-    let Ok(set) = rustix::thread::sched_getaffinity(None) else {
-        return 1;
-    };
-    let last = (0..rustix::thread::CpuSet::MAX_CPU).rfind(|&cpu| set.is_set(cpu));
-    last.map_or(1, |last| last + 1)
-}
-
-/// Returns the CPU that this thread is on, or was just now.
-#[inline]
-pub(crate) fn cpu() -> usize {
-    // SAFETY: the call has no preconditions. (libc's `sched_getcpu` reads it without a
-    // system call.)
-    let cpu = unsafe { libc::sched_getcpu() };
-    usize::try_from(cpu).unwrap_or(0)
-}
-
-pub(crate) fn yield_now() {
-    rustix::thread::sched_yield();
-}
-
-pub(crate) fn sleep(time: Duration) {
-    let _ = rustix::thread::nanosleep(&timespec(time));
 }
 
 /// Returns the time of the monotonic clock.
@@ -266,12 +247,16 @@ pub(crate) fn atfork_child(child: unsafe extern "C" fn()) -> Result<(), Errno> {
     }
 }
 
+/// Returns the calling thread, as pthread_self(3) names it.
+pub(crate) fn thread() -> usize {
+    // SAFETY: the call has no preconditions.
+    unsafe { libc::pthread_self() as usize }
+}
+
 /// Writes one line to standard error and aborts.
-pub(crate) fn abort_with(parts: &[&[u8]]) -> ! {
-    for part in parts {
-        // The process aborts even if the line cannot be written.
-        let _ = rustix::io::write(rustix::stdio::stderr(), part);
-    }
+pub(crate) fn abort_with(line: &[u8]) -> ! {
+    // The process aborts even if the line cannot be written.
+    let _ = rustix::io::write(rustix::stdio::stderr(), line);
     // SAFETY: `abort` has no preconditions.
     unsafe { libc::abort() }
 }

@@ -14,52 +14,58 @@ use std::process::Output;
 
 use common::*;
 use heap::*;
-use tenure::page_size;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenure_heap::{HeapOptions, stats};
 
-const GIB: usize = 1 << 30;
-
 tests!(
-    allocate_any_large_size_returns_usable_block,
-    allocate_below_threshold_or_too_large_returns_null,
+    allocate_any_size_returns_usable_block,
+    allocate_too_large_returns_null,
     allocate_with_alignment_returns_aligned_block,
     live_blocks_do_not_overlap,
-    freed_block_on_same_cpu_is_reused_first,
-    block_freed_on_other_cpu_is_reused,
+    freed_block_is_reused,
     owns_is_true_only_for_heap_addresses,
-    deallocate_twice_aborts,
-    deallocate_interior_pointer_aborts,
-    deallocate_unallocated_address_aborts,
-    reallocate_freed_block_aborts,
-    usable_size_of_freed_block_aborts,
-    threshold_option_is_clamped_and_applied,
-    full_class_takes_places_of_larger_class;
+    deallocate_large_block_twice_aborts,
+    reallocate_freed_large_block_aborts,
+    usable_size_of_freed_large_block_aborts,
+    small_block_where_large_was_freed_is_live,
+    threshold_option_is_applied,
+    addresses_are_mapped_as_they_are_needed,
+    blocks_under_address_limit_are_served;
     children:
     free_twice,
-    free_interior_pointer,
-    free_unallocated_address,
     resize_a_freed_block,
     size_of_a_freed_block,
     choose_the_threshold,
-    fill_a_class,
+    map_little,
+    under_address_limit,
 );
 
-fn allocate_any_large_size_returns_usable_block() {
-    let sizes = [
-        256 * KIB,
-        256 * KIB + 1,
-        300_000,
-        MIB,
-        2 * MIB - 1,
-        2 * MIB,
-        2 * MIB + 1,
-    ]
-    .into_iter()
-    .chain([3 * MIB + 5, 33 * MIB, 64 * MIB + 1]);
-    for size in sizes {
+const SIZES: [usize; 16] = [
+    0,
+    1,
+    8,
+    24,
+    100,
+    5000,
+    40_000,
+    256 * KIB,
+    300_000,
+    MIB,
+    2 * MIB - 1,
+    2 * MIB,
+    2 * MIB + 1,
+    4 * MIB,
+    33 * MIB,
+    64 * MIB + 1,
+];
+
+fn allocate_any_size_returns_usable_block() {
+    for size in SIZES {
         let block = Block::filled(size, 7);
+        assert!(block.is_filled() && block.at.addr().is_multiple_of(16));
+        let zeroed = Block::zeroed(size);
+        assert!(zeroed.is_zero() && zeroed.at.addr().is_multiple_of(16));
         assert!(block.is_filled());
-        unsafe { block.at.add(size - 1).write(1) };
     }
     // Nothing but addresses.
     for size in [1 << 33, 100 << 30, 200 << 30] {
@@ -73,31 +79,23 @@ fn allocate_any_large_size_returns_usable_block() {
     }
 }
 
-fn allocate_below_threshold_or_too_large_returns_null() {
-    let too = [
-        0,
-        1,
-        256 * KIB - 1,
-        1 << 45,
-        isize::MAX as usize,
-        usize::MAX,
-    ];
-    for size in too {
+fn allocate_too_large_returns_null() {
+    for size in [1 << 50, isize::MAX as usize, usize::MAX] {
         assert!(tenure_heap::allocate(size, 16).is_null(), "{size}");
         assert!(tenure_heap::allocate_zeroed(size, 16).is_null(), "{size}");
     }
-    assert!(tenure_heap::allocate(MIB, 2 << 30).is_null());
     assert!(tenure_heap::allocate(MIB, 1 << 50).is_null());
+    assert!(tenure_heap::allocate(MIB, 1 << 63).is_null());
 }
 
 fn allocate_with_alignment_returns_aligned_block() {
-    for align in (0..=30).map(|log| 1 << log) {
-        for size in [256 * KIB, 300 * KIB, 2 * MIB + 1, 9 * MIB, 70 * MIB] {
+    for align in (0..=26).map(|log| 1 << log) {
+        for size in [1, 100, 5000, 256 * KIB, 2 * MIB + 1, 9 * MIB] {
             let mut block = Block::aligned(size, align);
             let one = Block::aligned(size, align);
             block.bytes_mut()[0] = 1;
             drop(one);
-            // The same alignment from dirty blocks.
+            // The same alignment from dirty pages.
             drop(Block::aligned(size, align));
         }
     }
@@ -111,146 +109,107 @@ fn live_blocks_do_not_overlap() {
     assert!(blocks.iter().all(Block::is_filled));
 }
 
-fn freed_block_on_same_cpu_is_reused_first() {
-    let block = Block::filled(700 * KIB, 3);
-    let at = block.at;
-    on_one_cpu(|| {
+fn freed_block_is_reused() {
+    for size in [100, 20_000, MIB, 13 * MIB] {
+        let block = Block::filled(size, 3);
+        let before = stats().mapped_bytes;
         drop(block);
-        for size in [700 * KIB, 680 * KIB, 699 * KIB] {
-            assert_eq!(Block::new(size).at, at);
+        for _ in 0..100 {
+            drop(Block::new(size));
         }
-    });
-}
-
-fn block_freed_on_other_cpu_is_reused() {
-    let block = Block::filled(13 * MIB, 3);
-    let at = block.at.addr();
-    let free = || on_cpu(1, || drop(block));
-    std::thread::scope(|scope| scope.spawn(free).join().unwrap());
-    let before = stats();
-    on_cpu(0, || assert_eq!(Block::new(13 * MIB).at.addr(), at));
-    assert_eq!(stats().from_dirty, before.from_dirty + 1);
+        assert!(stats().mapped_bytes <= before, "{size}: {:?}", stats());
+    }
 }
 
 fn owns_is_true_only_for_heap_addresses() {
     let block = Block::new(MIB);
+    let small = Block::new(10);
     let local = 0_u8;
     let boxed = Box::new(0_u8);
+    assert!(tenure_heap::owns(block.at) && tenure_heap::owns(small.at));
     assert!(!tenure_heap::owns(&local) && !tenure_heap::owns(&*boxed));
     assert!(!tenure_heap::owns(std::ptr::null()));
     assert!(!tenure_heap::owns(std::ptr::without_provenance(usize::MAX)));
-    // The heap is one range of whole mappings without holes, with no other mapping in
-    // it.
-    let owns = |at: usize| tenure_heap::owns(std::ptr::without_provenance(at));
-    let (mut low, mut high) = (block.at.addr(), block.at.addr());
-    while owns(low - GIB) {
-        low -= GIB;
-    }
-    while owns(high + GIB) {
-        high += GIB;
-    }
-    let (low, high) = (low / GIB * GIB, high / GIB * GIB + GIB);
-    assert!(owns(low) && !owns(low - 1) && owns(high - 1) && !owns(high));
-    let mut mapped_to = None;
+    // No mapping with a name lies in the heap.
     for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
         let mut words = line.split_whitespace();
-        let (from, to) = words.next().unwrap().split_once('-').unwrap();
-        let number = |text| usize::from_str_radix(text, 16).unwrap();
-        let (from, to) = (number(from), number(to));
-        if to > low && from < high {
-            assert!(
-                mapped_to.is_none_or(|end| end == from),
-                "a hole before {line}"
-            );
+        let (from, _) = words.next().unwrap().split_once('-').unwrap();
+        let from = usize::from_str_radix(from, 16).unwrap();
+        if tenure_heap::owns(std::ptr::without_provenance(from)) {
             assert_eq!(words.count(), 4, "a name in {line}");
-            mapped_to = Some(to);
         }
     }
-    assert!(mapped_to.unwrap() >= high);
 }
 
-fn assert_aborts(output: &Output, message: &str) {
+fn assert_aborts(output: &Output, call: &str) {
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{told}");
+    assert!(told.starts_with(&format!("tenure: {call} of 0x")), "{told}");
     assert!(
-        told.starts_with("tenure: ") && told.contains(message),
+        told.ends_with(": the block has been freed already\n"),
         "{told}"
     );
     assert_eq!(told.lines().count(), 1, "{told}");
 }
 
-fn deallocate_twice_aborts() {
-    assert_aborts(&in_child("free_twice"), "free of 0x");
-    assert_aborts(&in_child("free_twice"), "freed already");
+fn deallocate_large_block_twice_aborts() {
+    assert_aborts(&in_child("free_twice"), "free");
+}
+
+fn freed_large_block() -> *mut u8 {
+    let block = tenure_heap::allocate(8 * MIB, 16);
+    unsafe { tenure_heap::deallocate(block) };
+    block
 }
 
 fn free_twice() {
-    let block = tenure_heap::allocate(MIB, 16);
-    unsafe {
-        tenure_heap::deallocate(block);
-        tenure_heap::deallocate(block);
-    }
+    unsafe { tenure_heap::deallocate(freed_large_block()) };
 }
 
-fn deallocate_interior_pointer_aborts() {
-    assert_aborts(&in_child("free_interior_pointer"), "no block begins there");
-}
-
-fn free_interior_pointer() {
-    let block = tenure_heap::allocate(MIB, 16);
-    unsafe { tenure_heap::deallocate(block.add(page_size())) };
-}
-
-fn deallocate_unallocated_address_aborts() {
-    assert_aborts(
-        &in_child("free_unallocated_address"),
-        "no block begins there",
-    );
-}
-
-fn free_unallocated_address() {
-    let block = tenure_heap::allocate(MIB, 16);
-    unsafe { tenure_heap::deallocate(block.add(5 * MIB)) };
-}
-
-fn reallocate_freed_block_aborts() {
-    assert_aborts(&in_child("resize_a_freed_block"), "realloc of 0x");
+fn reallocate_freed_large_block_aborts() {
+    assert_aborts(&in_child("resize_a_freed_block"), "realloc");
 }
 
 fn resize_a_freed_block() {
-    let block = tenure_heap::allocate(MIB, 16);
-    unsafe {
-        tenure_heap::deallocate(block);
-        let _ = tenure_heap::reallocate(block, 2 * MIB);
-    }
+    let _ = unsafe { tenure_heap::reallocate(freed_large_block(), 100) };
 }
 
-fn usable_size_of_freed_block_aborts() {
-    assert_aborts(&in_child("size_of_a_freed_block"), "the size of 0x");
+fn usable_size_of_freed_large_block_aborts() {
+    assert_aborts(&in_child("size_of_a_freed_block"), "the size");
 }
 
 fn size_of_a_freed_block() {
-    let block = tenure_heap::allocate(MIB, 16);
-    unsafe {
-        tenure_heap::deallocate(block);
-        let _ = tenure_heap::usable_size(block);
-    }
+    let _ = unsafe { tenure_heap::usable_size(freed_large_block()) };
 }
 
-fn threshold_option_is_clamped_and_applied() {
+fn small_block_where_large_was_freed_is_live() {
+    // Whatever lies at the large block's address, in whatever way it came there.
+    let freed = freed_large_block();
+    let sizes = [64 * KIB, 200 * KIB, MIB, 3 * MIB];
+    let mut blocks: Vec<_> = (0..200).map(|i| Block::filled(sizes[i % 4], 7)).collect();
+    blocks.extend((0..50).map(|_| Block::zeroed(200 * KIB)));
+    blocks.extend((0..50).map(|_| Block::aligned(200 * KIB, 2 * MIB)));
+    for block in blocks.iter_mut().step_by(3) {
+        block.resize(5 * MIB);
+        block.resize(50 * KIB);
+    }
+    assert!(tenure_heap::owns(freed));
+}
+
+fn threshold_option_is_applied() {
     in_child_ok("choose_the_threshold");
 }
 
 fn choose_the_threshold() {
-    assert_eq!(tenure_heap::threshold_bytes(), 256 * KIB);
+    assert_eq!(tenure_heap::threshold_bytes(), 0);
     tenure_heap::start(HeapOptions {
-        // Below the minimum.
-        threshold_bytes: 1,
+        threshold_bytes: 64 * KIB,
         ..HeapOptions::default()
     })
     .unwrap();
     assert_eq!(tenure_heap::threshold_bytes(), 64 * KIB);
     assert!(tenure_heap::allocate(64 * KIB - 1, 16).is_null());
+    assert!(tenure_heap::allocate_zeroed(0, 16).is_null());
     let blocks: Vec<_> = (64..200)
         .map(|kib| Block::filled(kib * KIB, kib as u64))
         .collect();
@@ -260,26 +219,30 @@ fn choose_the_threshold() {
     assert_eq!(tenure_heap::threshold_bytes(), 64 * KIB);
 }
 
-fn full_class_takes_places_of_larger_class() {
-    in_child_ok("fill_a_class");
+fn addresses_are_mapped_as_they_are_needed() {
+    in_child_ok("map_little");
 }
 
-fn fill_a_class() {
-    // A class has places for a few blocks of this size, and none is touched.
-    let size = 60 << 30;
-    let mut blocks = Vec::new();
-    loop {
-        let block = tenure_heap::allocate(size, 16);
-        if block.is_null() {
-            break;
-        }
-        blocks.push(block.addr());
-        assert!(blocks.len() < 1000);
-    }
-    assert!(blocks.len() > 8, "{}", blocks.len());
-    blocks.sort_unstable();
-    assert!(blocks.windows(2).all(|pair| pair[1] - pair[0] >= size));
-    for block in blocks {
-        unsafe { tenure_heap::deallocate(std::ptr::with_exposed_provenance_mut(block)) };
-    }
+fn map_little() {
+    drop(Block::filled(100, 1));
+    let first = stats().mapped_bytes;
+    assert!(first < 1 << 30, "{first}");
+    drop(Block::filled(64 * MIB, 1));
+    let more = stats().mapped_bytes - first;
+    assert!(more < 256 * MIB, "{more}");
+}
+
+fn blocks_under_address_limit_are_served() {
+    in_child_ok("under_address_limit");
+}
+
+fn under_address_limit() {
+    drop(Block::filled(100, 1));
+    let maximum = getrlimit(Resource::As).maximum;
+    let current = Some(8 << 30);
+    setrlimit(Resource::As, Rlimit { current, maximum }).unwrap();
+    let blocks: Vec<_> = (0..100).map(|seed| Block::filled(MIB, seed)).collect();
+    assert!(blocks.iter().all(Block::is_filled));
+    assert!(tenure_heap::allocate(16 << 30, 16).is_null());
+    assert!(Block::filled(200 * MIB, 1).is_filled());
 }

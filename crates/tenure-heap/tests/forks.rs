@@ -59,9 +59,8 @@ fn decay_thread_in_child() {
                 .map(|seed| Block::filled(2 * MIB, seed))
                 .collect::<Vec<_>>(),
         );
-        assert!(comes_true(|| stats().dirty_bytes == 0), "{:?}", stats());
-        assert!(comes_true(|| stats().muzzy_bytes == 0), "{:?}", stats());
-        assert!(stats().returned_bytes >= 70 * MIB, "{:?}", stats());
+        let is_empty = || stats().dirty_bytes + stats().muzzy_bytes < MIB;
+        assert!(comes_true(is_empty), "{:?}", stats());
         0
     });
     assert_eq!(status, 0);
@@ -82,7 +81,7 @@ impl Drop for Stop {
 }
 
 fn fork_while_allocating() {
-    let sizes = [256 * KIB, 300 * KIB, MIB, 2 * MIB + 1, 3 * MIB];
+    let sizes = [100, 3000, 256 * KIB, 300 * KIB, MIB, 2 * MIB + 1, 3 * MIB];
     let churn = |seed: u64| {
         move || {
             let mut rng = Rng::with_seed(seed);

@@ -9,19 +9,19 @@
 mod common;
 mod heap;
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 
 use common::*;
 use heap::*;
-use tenure_heap::{Large, stats};
+use tenure_heap::Heap;
 
 #[global_allocator]
-static ALLOCATOR: Large<System> = Large(System);
+static ALLOCATOR: Heap = Heap::new();
 
 tests!(
-    vector_past_threshold_is_owned_by_heap,
-    growing_vector_moves_into_heap,
-    shrinking_vector_moves_out_of_heap,
+    vectors_are_owned_by_heap,
+    growing_vector_keeps_contents,
+    shrinking_vector_keeps_contents,
     zeroed_vector_is_zero,
     realloc_keeps_alignment,
     vectors_of_concurrent_threads_keep_contents;
@@ -32,13 +32,12 @@ fn is_ours<T>(values: &[T]) -> bool {
     tenure_heap::owns(values.as_ptr().cast())
 }
 
-fn vector_past_threshold_is_owned_by_heap() {
+fn vectors_are_owned_by_heap() {
     assert!(is_ours(&vec![1_u8; 256 * KIB]));
-    assert!(!is_ours(&vec![1_u8; 256 * KIB - 1]));
-    assert!(is_ours("x".repeat(MIB).as_bytes()));
+    assert!(is_ours("x".repeat(MIB).as_bytes()) && is_ours("x".repeat(3).as_bytes()));
 }
 
-fn growing_vector_moves_into_heap() {
+fn growing_vector_keeps_contents() {
     in_child_ok("grow");
 }
 
@@ -54,11 +53,9 @@ fn grow() {
             .enumerate()
             .all(|(index, &number)| index as u64 == number)
     );
-    let stats = stats();
-    assert!(stats.moved + stats.resized_in_place > 0, "{stats:?}");
 }
 
-fn shrinking_vector_moves_out_of_heap() {
+fn shrinking_vector_keeps_contents() {
     let mut numbers: Vec<u32> = (0..1 << 20).collect();
     for len in [500_000, 80_000, 60_000, 1000, 0] {
         numbers.truncate(len);
@@ -70,7 +67,6 @@ fn shrinking_vector_moves_out_of_heap() {
                 .all(|(index, &number)| index as u32 == number)
         );
     }
-    assert!(!is_ours(&numbers));
 }
 
 fn zeroed_vector_is_zero() {

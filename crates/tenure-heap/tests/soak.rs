@@ -84,7 +84,7 @@ fn soak(bytes_each: usize) {
         .map(|thread| thread.join().unwrap())
         .sum();
     println!("{calls} calls, {:?}", stats());
-    assert_eq!((stats().live_blocks, stats().live_bytes), (0, 0));
+    assert!(stats().live_bytes < MIB, "{:?}", stats());
 }
 
 fn churn(
@@ -153,7 +153,8 @@ fn churn(
 
 fn size(rng: &mut Rng) -> usize {
     match rng.usize(..20) {
-        0..12 => rng.usize(256 * KIB..512 * KIB),
+        0..6 => rng.usize(1..20_000),
+        6..12 => rng.usize(20_000..512 * KIB),
         12..18 => rng.usize(512 * KIB..2 * MIB),
         _ => rng.usize(2 * MIB..12 * MIB),
     }

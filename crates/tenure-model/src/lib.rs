@@ -1,10 +1,8 @@
-//! Model checking of lock-free parts of the volatile verb and of the heap: the source files
-//! of `tenure` and `tenure-heap` themselves, with loom's atomics, run through every interleaving of a few threads.
+//! Model checking of lock-free parts of the volatile verb: the source files of `tenure`
+//! itself, with loom's atomics, run through every interleaving of a few threads.
 
 #![allow(dead_code, reason = "the models use a part of what they include")]
 
-#[path = "../../tenure-heap/src/addresses.rs"]
-mod addresses;
 #[path = "../../tenure/src/verbs/volatile/registry/park_state.rs"]
 mod park_state;
 #[path = "../../tenure/src/verbs/volatile/priority.rs"]
@@ -14,14 +12,12 @@ mod shared_word;
 #[path = "../../tenure/src/verbs/volatile/word.rs"]
 mod word;
 
-mod heap_start;
 mod offer;
 mod parking;
 mod pins;
 mod shared;
 mod sync;
 
-pub use heap_start::*;
 pub use offer::*;
 pub use parking::*;
 pub use pins::*;

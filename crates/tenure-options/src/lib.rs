@@ -11,7 +11,7 @@ mod size;
 mod table;
 
 pub use duration::{DurationError, parse_duration};
-pub use options::{HEAP_THRESHOLD_BYTES, MIN_HEAP_THRESHOLD_BYTES, OFF, Options, ValueError};
+pub use options::{HEAP_THRESHOLD_BYTES, OFF, Options, ValueError};
 pub use size::{SizeError, parse_size};
 pub use table::{Kind, OptionName, OptionRow, TABLE};
 

@@ -7,10 +7,8 @@ use crate::duration::{DurationError, parse_duration};
 use crate::size::{SizeError, parse_size};
 use crate::table::{Kind, OptionName, OptionRow, TABLE};
 
-/// The default size from which requests go to the heap.
-pub const HEAP_THRESHOLD_BYTES: usize = 256 << 10;
-/// The lowest threshold that may be set.
-pub const MIN_HEAP_THRESHOLD_BYTES: usize = 64 << 10;
+/// The default size from which requests go to the heap: all.
+pub const HEAP_THRESHOLD_BYTES: usize = 0;
 
 /// The value with which every option is as if it were not set.
 pub const OFF: &str = "off";
@@ -20,9 +18,9 @@ pub const OFF: &str = "off";
 pub struct Options {
     /// The size from which requests go to tenure's heap, in bytes.
     pub heap_threshold_bytes: Option<usize>,
-    /// How long the heap keeps freed blocks dirty, if not as long as by default.
+    /// How long the heap keeps free pages dirty, if not as long as by default.
     pub heap_dirty_decay: Option<Duration>,
-    /// How long the heap keeps blocks muzzy, if not as long as by default.
+    /// How long the heap keeps free pages muzzy, if not as long as by default.
     pub heap_muzzy_decay: Option<Duration>,
     /// `munmap` is deferred.
     pub munmap: bool,
@@ -86,7 +84,7 @@ impl Options {
     ///
     /// let value_of = |name: &str| (name == "TENURE_HEAP").then_some(&b"1"[..]);
     /// let options = Options::read(value_of, |row, _, error| panic!("{}: {error}", row.variable));
-    /// assert_eq!(options.heap_threshold_bytes, Some(256 << 10));
+    /// assert_eq!(options.heap_threshold_bytes, Some(0));
     /// ```
     pub fn read<'a>(
         value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
@@ -313,7 +311,6 @@ mod tests {
     fn invalid_value_is_reported_and_ignored() {
         for (variable, value) in [
             ("TENURE_HEAP", "yes"),
-            ("TENURE_HEAP_THRESHOLD", "63K"),
             ("TENURE_HEAP_THRESHOLD", "many"),
             ("TENURE_HEAP_DIRTY_DECAY", "5"),
             ("TENURE_HEAP_MUZZY_DECAY", "1.5s"),
@@ -350,7 +347,6 @@ mod tests {
                 "a fraction needs a unit: K, M, G or T, as in 1.5G",
             ),
             ("populate", "0", "the minimum is 1 byte"),
-            ("heap-threshold", "63K", "the minimum is 65536 bytes"),
             ("munmap", "1", "the only value is background, or off"),
             ("stats", "yes", "give 1 or 0"),
             (

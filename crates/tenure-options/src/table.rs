@@ -77,28 +77,24 @@ pub static TABLE: [OptionRow; 13] = [
         kind: Kind::Switch,
         unit: None,
         default: "off",
-        help: "Serve large requests of malloc and its relatives from tenure's heap",
-        when: "For programs that allocate and free blocks of 256 KiB and more repeatedly, or \
-               grow large ones with realloc. Freed blocks are kept for reuse for a moment, \
-               then lazily freed, then returned to the kernel; under memory pressure at \
-               once. Smaller requests go to the next allocator in line: the C library's, or \
-               one that LD_PRELOAD names. Off where address space is limited (RLIMIT_AS, \
-               vm.overcommit_memory=2), and together with --lock unless RLIMIT_MEMLOCK is \
-               unlimited. Once blocks have been freed, the program has a second thread, \
-               tenure-decay.",
+        help: "Serve malloc and its relatives from tenure's heap",
+        when: "For programs whose memory grows and shrinks, or that grow large blocks with \
+               realloc. Free pages are kept for reuse for some seconds, then lazily freed, \
+               then returned to the kernel; under memory pressure at once. Once blocks have \
+               been freed, the program has a second thread, tenure-decay. Off in programs \
+               with a malloc of their own.",
     },
     OptionRow {
         name: OptionName::HeapThreshold,
         flag: "heap-threshold",
         variable: "TENURE_HEAP_THRESHOLD",
-        kind: Kind::Size {
-            min_bytes: crate::MIN_HEAP_THRESHOLD_BYTES,
-        },
+        kind: Kind::Size { min_bytes: 0 },
         unit: Some("bytes"),
-        default: "256K",
+        default: "0",
         help: "Serve requests of SIZE and more from tenure's heap; turns the heap on",
-        when: "Lower it, to 64K at least, for programs whose blocks are just below it; raise \
-               it to have tenure's heap serve only the largest.",
+        when: "Raise it to leave small blocks to the next allocator in line: the C library's, \
+               or one that LD_PRELOAD names. Two allocators cannot use each other's free \
+               memory, so the peak rises.",
     },
     OptionRow {
         name: OptionName::HeapDirtyDecay,
@@ -106,11 +102,12 @@ pub static TABLE: [OptionRow; 13] = [
         variable: "TENURE_HEAP_DIRTY_DECAY",
         kind: Kind::Duration,
         unit: Some("ms, s, min or h"),
-        default: "500ms",
-        help: "Keep freed blocks so long before the kernel may reclaim them; turns the heap on",
+        default: "4s",
+        help: "Keep free pages so long before the kernel may reclaim them; turns the heap on",
         when: "Longer for programs that work in bursts with longer pauses, which otherwise pay \
-               with page faults; shorter where others need the memory sooner. 0 stands for some \
-               60 ms: ages are checked every 10 ms.",
+               with page faults; shorter where others need the memory sooner, or where RSS is \
+               watched. Memory pressure shortens it to an eighth. 0 returns free pages to the \
+               kernel every 10 ms if the muzzy decay is 0 as well.",
     },
     OptionRow {
         name: OptionName::HeapMuzzyDecay,
@@ -118,8 +115,8 @@ pub static TABLE: [OptionRow; 13] = [
         variable: "TENURE_HEAP_MUZZY_DECAY",
         kind: Kind::Duration,
         unit: Some("ms, s, min or h"),
-        default: "5s",
-        help: "Return lazily freed blocks to the kernel after so long; turns the heap on",
+        default: "1s",
+        help: "Return lazily freed pages to the kernel after so long; turns the heap on",
         when: "0 for monitors and limits that count RSS, or a container's rss, which include \
                what is lazily freed: memory goes back at once after the dirty decay. Longer \
                where they do not matter: the kernel reclaims lazily freed memory when it needs \

@@ -1,38 +1,64 @@
-//! malloc and its relatives: tenure's heap serves large requests, the real allocator
-//! the others.
+//! malloc and its relatives: tenure's heap serves them from its threshold on, by default
+//! all, and the real allocator the others.
 //!
-//! For a small size that costs a load, a comparison and a jump.
+//! C++'s operators new and delete are the C++ library's, in all their forms, unless a
+//! program has its own: those of the C++ library call these functions. The library defines
+//! none: a program that replaces some of the forms counts on the others calling them.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{copy_nonoverlapping, null_mut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tenure_heap as heap;
 
 use crate::private_heap;
 use crate::real::REAL;
-use crate::reentrancy::{preserve_errno, run_inside};
+use crate::reentrancy::{is_inside_tenure, preserve_errno, run_inside};
 
 /// The alignment of every block, whatever its size.
 const ALIGN: usize = 16;
 
-/// The heap serves requests from this size on; larger than every size until it is on.
-static LARGE_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// The heap serves requests from this size on; larger than every size until it is on, and
+/// while a thread is inside tenure.
+static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Whether the heap is on.
+static IS_ON: AtomicBool = AtomicBool::new(false);
 
 /// Has the heap serve requests from its threshold on.
 pub(crate) fn turn_on() {
-    LARGE_BYTES.store(heap::threshold_bytes(), Ordering::Relaxed);
+    IS_ON.store(true, Ordering::Relaxed);
 }
 
-/// Allocates a large block; null if the real allocator must be asked.
-#[cold]
-fn large(size: usize, align: usize) -> *mut c_void {
+pub(crate) fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// Has every request check whether its thread is inside tenure, or not.
+pub(crate) fn set_checks(are_needed: bool) {
+    let bytes = match is_on() && !are_needed {
+        true => heap::threshold_bytes(),
+        false => usize::MAX,
+    };
+    MIN_BYTES.store(bytes, Ordering::SeqCst);
+}
+
+/// Allocates a block; null if the real allocator must be asked.
+#[inline]
+fn from_heap(size: usize, align: usize) -> *mut c_void {
     preserve_errno(|| heap::allocate(size, align)).cast()
 }
 
 #[inline]
-fn is_large(size: usize) -> bool {
-    size >= LARGE_BYTES.load(Ordering::Relaxed)
+fn is_served(size: usize) -> bool {
+    size >= MIN_BYTES.load(Ordering::Relaxed) || (is_on() && is_served_after_check(size))
+}
+
+/// A thread inside tenure may have been interrupted in the heap, or be what the heap waits
+/// for: its requests go to the private heap.
+#[cold]
+fn is_served_after_check(size: usize) -> bool {
+    size >= heap::threshold_bytes() && !is_inside_tenure()
 }
 
 /// `malloc(3)`
@@ -42,8 +68,8 @@ fn is_large(size: usize) -> bool {
 /// The conditions are C's, here and below.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
-    if is_large(size) {
-        let block = large(size, ALIGN);
+    if is_served(size) {
+        let block = from_heap(size, ALIGN);
         if !block.is_null() {
             return block;
         }
@@ -56,7 +82,7 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     // The real allocator refuses a product that overflows.
-    if count.checked_mul(size).is_some_and(is_large) {
+    if count.checked_mul(size).is_some_and(is_served) {
         let block = preserve_errno(|| heap::allocate_zeroed(count * size, ALIGN));
         if !block.is_null() {
             return block.cast();
@@ -90,7 +116,7 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
     }
     if heap::owns(ptr.cast()) {
         // SAFETY: a live block of the heap, as `realloc` demands.
-        return unsafe { realloc_large(ptr, size) };
+        return unsafe { realloc_ours(ptr, size) };
     }
     if private_heap::owns(ptr.cast()) {
         // SAFETY: a live block of the private heap.
@@ -98,8 +124,8 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: the sizes are those of the two blocks.
         return unsafe { move_to(malloc(size), size, ptr, old_size) };
     }
-    if is_large(size) {
-        let block = large(size, ALIGN);
+    if is_served(size) {
+        let block = from_heap(size, ALIGN);
         if !block.is_null() {
             // SAFETY: a live block of the real allocator.
             let old_size = unsafe { REAL.malloc_usable_size.get()(ptr) };
@@ -115,7 +141,7 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
 ///
 /// `ptr` must be a live block of the heap.
 #[cold]
-unsafe fn realloc_large(ptr: *mut c_void, size: usize) -> *mut c_void {
+unsafe fn realloc_ours(ptr: *mut c_void, size: usize) -> *mut c_void {
     if size == 0 {
         // The GNU C library does the same.
         // SAFETY: the caller gives the block up.
@@ -179,8 +205,8 @@ fn no_memory() -> *mut c_void {
 /// `posix_memalign(3)`
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    if is_large(size) && align.is_power_of_two() && align >= size_of::<*const c_void>() {
-        let block = large(size, align);
+    if is_served(size) && align.is_power_of_two() && align >= size_of::<*const c_void>() {
+        let block = from_heap(size, align);
         if !block.is_null() {
             // SAFETY: `out` is valid for a pointer, as `posix_memalign` demands.
             unsafe { *out = block };
@@ -194,8 +220,8 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
 /// `aligned_alloc(3)`
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    if is_large(size) && align.is_power_of_two() {
-        let block = large(size, align);
+    if is_served(size) && align.is_power_of_two() {
+        let block = from_heap(size, align);
         if !block.is_null() {
             return block;
         }
@@ -207,8 +233,8 @@ pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void
 /// `memalign(3)`
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
-    if is_large(size) && align.is_power_of_two() {
-        let block = large(size, align);
+    if is_served(size) && align.is_power_of_two() {
+        let block = from_heap(size, align);
         if !block.is_null() {
             return block;
         }
@@ -248,6 +274,13 @@ pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
     }
     // SAFETY: null, or a live block of the real allocator.
     unsafe { REAL.malloc_usable_size.get()(ptr) }
+}
+
+/// `cfree`, the old name of `free` with which programs from before glibc 2.26 may be linked.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn cfree(ptr: *mut c_void) {
+    // SAFETY: the conditions of `cfree` are those of `free`.
+    unsafe { free(ptr) }
 }
 
 /// `free_sized`, of C23; hooked because a C library that has it would free the block

@@ -4,8 +4,9 @@
 //! environment variables of [`tenure_options`], which `tenure run` sets, say what it does
 //! there; without any it does nothing. (Terms: the glossary in ARCHITECTURE.md.)
 //!
-//! - `allocate`: malloc and its relatives. Tenure's heap serves large requests, the real
-//!   allocator (`real`) the others.
+//! - `allocate`: malloc and its relatives. Tenure's heap serves them, and the real
+//!   allocator (`real`) those below its threshold or while it is off.
+//! - `fork`: the order of fork handlers.
 //! - `map`: mmap, munmap, mremap and madvise, with the options in effect.
 //! - `private_heap`: memory for tenure itself, and for requests that arrive while the
 //!   real allocator is being resolved.
@@ -13,6 +14,7 @@
 //!   them.
 //! - `sqlite`: has SQLite use the page cache of `libtenure_sqlite.so`.
 //! - `summary`: the line that is printed when the process ends.
+//! - `tuning`: malloc_trim, mallopt, mallinfo and their relatives.
 //!
 //! # The real functions
 //!
@@ -42,6 +44,7 @@ compile_error!("the entry points of mmap and its relatives exist for x86-64 and 
 
 mod allocate;
 mod allocators;
+mod fork;
 mod line;
 mod map;
 mod private_heap;
@@ -51,3 +54,4 @@ mod sqlite;
 mod start;
 mod summary;
 mod sys;
+mod tuning;

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
-use crate::{line, map, private_heap, reentrancy, sys};
+use crate::{allocate, line, map, private_heap, reentrancy, sys};
 
 /// A function of the real allocator.
 pub(crate) struct FunctionSlot<F> {
@@ -93,6 +93,7 @@ pub(crate) fn disable_checks() {
 }
 
 fn set([malloc, calloc]: [*mut (); 2]) {
+    allocate::set_checks(malloc == checked::malloc as *mut ());
     REAL.malloc.address.store(malloc, Ordering::SeqCst);
     REAL.calloc.address.store(calloc, Ordering::SeqCst);
 }

@@ -49,6 +49,19 @@ unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environ: *const *c
     run_inside(|| turn_on(options));
 }
 
+/// Returns whether the environment asks for the heap, at any time after the C library's
+/// own start.
+pub(crate) fn wants_heap() -> bool {
+    if sys::is_secure() {
+        return false;
+    }
+    // SAFETY: the C library's environment is an array of strings that ends with NULL, or
+    // null before there is one.
+    let variables = unsafe { Variables::new(libc::environ.cast_const().cast()) };
+    let options = Options::read(|name| variables.value_of(name), |_, _, _| {});
+    options.heap_threshold_bytes.is_some()
+}
+
 /// The environment with which the program was started.
 struct Variables(*const *const c_char);
 
@@ -121,7 +134,7 @@ fn turn_on(options: Options) {
     if options.stats {
         summary::turn_on();
     }
-    // Before the heap reserves its addresses: MCL_FUTURE covers them as well.
+    // Before the heap maps memory: MCL_FUTURE covers that as well.
     if options.lock
         && let Err(error) = tenure::lock::lock_all(LockScope::CurrentAndFuture, LockMode::OnFault)
     {
@@ -132,7 +145,7 @@ fn turn_on(options: Options) {
         map::turn_locked_on();
     }
     if let Some(threshold_bytes) = options.heap_threshold_bytes
-        && let Err(reason) = turn_heap_on(&options, threshold_bytes, has_own_malloc, on.lock)
+        && let Err(reason) = turn_heap_on(&options, threshold_bytes, has_own_malloc)
     {
         print_left_out("heap", &reason);
         on.heap_threshold_bytes = None;
@@ -195,16 +208,9 @@ fn turn_heap_on(
     set: &Options,
     threshold_bytes: usize,
     has_own_malloc: bool,
-    is_locked: bool,
 ) -> Result<(), HeapUnavailable> {
     if has_own_malloc {
         return Err(HeapUnavailable::OwnMalloc);
-    }
-    // The heap reserves terabytes. With everything locked they would be charged, also
-    // after a program that started as root has dropped its privileges: every mmap would
-    // fail from then on.
-    if is_locked && !sys::may_lock_any_amount() {
-        return Err(HeapUnavailable::Limit);
     }
     let mut options = HeapOptions::default();
     options.threshold_bytes = threshold_bytes;
@@ -222,7 +228,6 @@ fn turn_heap_on(
 /// The reason why the heap is off.
 enum HeapUnavailable {
     OwnMalloc,
-    Limit,
     Heap(tenure::Error),
 }
 
@@ -230,10 +235,6 @@ impl std::fmt::Display for HeapUnavailable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::OwnMalloc => f.write_str("the program has a malloc of its own"),
-            Self::Limit => f.write_str(
-                "with lock=onfault its terabytes of addresses count against \
-                 RLIMIT_MEMLOCK, which is not unlimited (ulimit -l, LimitMEMLOCK=)",
-            ),
             Self::Heap(error) => error.fmt(f),
         }
     }

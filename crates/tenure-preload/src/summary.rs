@@ -117,22 +117,29 @@ fn print_once() {
     });
 }
 
+/// With less memory than this, the heap did nothing worth a line.
+const MIN_REPORTED_BYTES: usize = 1 << 20;
+
 /// Returns the summary; `None` if tenure did nothing.
 fn summary_line(pid: i32) -> Option<Line> {
     let mut text = Line::new();
     let name = sys::program_name().to_string_lossy();
     text.add(format_args!("tenure: {name} (process {pid}):"));
     let heap = tenure_heap::stats();
-    let served = heap.from_dirty + heap.from_muzzy + heap.from_retained + heap.from_new;
-    let mut any = served > 0;
+    let served = heap.live_bytes + heap.dirty_bytes + heap.muzzy_bytes + heap.returned_bytes;
+    let mut any = served >= MIN_REPORTED_BYTES;
     if any {
-        let (dirty, moved) = (heap.from_dirty, heap.moved);
-        let (live, returned) = (heap.live_bytes as u64, heap.returned_bytes as u64);
+        let bytes = |figure: usize| Bytes(figure as u64);
         text.add(format_args!(
-            " heap: {served} blocks served, {dirty} of them without a system call; {moved} \
-             grown by moving pages; {} in use at the end, {} given back to the kernel",
-            Bytes(live),
-            Bytes(returned)
+            " heap: {} in use at the end, {} dirty, {} muzzy, {} retained; {} given back to \
+             the kernel; {} blocks grown by moving pages; {} purges by memory pressure",
+            bytes(heap.live_bytes),
+            bytes(heap.dirty_bytes),
+            bytes(heap.muzzy_bytes),
+            bytes(heap.retained_bytes),
+            bytes(heap.returned_bytes),
+            heap.moved,
+            heap.pressure_purges
         ));
     }
     let stats = tenure::stats();

@@ -223,17 +223,6 @@ pub(crate) fn close(fd: c_int) {
     unsafe { libc::close(fd) };
 }
 
-/// Returns whether RLIMIT_MEMLOCK is unlimited.
-pub(crate) fn may_lock_any_amount() -> bool {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the call writes to a local variable.
-    let answer = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    answer == 0 && limit.rlim_cur == libc::RLIM_INFINITY
-}
-
 /// Returns the name of the program, without its folder.
 pub(crate) fn program_name() -> &'static CStr {
     unsafe extern "C" {

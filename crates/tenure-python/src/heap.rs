@@ -1,8 +1,8 @@
 //! `tenure.heap.install`: the heap under a running interpreter.
 //!
-//! `PyMem_SetAllocator` replaces the functions of a domain; the heap serves large blocks
-//! and leaves the others to the functions that were there. `owns` tells the heap's blocks
-//! by their address, so what was allocated before is freed by whoever allocated it.
+//! `PyMem_SetAllocator` replaces the functions of a domain; the heap serves its blocks. `owns`
+//! tells the heap's blocks by their address, so what was allocated before is freed by whoever
+//! allocated it.
 
 use std::{
     ffi::{c_int, c_void},
@@ -34,7 +34,7 @@ unsafe impl Send for Allocator {}
 // SAFETY: as above.
 unsafe impl Sync for Allocator {}
 
-/// `PYMEM_DOMAIN_RAW`: the domain of large blocks. pymalloc, which serves the other domains,
+/// `PYMEM_DOMAIN_RAW`: the domain of blocks from malloc. pymalloc, which serves the other domains,
 /// leaves blocks of more than 512 bytes to it.
 const RAW: c_int = 0;
 
@@ -199,7 +199,7 @@ pub fn heap_stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     for (name, figure) in [
         ("in_use_bytes", stats.live_bytes),
-        ("slack_bytes", stats.slack_bytes),
+        ("retained_bytes", stats.retained_bytes),
         ("dirty_bytes", stats.dirty_bytes),
         ("muzzy_bytes", stats.muzzy_bytes),
         ("returned_bytes", stats.returned_bytes),

@@ -69,7 +69,7 @@ def test_heap_serves_arrays_of_all_threads_and_those_before_stay(python):
             assert array.sum() == 4 << 20
             zeros = numpy.zeros((1 << 10, 1 << 10))
             assert not zeros.any()
-            # To what the heap does not serve, and back.
+            # To a small block, and back.
             array.resize(10, refcheck=False)
             array.resize(1 << 20, refcheck=False)
             assert array.sum() == 10

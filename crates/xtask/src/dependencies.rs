@@ -26,7 +26,8 @@ except for the reasons, which are written here by hand. `make check` fails for a
 dependency without a reason, and if this file is stale. `fuzz/` is a workspace of its
 own, and needs libfuzzer-sys (libFuzzer; MIT or Apache-2.0, and NCSA) besides.
 
-The core library's dependencies need no C compiler.
+The core library's dependencies need no C compiler. The heap's do, and make: so do the
+preloaded library and the Python package, which contain it.
 
 ## Direct dependencies
 

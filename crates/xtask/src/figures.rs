@@ -55,25 +55,27 @@ const STATEMENTS: [(&str, &str, &[&str]); 13] = [
         &["crates/tenure/src/verbs/volatile/priority.rs"],
     ),
     (
-        "HEAP_THRESHOLD",
-        "",
-        &[
-            "crates/tenure-heap/src/lib.rs",
-            "crates/tenure-heap/src/options.rs",
-            "crates/tenure-options/src/table.rs",
-        ],
-    ),
-    (
         "RELEASE_THRESHOLD",
         "less than",
         &["ARCHITECTURE.md", "README.md"],
     ),
-    (
-        "HEAP_MIN_THRESHOLD",
-        "",
-        &["crates/tenure-heap/src/options.rs"],
-    ),
     ("HEAP_MAX_DIRTY", "", &["crates/tenure-heap/src/options.rs"]),
+    (
+        "HEAP_DIRTY_DECAY",
+        "dirty",
+        &[
+            "crates/tenure-heap/src/lib.rs",
+            "crates/tenure-heap/src/options.rs",
+        ],
+    ),
+    (
+        "HEAP_MUZZY_DECAY",
+        "muzzy",
+        &[
+            "crates/tenure-heap/src/lib.rs",
+            "crates/tenure-heap/src/options.rs",
+        ],
+    ),
 ];
 
 /// Returns the figures, each with the text of its constant.
@@ -105,12 +107,9 @@ fn figures() -> [(&'static str, String); 10] {
             "VOLATILE_PRIORITY_MAX",
             (Priority::ALL.len() - 1).to_string(),
         ),
-        ("HEAP_THRESHOLD", size_text(heap.threshold_bytes)),
-        (
-            "HEAP_MIN_THRESHOLD",
-            size_text(tenure_options::MIN_HEAP_THRESHOLD_BYTES),
-        ),
         ("HEAP_MAX_DIRTY", size_text(heap.max_dirty_bytes)),
+        ("HEAP_DIRTY_DECAY", duration_text(heap.dirty_decay)),
+        ("HEAP_MUZZY_DECAY", duration_text(heap.muzzy_decay)),
     ]
 }
 

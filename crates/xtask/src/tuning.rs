@@ -34,6 +34,30 @@ const COLUMNS: &str = "\
 | --- | --- | --- | --- | --- |
 ";
 
+const DECAY: &str = "
+## How long the heap keeps free pages
+
+A free page is dirty for `--heap-dirty-decay`, then muzzy for `--heap-muzzy-decay`, then the
+kernel has it. RSS counts it until then. Under memory pressure both times are an eighth, and
+under severe pressure all free pages go at once; dirty pages never take more than an eighth of
+the headroom. So the times matter while memory is plentiful:
+
+| the program | dirty decay | muzzy decay |
+| --- | --- | --- |
+| is judged by RSS, by a monitor or an autoscaler | `500ms` | `0` |
+| shares a machine with others that need its memory within a second | `500ms` | `0` |
+| works in bursts, with pauses of up to a minute | `1min` | `1s` |
+| has the machine for itself, and must not pay page faults | `1h` | `0` |
+
+New blocks use dirty pages first. `malloc_trim(0)` returns all free pages, for a program that
+knows when it becomes idle. Freed blocks of up to 32 KiB that a thread has cached for itself
+stay until it allocates or frees more, ends, or calls `malloc_trim`. The virtual size does not
+fall: addresses are kept for reuse.
+
+`--stats` prints what is in use, dirty, muzzy and retained at the end, and how often pressure
+has returned free pages; `mallinfo2`, `malloc_info` and `malloc_stats` tell a program itself.
+";
+
 const MONITORS: &str = "
 ## What monitors count
 
@@ -136,7 +160,7 @@ pub fn document() -> Result<String> {
             let _ = writeln!(text, "| {} |", cells.join(" | "));
         }
     }
-    Ok(figures::fill(&text)? + MONITORS)
+    Ok(figures::fill(&text)? + DECAY + MONITORS)
 }
 
 fn option(row: &OptionRow) -> Setting {
@@ -324,14 +348,11 @@ fn heap() -> Vec<Setting> {
     vec![
         Setting::new(
             "`threshold_bytes`",
-            &size_text(threshold_bytes),
+            &threshold_bytes.to_string(),
             "bytes",
-            &format!(
-                "{} and more",
-                size_text(tenure_options::MIN_HEAP_THRESHOLD_BYTES)
-            ),
-            "Lower it for programs that allocate and free many blocks just below it; raise it \
-             to leave them to the inner allocator.",
+            "0 and more",
+            "Raise it to leave small blocks to the inner allocator. Two allocators cannot use \
+             each other's free memory, so the peak rises.",
         ),
         Setting::new(
             "`max_dirty_bytes`",
@@ -343,9 +364,9 @@ fn heap() -> Vec<Setting> {
         ),
         Setting::new(
             "`dirty_decay`",
-            &format!("{} ms", dirty_decay.as_millis()),
+            &format!("{} s", dirty_decay.as_secs()),
             "`Duration`",
-            "0 and more; checked five times per decay, at most every 10 ms",
+            "0 and more; checked twenty times per decay, every 10 to 100 ms",
             "Longer for programs that work in bursts with longer pauses; shorter where RSS \
              matters more than page faults.",
         ),
@@ -362,7 +383,7 @@ fn heap() -> Vec<Setting> {
             if huge_pages { "on" } else { "off" },
             "–",
             "on or off",
-            "Off where blocks of 2 MiB and more are used sparsely.",
+            "Off where blocks of 4 MiB and more are used sparsely.",
         ),
     ]
 }

@@ -274,7 +274,6 @@ mod tests {
             &["--munmap", "background", "true"],
             &["--heap=2", "true"],
             &["--heap-muzzy-decay=5", "true"],
-            &["--heap-threshold=1K", "true"],
             &["--populate=0", "true"],
             &["--populate=1.5", "true"],
             &["--populate=99999999T", "true"],

@@ -158,7 +158,7 @@ mod tests {
                 3,
                 "munmap needs a value: munmap = background",
             ),
-            ("heap-threshold", 1, "needs a value: heap-threshold = 256K"),
+            ("heap-threshold", 1, "needs a value: heap-threshold = 0"),
             ("heap = yes", 1, "heap = yes: give 1 or 0"),
             ("populate = 1.5", 1, "a fraction needs a unit"),
             ("heap =", 1, "give 1 or 0"),

@@ -8,7 +8,7 @@
 ``Mapping``             memory that is there at once, and goes in microseconds
 ``LockedFile``          a mapped file whose used pages stay in memory
 ``populate``            faults a buffer in now, in parallel
-``heap``                large blocks of this interpreter from tenure's heap
+``heap``                blocks of this interpreter from tenure's heap
 ``pressure``            how short memory is, and what to call when that changes
 ``residency``           what is in memory, and how much of it is lazily free
 ``headroom``            how much more memory there is, in bytes

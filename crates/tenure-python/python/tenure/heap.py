@@ -1,10 +1,10 @@
-"""Large blocks of this interpreter from tenure's heap, whose memory comes back.
+"""Blocks of this interpreter from tenure's heap, whose memory comes back.
 
 ============================  ==================================  =====================
 memory of                     ``heap.install()`` reaches it        ``tenure run --heap``
 ============================  ==================================  =====================
-bytes, bytearray, str, list   blocks of 256 KiB and more           the same
-numpy from 1.22 on, pandas    arrays of 256 KiB and more           the same
+bytes, bytearray, str, list   blocks of more than 512 bytes        the same
+numpy from 1.22 on, pandas    arrays                               the same
 pyarrow, polars, torch        no: they have allocators of their    where they use malloc
                               own
 ============================  ==================================  =====================
@@ -20,12 +20,12 @@ __all__ = ["install", "serves_numpy", "stats"]
 
 
 def install(*, dirty_decay: float | None = None, muzzy_decay: float | None = None) -> bool:
-    """Serve this interpreter's large blocks from tenure's heap from now on.
+    """Serve this interpreter's blocks from tenure's heap from now on.
 
-    What was allocated before is freed as before. Memory of freed blocks is reused for
-    ``dirty_decay`` seconds (0.5 by default), then the kernel may take it, and after
-    ``muzzy_decay`` seconds more (5 by default) it is given back; under memory pressure at
-    once.
+    What was allocated before is freed as before. Free pages are reused for
+    ``dirty_decay`` seconds (4 by default), then the kernel may take them, and after
+    ``muzzy_decay`` seconds more (1 by default) they are given back; under memory pressure
+    at once.
 
     Numpy from 1.22 to 2.4 is imported, if it is installed: its arrays get their memory from
     handlers, and this replaces what the default handler calls, for all threads. Arrays under
@@ -33,7 +33,7 @@ def install(*, dirty_decay: float | None = None, muzzy_decay: float | None = Non
 
     :returns: True if this call installed it; False if it is installed, or if the program
         runs under ``tenure run --heap`` already.
-    :raises OSError: where the heap cannot be started, as with RLIMIT_AS.
+    :raises OSError: where there is no memory for the heap.
     """
     if "libtenure_preload" in os.environ.get("LD_PRELOAD", "") and "TENURE_HEAP" in os.environ:
         return False
@@ -72,5 +72,8 @@ def serves_numpy() -> bool:
 
 
 def stats() -> dict[str, int]:
-    """Return what the heap holds, in bytes: in use, dirty, muzzy, and given back in all."""
+    """Return what the heap holds, in bytes: in use, dirty, muzzy, and given back in all.
+
+    ``retained_bytes`` are addresses without memory that are kept for reuse.
+    """
     return _native.heap_stats()

@@ -196,7 +196,6 @@ const UNFIT: [Reasons; 5] = [
         &[
             "tenure-heap::decay::",
             "tenure-heap::huge::partly_filled_huge_page_is_not_charged",
-            "tenure-heap::slack::slack_bytes_are_limited",
             "tenure-heap::zeros::calloc_of_retained_place_touches_no_page",
             "tenure::mapping::failed_map_leaves_nothing_mapped",
             "tenure::mapping::failed_mmap_request_leaves_nothing_mapped",
@@ -225,7 +224,6 @@ const UNFIT: [Reasons; 5] = [
     (
         "it takes away addresses, mappings or system calls that ThreadSanitizer needs",
         &[
-            "tenure-heap::blocks::full_class_takes_places_of_larger_class",
             "tenure-heap::off::",
             "tenure::locked_file::file_over_memlock_limit_leaves_nothing_mapped",
             "tenure::release_plainly::release_at_map_count_limit_frees_or_reports_limit",

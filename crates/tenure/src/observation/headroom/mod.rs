@@ -5,9 +5,9 @@
 //! that is about to take much memory has it admitted first. [`admit`] compares the bytes
 //! with the headroom less everything that is admitted and not resident yet, whoever
 //! admitted it: tenure's own verbs use the same ledger. [`populate`](crate::populate),
-//! [`lock`](crate::lock) with [`LockMode::Now`](crate::LockMode::Now),
-//! [`VolatileCache`](crate::VolatileCache) and the heap of the crate tenure-heap admit what
-//! they take, and [`release`](crate::release) defers frees within what is left.
+//! [`lock`](crate::lock) with [`LockMode::Now`](crate::LockMode::Now) and
+//! [`VolatileCache`](crate::VolatileCache) admit what they take, and
+//! [`release`](crate::release) defers frees within what is left.
 //!
 //! ```
 //! use tenure::headroom::{self, Headroom};

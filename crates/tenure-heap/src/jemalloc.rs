@@ -1,0 +1,253 @@
+//! jemalloc's options and controls (`mallctl`).
+
+use std::ffi::{CStr, c_char, c_void};
+use std::io::Write as _;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
+
+use tikv_jemalloc_sys as je;
+
+use crate::table::UNIT_BYTES;
+use crate::{pages, table};
+
+/// The number by which jemalloc's controls name all arenas.
+pub(crate) const ALL: usize = 4096;
+
+/// Options that jemalloc reads when it is first called: blocks of 8 MiB and more are not
+/// purged as soon as they are freed, a free range serves requests however small it is
+/// compared with it, so that the peak stays low, and nothing is purged before the heap sets
+/// its decay.
+static OPTIONS: &CStr =
+    c"oversize_threshold:0,lg_extent_max_active_fit:48,dirty_decay_ms:-1,muzzy_decay_ms:-1";
+
+/// jemalloc reads this symbol, which it defines itself if nobody else does.
+#[allow(non_upper_case_globals, reason = "jemalloc's name")]
+#[unsafe(no_mangle)]
+pub static _rjem_malloc_conf: AtomicPtr<c_char> = AtomicPtr::new(OPTIONS.as_ptr().cast_mut());
+
+/// What was purged before any block was made.
+static EARLY_PURGED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+pub(crate) fn early_purged_bytes() -> usize {
+    EARLY_PURGED_BYTES.load(Relaxed)
+}
+
+/// Reads a control.
+pub(crate) fn read<T: Default>(name: &CStr) -> Option<T> {
+    let mut figure = T::default();
+    let mut bytes = size_of::<T>();
+    // SAFETY: jemalloc writes a value only if its size is that of `T`.
+    let failed = unsafe {
+        je::mallctl(
+            name.as_ptr(),
+            (&raw mut figure).cast(),
+            &raw mut bytes,
+            null_mut(),
+            0,
+        )
+    };
+    (failed == 0).then_some(figure)
+}
+
+/// Sets a control. Returns whether jemalloc has accepted the value.
+///
+/// # Safety
+///
+/// What the value refers to must stay valid.
+unsafe fn write<T>(name: &CStr, mut value: T) -> bool {
+    let value: *mut c_void = (&raw mut value).cast();
+    // SAFETY: jemalloc reads a value only if its size is that of `T`.
+    unsafe { je::mallctl(name.as_ptr(), null_mut(), null_mut(), value, size_of::<T>()) == 0 }
+}
+
+/// A control's name, formatted without a heap.
+struct Name([u8; 64]);
+
+impl Name {
+    fn of(text: std::fmt::Arguments<'_>) -> Self {
+        let mut bytes = [0; 64];
+        let len = bytes.len() - 1;
+        // The names here are shorter.
+        let _ = (&mut bytes[..len]).write_fmt(text);
+        Self(bytes)
+    }
+
+    fn get(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
+    }
+}
+
+/// Has every arena take its pages from [`pages`], and keep free ranges of every size: the
+/// first arena is made before jemalloc reads the option for that. Returns false if one does
+/// not.
+pub(crate) fn install_hooks() -> bool {
+    // Without a use the linker could leave the symbol out.
+    std::hint::black_box(_rjem_malloc_conf.load(Relaxed));
+    (0..arenas()).all(|arena| {
+        let name = Name::of(format_args!("arena.{arena}.extent_hooks"));
+        let oversize = Name::of(format_args!("arena.{arena}.oversize_threshold"));
+        // SAFETY: the hooks are a static, and the other value is a number.
+        unsafe { write(name.get(), pages::hooks()) && write(oversize.get(), usize::MAX) }
+    })
+}
+
+/// Has the heap own the pages that jemalloc took for itself before it had hooks: blocks will
+/// come to lie there. Returns false if they cannot be found.
+///
+/// They are the first step in which the first arena takes addresses. All that is free of it
+/// is allocated for a moment, and not touched; what follows then has the hooks' addresses.
+pub(crate) fn claim_early_pages() -> bool {
+    let flags = je::MALLOCX_ARENA(0) | je::MALLOCX_TCACHE_NONE;
+    let mut blocks = [(0, 0); 64];
+    let mut count = 0;
+    let mut log = LARGEST_LOG;
+    while log >= SMALLEST_LOG && count < blocks.len() {
+        let bytes = 1 << log;
+        // SAFETY: the size is not 0, and the first arena exists.
+        let block: *mut c_void = unsafe { je::mallocx(bytes, flags) };
+        if block.is_null() {
+            break;
+        }
+        blocks[count] = (block.expose_provenance(), bytes);
+        count += 1;
+        if table::owns(block.addr()) {
+            log -= 1;
+        }
+    }
+    let is_complete = log < SMALLEST_LOG;
+    let blocks = &blocks[..count];
+    for (address, _) in blocks {
+        let block = std::ptr::with_exposed_provenance_mut(*address);
+        // SAFETY: allocated above, with these flags.
+        unsafe { je::dallocx(block, flags) };
+    }
+    // They were not touched: nothing is dirty.
+    run(0, "purge");
+    refresh();
+    EARLY_PURGED_BYTES.store(figure(ALL, "dirty_purged") * page_bytes(), Relaxed);
+    let early = || blocks.iter().filter(|(address, _)| !table::owns(*address));
+    let start = early().map(|(address, _)| *address).min();
+    let end = early().map(|(address, bytes)| address + bytes).max();
+    match start.zip(end) {
+        Some((start, end)) if is_complete && end - start <= UNIT_BYTES => {
+            // jemalloc's own objects come first.
+            table::set_early(end - UNIT_BYTES);
+            true
+        }
+        Some(_) => false,
+        None => is_complete,
+    }
+}
+
+/// The sizes of the blocks by which [`claim_early_pages`] finds free pages: half of what
+/// jemalloc took, to a page.
+const LARGEST_LOG: u32 = UNIT_BYTES.ilog2() - 1;
+const SMALLEST_LOG: u32 = 12;
+
+fn arenas() -> usize {
+    read::<u32>(c"opt.narenas").unwrap_or(1) as usize
+}
+
+/// Sets how long freed pages stay dirty, and then muzzy, in milliseconds; -1 for ever.
+pub(crate) fn set_decay(dirty_ms: isize, muzzy_ms: isize) {
+    for arena in 0..arenas() {
+        for (kind, ms) in [("dirty", dirty_ms), ("muzzy", muzzy_ms)] {
+            let name = Name::of(format_args!("arena.{arena}.{kind}_decay_ms"));
+            // SAFETY: the value is a number.
+            unsafe { write(name.get(), ms) };
+        }
+    }
+}
+
+fn run(arena: usize, action: &str) {
+    let name = Name::of(format_args!("arena.{arena}.{action}"));
+    // SAFETY: a control without a value.
+    unsafe { je::mallctl(name.get().as_ptr(), null_mut(), null_mut(), null_mut(), 0) };
+}
+
+/// Purges the pages whose time is over.
+pub(crate) fn decay() {
+    run(ALL, "decay");
+}
+
+/// Returns all free pages to the kernel.
+pub(crate) fn purge_all() {
+    run(ALL, "purge");
+}
+
+/// Returns free pages of the arenas that have most of them, until at most `max_bytes` are
+/// dirty.
+pub(crate) fn purge_down_to(max_bytes: usize) {
+    let mut dirty_bytes = figure(ALL, "pdirty") * page_bytes();
+    for _ in 0..arenas() {
+        if dirty_bytes <= max_bytes {
+            return;
+        }
+        let dirty = |arena: &usize| figure(*arena, "pdirty");
+        let Some(most) = (0..arenas()).max_by_key(dirty) else {
+            return;
+        };
+        dirty_bytes = dirty_bytes.saturating_sub(dirty(&most) * page_bytes());
+        run(most, "purge");
+        refresh();
+    }
+}
+
+/// Gives the calling thread's cached blocks back to its arena.
+pub(crate) fn flush_thread() {
+    // SAFETY: a control without a value.
+    unsafe {
+        je::mallctl(
+            c"thread.tcache.flush".as_ptr(),
+            null_mut(),
+            null_mut(),
+            null_mut(),
+            0,
+        )
+    };
+}
+
+/// Updates the figures that [`figure`] and [`read`] return.
+pub(crate) fn refresh() {
+    // SAFETY: the value is a number.
+    unsafe { write(c"epoch", 1_u64) };
+}
+
+/// Returns a figure of an arena, as of the last [`refresh`].
+pub(crate) fn figure(arena: usize, name: &str) -> usize {
+    let name = Name::of(format_args!("stats.arenas.{arena}.{name}"));
+    read::<usize>(name.get()).unwrap_or(0)
+}
+
+/// The size of jemalloc's pages, a multiple of the kernel's.
+pub(crate) fn page_bytes() -> usize {
+    read::<usize>(c"arenas.page").unwrap_or(4096)
+}
+
+/// Returns the memory of the free pages that are dirty, and that are muzzy.
+pub(crate) fn free_bytes() -> (usize, usize) {
+    refresh();
+    let bytes = |name| figure(ALL, name) * page_bytes();
+    (bytes("pdirty"), bytes("pmuzzy"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_by_jemalloc() {
+        assert_eq!(read::<usize>(c"opt.oversize_threshold"), Some(0));
+        assert!(install_hooks());
+        let oversize: Option<usize> = read(c"arena.0.oversize_threshold");
+        assert_eq!(oversize, Some(usize::MAX));
+        assert_eq!(read::<isize>(c"opt.dirty_decay_ms"), Some(-1));
+        assert_eq!(read::<isize>(c"opt.muzzy_decay_ms"), Some(-1));
+    }
+
+    #[test]
+    fn arena_numbers_end_before_all() {
+        assert!(arenas() >= 1 && arenas() < ALL);
+        assert_eq!(page_bytes() % crate::sys::page_bytes(), 0);
+    }
+}

@@ -1,0 +1,210 @@
+//! The pages under jemalloc: its extent hooks.
+//!
+//! No hook allocates, takes a lock or calls a verb of tenure: jemalloc calls `alloc` with
+//! a lock held, and the others from any thread that allocates or frees.
+//!
+//! jemalloc asks for addresses in steps that grow with what it has, and keeps them: what
+//! it does not need any more it purges. A thread of the program that purges a large range
+//! does not wait for the kernel to free it: the pages are [moved away](crate::deferred).
+
+use std::ffi::{c_uint, c_void};
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use tikv_jemalloc_sys::extent_hooks_t;
+
+use crate::table::{self, MOVED, UNIT_BYTES};
+use crate::{decay_thread, deferred, moves, sys};
+
+/// Ranges from this size on are moved away, and not purged, by threads of the program.
+const MIN_DEFERRED_BYTES: usize = 4 << 20;
+
+/// The addresses of the latest mapping: the next one goes below it, so that both are one.
+static LATEST: AtomicUsize = AtomicUsize::new(0);
+
+/// The addresses that the heap has mapped.
+static MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+struct Hooks(extent_hooks_t);
+
+// SAFETY: functions that any thread may call.
+unsafe impl Sync for Hooks {}
+
+static HOOKS: Hooks = Hooks(extent_hooks_t {
+    alloc: Some(alloc),
+    dalloc: Some(dalloc),
+    // jemalloc destroys no arena that it has made itself.
+    destroy: None,
+    commit: None,
+    decommit: None,
+    purge_lazy: Some(purge_lazy),
+    purge_forced: Some(purge_forced),
+    split: Some(split),
+    merge: Some(merge),
+});
+
+pub(crate) fn hooks() -> *const extent_hooks_t {
+    &raw const HOOKS.0
+}
+
+pub(crate) fn mapped_bytes() -> usize {
+    MAPPED_BYTES.load(Relaxed)
+}
+
+unsafe extern "C" fn alloc(
+    _: *mut extent_hooks_t,
+    wanted: *mut c_void,
+    bytes: usize,
+    align: usize,
+    is_zero: *mut bool,
+    is_committed: *mut bool,
+    _: c_uint,
+) -> *mut c_void {
+    // Neighbouring mappings belong to others or to jemalloc already.
+    if !wanted.is_null() {
+        return null_mut();
+    }
+    let align = align.max(UNIT_BYTES);
+    let Some(bytes) = bytes.checked_next_multiple_of(UNIT_BYTES) else {
+        return null_mut();
+    };
+    let Some(at) = map_aligned(bytes, align) else {
+        return null_mut();
+    };
+    if !table::add(at, bytes) {
+        // SAFETY: mapped above, and no other code knows the address.
+        unsafe { sys::unmap((at, bytes)) };
+        return null_mut();
+    }
+    LATEST.store(at, Relaxed);
+    let mapped_bytes = MAPPED_BYTES.fetch_add(bytes, Relaxed) + bytes;
+    decay_thread::note_growth(mapped_bytes);
+    // SAFETY: jemalloc passes pointers to two flags.
+    unsafe {
+        *is_zero = true;
+        *is_committed = true;
+    }
+    with_exposed_provenance_mut(at)
+}
+
+fn map_aligned(bytes: usize, align: usize) -> Option<usize> {
+    let latest = LATEST.load(Relaxed);
+    let hint = latest.saturating_sub(bytes) / align * align;
+    let at = sys::map(with_exposed_provenance_mut(hint), bytes).ok()?;
+    if at.is_multiple_of(align) {
+        return Some(at);
+    }
+    // SAFETY: mapped above, and no other code knows the address.
+    unsafe { sys::unmap((at, bytes)) };
+    let whole = bytes.checked_add(align)?;
+    let start = sys::map(null_mut(), whole).ok()?;
+    let at = start.next_multiple_of(align);
+    let end = at + bytes;
+    for part in [(start, at - start), (end, start + whole - end)] {
+        if part.1 > 0 {
+            // SAFETY: as above.
+            unsafe { sys::unmap(part) };
+        }
+    }
+    Some(at)
+}
+
+/// Refuses: jemalloc then purges the range, and keeps its addresses.
+unsafe extern "C" fn dalloc(
+    _: *mut extent_hooks_t,
+    _: *mut c_void,
+    _: usize,
+    _: bool,
+    _: c_uint,
+) -> bool {
+    true
+}
+
+/// Has the kernel reclaim the pages when it needs them. Returns whether that failed:
+/// then jemalloc calls [`purge_forced`].
+unsafe extern "C" fn purge_lazy(
+    _: *mut extent_hooks_t,
+    at: *mut c_void,
+    _: usize,
+    offset: usize,
+    bytes: usize,
+    _: c_uint,
+) -> bool {
+    if bytes >= MIN_DEFERRED_BYTES && !decay_thread::may_wait() {
+        return true;
+    }
+    let part = (at.expose_provenance() + offset, bytes);
+    // SAFETY: free pages of jemalloc's, whose contents it gives up.
+    unsafe { sys::free_lazily(part) }.is_err()
+}
+
+/// Returns the pages to the kernel. Returns whether that failed.
+unsafe extern "C" fn purge_forced(
+    _: *mut extent_hooks_t,
+    at: *mut c_void,
+    _: usize,
+    offset: usize,
+    bytes: usize,
+    _: c_uint,
+) -> bool {
+    let part = (at.expose_provenance() + offset, bytes);
+    // SAFETY: free pages of jemalloc's, whose contents it gives up; so also below.
+    unsafe {
+        if bytes >= MIN_DEFERRED_BYTES && !decay_thread::may_wait() && deferred::move_away(part) {
+            return false;
+        }
+        if moves::any() && remap_moved(part) {
+            return false;
+        }
+        sys::discard(part).is_err()
+    }
+}
+
+/// Maps a range anew if page tables were moved there, so that it forms one mapping with
+/// its neighbours again.
+///
+/// # Safety
+///
+/// Nobody may use the range's contents.
+unsafe fn remap_moved((at, bytes): sys::Part) -> bool {
+    let units = || (at / UNIT_BYTES * UNIT_BYTES..at + bytes).step_by(UNIT_BYTES);
+    if !units().any(|unit| table::has(unit, MOVED)) {
+        return false;
+    }
+    // SAFETY: nobody uses the contents, as the caller ensures.
+    if unsafe { sys::remap((at, bytes)) }.is_err() {
+        return false;
+    }
+    // The new mapping has no advice.
+    for unit in units() {
+        table::clear(unit, table::HUGE);
+    }
+    moves::forget(units().filter(|unit| table::clear(*unit, MOVED)).count());
+    true
+}
+
+/// Two parts of a range need no more than their addresses.
+unsafe extern "C" fn split(
+    _: *mut extent_hooks_t,
+    _: *mut c_void,
+    _: usize,
+    _: usize,
+    _: usize,
+    _: bool,
+    _: c_uint,
+) -> bool {
+    false
+}
+
+/// As for [`split`]: advice and unmapping may cross mappings.
+unsafe extern "C" fn merge(
+    _: *mut extent_hooks_t,
+    _: *mut c_void,
+    _: usize,
+    _: *mut c_void,
+    _: usize,
+    _: bool,
+    _: c_uint,
+) -> bool {
+    false
+}

@@ -1,0 +1,74 @@
+//! malloc's family in C, and operators new and delete in C++, answer with the heap as without.
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Output};
+use std::sync::Arc;
+
+use common::*;
+use libtest_mimic::{Completion, Trial};
+
+type Test = (&'static str, fn(&Workshop) -> Verdict);
+
+/// Freed pages stay dirty for as long as the programs run.
+const UNDER_HEAP: Options = &[HEAP, ("TENURE_HEAP_DIRTY_DECAY", "1h")];
+
+fn main() -> ExitCode {
+    run(|| {
+        let shop = Arc::new(Workshop::new());
+        let tests: [Test; 4] = [
+            ("every_function_of_the_family_answers", c_functions),
+            ("operators_of_shared_library_use_heap", |shop| {
+                operators(shop, "shared", &[])
+            }),
+            ("operators_of_static_library_use_heap", |shop| {
+                operators(shop, "static", &["-static-libstdc++", "-static-libgcc"])
+            }),
+            ("replaced_operators_use_heap", |shop| {
+                operators(shop, "replaced", &["-DREPLACED"])
+            }),
+        ];
+        let trial = |(name, test): Test| {
+            let shop = shop.clone();
+            Trial::ignorable_test(name, move || test(&shop)).with_kind("grouped")
+        };
+        tests.into_iter().map(trial).collect()
+    })
+}
+
+/// Runs the program without the library, and then under the heap.
+fn with_and_without(program: PathBuf) -> Output {
+    let successful = |command: &mut Command| {
+        let output = output_in_time(command);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {told}", output.status);
+        output
+    };
+    successful(&mut Command::new(&program));
+    let mut under = Command::new(&program);
+    successful(put_under(under.arg("heap"), UNDER_HEAP, &[]))
+}
+
+fn c_functions(shop: &Workshop) -> Verdict {
+    let program = shop.compile(&project("tests/preload/family/family.c"), &[]);
+    let output = with_and_without(program);
+    let told = String::from_utf8(output.stderr)?;
+    // The heap's figures, and the C library's.
+    assert!(told.starts_with("tenure: heap: "), "{told}");
+    assert!(told.contains("system bytes"), "{told}");
+    Ok(Completion::Completed)
+}
+
+fn operators(shop: &Workshop, name: &str, flags: &[&str]) -> Verdict {
+    if find("c++").is_none() {
+        return Ok(Completion::ignored_with("there is no c++ here"));
+    }
+    let program = shop.path(name);
+    let mut compiler = Command::new("c++");
+    compiler.arg("-std=c++17").args(STRICT).args(flags);
+    compiler.arg(project("tests/preload/family/operators.cpp"));
+    ok(compiler.arg("-o").arg(&program));
+    with_and_without(program);
+    Ok(Completion::Completed)
+}
