@@ -244,13 +244,14 @@ fn rewrite_before_severe_pressure() {
     unsafe { memory.range().free(FreePolicy::Adaptive) }.unwrap();
     flush_all_batches();
     // The memory is written without a call of tenure, as an allocator does.
-    let used = pages(memory.range(), 1000, 3000);
+    let before = memory.range().pages() / 8;
+    let used = pages(memory.range(), before, 3 * before);
     fill(used);
     let _rest = fill_up();
     // Pages in use are left out, because they may be in swap.
-    let behind = used.pages() + 1000;
+    let behind = used.pages() + before;
     let others = [
-        pages(memory.range(), 0, 1000),
+        pages(memory.range(), 0, before),
         pages(memory.range(), behind, memory.range().pages() - behind),
     ];
     eventually("the unused pages are returned", || {

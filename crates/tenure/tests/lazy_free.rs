@@ -189,7 +189,7 @@ fn lazy_free_of_hugetlb_memory_is_rejected() -> Completion {
         return skip("no huge page of 2 MiB can be allocated");
     };
     let len = 2 << 20;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);

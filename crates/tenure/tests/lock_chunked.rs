@@ -214,7 +214,7 @@ fn large_lock_past_end_of_file_restores_locks() {
 
 fn large_lock_of_inaccessible_page_restores_locks() {
     let memory = small_pages(8 * MIB);
-    let closed = pages(memory.range(), 1500, 1);
+    let closed = pages(memory.range(), memory.range().pages() / 4 * 3, 1);
     raw_protect(closed, rustix::mm::MprotectFlags::empty());
     let before = lock_some(memory.range());
     let error = memory.lock(.., LockMode::Now).unwrap_err();
@@ -245,7 +245,7 @@ fn large_lock_with_empty_hugetlb_pool_restores_locks() -> Completion {
         return skip("no pool of huge pages of 2 MiB, and none can be made");
     };
     let free = HugePool::read(HugePool::FREE).unwrap();
-    let range = unreserved((free + 2) * 2 * MIB, libc::MAP_HUGETLB);
+    let range = unreserved((free + 2) * 2 * MIB, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB);
     let charged = status_kib("VmLck");
     let error = unsafe { range.lock(LockMode::Now) }.unwrap_err();
     // The kernel compares hugetlb memory with the limit, though it does not count.
@@ -278,7 +278,7 @@ fn large_lock_of_hugetlb_and_other_memory_is_complete() -> Completion {
     map_at(
         huge.start(),
         huge.len(),
-        libc::MAP_HUGETLB | libc::MAP_FIXED,
+        libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_FIXED,
     );
     unsafe { whole.lock(LockMode::Now) }.unwrap();
     assert_eq!(count_present(whole), whole.pages());

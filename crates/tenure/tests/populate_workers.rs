@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::missing::Missing;
 use common::*;
@@ -320,7 +320,7 @@ fn thread_count_starts_that_many_workers() {
     for threads in [1, 2, 5] {
         memory.discard(..).unwrap();
         tenure::drain(None).unwrap();
-        let before = count_threads();
+        wait_for_end_of_workers();
         let max_threads = Arc::new(AtomicUsize::new(0));
         let seen = Arc::clone(&max_threads);
         let options = PopulateOptions::new(Access::Write)
@@ -330,20 +330,33 @@ fn thread_count_starts_that_many_workers() {
             });
         memory.populate_with(.., &options).unwrap();
         assert_eq!(count_present(memory.range()), memory.range().pages());
-        assert_eq!(max_threads.load(Ordering::Relaxed), before + threads - 1);
-        assert_eq!(count_threads(), before);
+        assert_eq!(max_threads.load(Ordering::Relaxed), threads);
+        wait_for_end_of_workers();
+    }
+}
+
+/// Waits until only this thread is left: workers may still be ending.
+fn wait_for_end_of_workers() {
+    let begun = Instant::now();
+    while count_threads() > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// Counts the threads of this process without the worker that frees memory, which comes and
-/// goes.
+/// goes, and without those that are ending: the kernel lists them for a while after their join.
 fn count_threads() -> usize {
+    const PF_EXITING: u64 = 4;
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
-    tasks
-        .filter_map(|task| name(task.ok()?))
-        .filter(|name| name != "tenure-free\n")
-        .count()
+    let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).ok();
+    let counts = |stat: &String| {
+        let (name, fields) = stat.rsplit_once(") ").unwrap();
+        let flags: u64 = fields.split(' ').nth(6).unwrap().parse().unwrap();
+        !name.ends_with("(tenure-free") && flags & PF_EXITING == 0
+    };
+    let stats = tasks.filter_map(|task| stat(task.ok()?));
+    stats.filter(counts).count()
 }
 
 fn populate_without_threads() {
@@ -634,11 +647,14 @@ fn populate_beyond_hugetlb_pool_is_rejected() -> Completion {
         return skip("needs 4 free huge pages of 2 MiB (vm.nr_hugepages), or root to ask for them");
     };
     if Features::get().procmap_query.is_err() {
-        return skip("needs PROCMAP_QUERY (Linux 6.11) to recorder huge pages from others");
+        return skip("needs PROCMAP_QUERY (Linux 6.11) to tell huge pages from others");
     }
     // No pool is as large.
     let len = 1 << 40;
-    let range = unreserved(len, libc::MAP_PRIVATE | libc::MAP_HUGETLB);
+    let range = unreserved(
+        len,
+        libc::MAP_PRIVATE | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB,
+    );
     let error = unsafe { range.populate(Access::Write) }.unwrap_err();
     assert!(
         matches!(error, Error::NoMemory { need_bytes, .. } if need_bytes == len),

@@ -327,9 +327,9 @@ fn max_workers_seen() -> usize {
 
 fn worker_count_stays_within_max_active() {
     drain_pending();
-    let cpus = std::thread::available_parallelism().unwrap().get();
+    // More than there are CPUs while memory is short, as a GiB is on a small machine.
     let seen = max_workers_seen();
-    assert!(seen <= cpus.min(4), "{seen} workers");
+    assert!(seen <= 4, "{seen} workers");
     ReleaseLimits::default().max_active(1).set();
     // Surplus workers end with the next job.
     drop(large());

@@ -13,6 +13,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use common::mappings::inaccessible;
 use common::*;
 use libtest_mimic::Completion;
 use tenure::{
@@ -262,9 +263,9 @@ fn reach_map_count_limit() {
     let memory = anonymous(512);
     fill(memory.range());
     unsafe { pages(memory.range(), 0, 256).lazy_free() }.unwrap();
-    let many = Mapping::anonymous(bytes(2 * limit)).map().unwrap();
+    let many = inaccessible(2 * limit);
     let refused = (0..limit).any(|at| {
-        let page = pages(many.range(), 2 * at, 1);
+        let page = pages(many, 2 * at, 1);
         let flags = rustix::mm::MprotectFlags::READ;
         unsafe { rustix::mm::mprotect(page.as_ptr().cast(), page.len(), flags) }.is_err()
     });
@@ -273,7 +274,7 @@ fn reach_map_count_limit() {
     let part = pages(memory.range(), 128, 256).residency().unwrap();
     assert_eq!(part.resident_bytes, bytes(256));
     assert_eq!(part.lazily_free_bytes, None);
-    raw_protect(many.range(), rustix::mm::MprotectFlags::READ);
+    raw_protect(many, rustix::mm::MprotectFlags::READ);
     assert_eq!(lazily_free(pages(memory.range(), 128, 256)), bytes(128));
     assert!(!has_vm_flag(pages(memory.range(), 128, 1), "dd"));
     assert_eq!(mappings(memory.range()).1, 1);
@@ -489,8 +490,9 @@ fn check_holes() {
     memory.populate(.., Access::Write).unwrap();
     assert_eq!(range.holes().unwrap(), []);
     // More than one call of the kernel covers: the pieces are joined.
-    let large = Mapping::anonymous(bytes(200_000)).map().unwrap();
-    assert_eq!(large.range().holes().unwrap(), [large.range()]);
+    let large = inaccessible(200_000);
+    assert_eq!(large.holes().unwrap(), [large]);
+    raw_unmap(large);
 }
 
 fn residency_of_part_without_pagemap_scan_is_exact() {

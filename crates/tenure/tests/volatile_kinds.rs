@@ -177,7 +177,7 @@ fn marking_hugetlb_memory_is_rejected() -> Completion {
     let Some(_pool) = HugePool::of(1) else {
         return skip("no huge pages of 2 MiB are free in the pool (vm.nr_hugepages)");
     };
-    let flags = MapFlags::PRIVATE | MapFlags::HUGETLB;
+    let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let at = unsafe { mmap_anonymous(std::ptr::null_mut(), HUGE, access, flags) }.unwrap();
     let range = PageRange::new(at.addr(), HUGE).unwrap();

@@ -22,15 +22,18 @@ The results of the library's tests on Debian's stock kernels:
 $ make test-kernels
 ```
 
-QEMU emulates a machine of two x86-64 CPUs in software, so no virtualisation is needed. A
-column is one boot, with the test programs for which it may matter. They run
+QEMU emulates a machine of two CPUs in software, so no virtualisation is needed: x86-64 with
+pages of 4 KiB, or aarch64, with pages of 4 KiB (**arm64**) or 16 KiB (**arm64-16k**). A
+column is one boot, with the test programs for which it may matter: on aarch64 those where
+the page size or the processor may. They run
 
 - **root**: as root, without swap;
 - **user**: as user 65534 without privileges; secretmem.enable=1;
 - **swap**: as root, with 1 GiB of swap; secretmem.enable=1;
 - **group**: as root, with swap, in a memory cgroup of 512 MiB (version 2);
 - **small**: as root, with 2 GiB of swap, on a machine of 640 MiB;
-- **psi-off**: as root, without swap, with psi=0: the kernel reports no stalls.
+- **psi-off**: as root, without swap, with psi=0: the kernel reports no stalls;
+- **numa**: as root, on a machine of two NUMA nodes.
 
 Kernels and images are Debian's own packages, booted with mitigations=off, which saves
 time under emulation. The disk is ext4; cgroups are of version 2.
@@ -39,8 +42,8 @@ time under emulation. The disk is ext4; cgroups are of version 2.
 const NOT_RUN: &str = "
 ## Not covered
 
-- Other processors: all results are from x86-64 with 4 KiB pages.
-- Machines with several NUMA nodes, and real hardware: devices and time are emulated.
+- Other processors than x86-64 and aarch64, and pages of 64 KiB.
+- Real hardware: devices, time and the distance of NUMA nodes are emulated.
 - Kernels with vendors' patches, older than 5.10, or with memory control by cgroups of
   version 1 (the project's own machine has Linux 6.18 with those; `make test` runs there).
 - The command, the C library, the heap and the preload: only the library's own tests run.

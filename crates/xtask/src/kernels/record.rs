@@ -59,16 +59,18 @@ pub struct Skip {
 }
 
 /// The order of configurations; others come last.
-const ORDER: [&str; 6] = ["root", "user", "swap", "group", "small", "psi-off"];
+const ORDER: [&str; 7] = ["root", "user", "swap", "group", "small", "psi-off", "numa"];
 
 impl Boot {
-    /// Returns the sort key: the kernel's numbers, then the configuration's place in
-    /// [`ORDER`].
-    pub fn place(&self) -> (Vec<u32>, usize, String) {
+    /// Returns the sort key: the kernel's processor, if it is not x86-64 ("7.2-arm64"), its
+    /// numbers, then the configuration's place in [`ORDER`].
+    pub fn place(&self) -> (String, Vec<u32>, usize, String) {
         let (kernel, name) = self.names();
+        let (kernel, processor) = kernel.split_once('-').unwrap_or((kernel, ""));
         let numbers = kernel.split('.').map(|part| part.parse().unwrap_or(0));
         let at = ORDER.iter().position(|&other| other == name);
         (
+            processor.to_owned(),
             numbers.collect(),
             at.unwrap_or(ORDER.len()),
             name.to_owned(),
@@ -143,12 +145,28 @@ mod tests {
 
     #[test]
     fn boots_are_sorted_by_kernel_number() {
-        let mut boots = ["6.12/root", "6.1/swap", "6.1/root"].map(|configuration| Boot {
+        let mut boots = [
+            "7.2-arm64-16k/root",
+            "6.1-arm64/root",
+            "6.12/root",
+            "6.1/swap",
+            "6.1/root",
+        ]
+        .map(|configuration| Boot {
             configuration: configuration.to_owned(),
             ..Boot::default()
         });
         boots.sort_by_key(Boot::place);
         let names = boots.map(|boot| boot.configuration);
-        assert_eq!(names, ["6.1/root", "6.1/swap", "6.12/root"]);
+        assert_eq!(
+            names,
+            [
+                "6.1/root",
+                "6.1/swap",
+                "6.12/root",
+                "6.1-arm64/root",
+                "7.2-arm64-16k/root"
+            ]
+        );
     }
 }

@@ -358,11 +358,12 @@ mod tests {
 
     #[test]
     fn split_parts_cuts_one_part_at_a_page_table() {
-        let part = |from: usize, to: usize| PageRange::between(from * MIB, to * MIB);
+        let half = pmd_bytes() / 2;
+        let part = |from: usize, to: usize| PageRange::between(from * half, to * half);
         let parts = || vec![part(10, 20), part(30, 40)];
-        assert_eq!(split_parts(parts(), 20 * MIB), (parts(), vec![]));
+        assert_eq!(split_parts(parts(), 20 * half), (parts(), vec![]));
         assert_eq!(split_parts(parts(), 0), (vec![], parts()));
-        let (fitting, rest) = split_parts(parts(), 15 * MIB);
+        let (fitting, rest) = split_parts(parts(), 15 * half);
         assert_eq!(fitting, [part(10, 20), part(30, 34)]);
         assert_eq!(rest, [part(34, 40)]);
     }

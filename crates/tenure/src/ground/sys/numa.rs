@@ -249,15 +249,7 @@ mod tests {
         answer.is_ok()
     }
 
-    #[test]
-    fn policy_of_memory_names_its_nodes() {
-        let memory = Mapping::anonymous(1 << 20).map().unwrap();
-        let range = memory.range();
-        if !policies_can_be_set() {
-            assert_eq!(policy_nodes(range.start()), None);
-            return;
-        }
-        assert_eq!(policy_nodes(range.start()), None);
+    fn bind_to_node_0(range: PageRange) {
         // SAFETY: the call sets where pages of this mapping come from, and
         // reads the mask, which has `MASK_BITS` bits.
         let answer = unsafe {
@@ -272,6 +264,18 @@ mod tests {
             )
         };
         assert_eq!(answer, 0, "mbind: {}", last_errno());
+    }
+
+    #[test]
+    fn policy_of_memory_names_its_nodes() {
+        let memory = Mapping::anonymous(1 << 20).map().unwrap();
+        let range = memory.range();
+        if !policies_can_be_set() {
+            assert_eq!(policy_nodes(range.start()), None);
+            return;
+        }
+        assert_eq!(policy_nodes(range.start()), None);
+        bind_to_node_0(range);
         assert_eq!(policy_nodes(range.start()), Some(vec![0]));
         drop(memory);
         assert_eq!(policy(Some(0)).err(), Some(Errno::FAULT));
@@ -311,6 +315,19 @@ mod tests {
         if !has_several_nodes(Path::new(NODES)) {
             assert_eq!(cpus_for(memory.range()), None);
         }
+    }
+
+    #[test]
+    fn cpus_for_bound_memory_on_several_nodes_are_those_of_its_node() {
+        if !has_several_nodes(Path::new(NODES)) || !policies_can_be_set() {
+            return;
+        }
+        let memory = Mapping::anonymous(1 << 20).map().unwrap();
+        assert_eq!(cpus_for(memory.range()), None);
+        bind_to_node_0(memory.range());
+        let allowed = thread::sched_getaffinity(None).unwrap();
+        let expected = cpus_of(Path::new(NODES), &[0], &allowed);
+        assert_eq!(cpus_for(memory.range()), expected);
     }
 
     #[test]

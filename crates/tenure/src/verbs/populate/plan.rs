@@ -223,6 +223,7 @@ fn wrong_kind(range: PageRange, vma: &Vma, wanted: &'static str) -> Error {
 mod tests {
     use super::*;
     use crate::ground::mapping::{Mapping, MemfdPages};
+    use crate::ground::sys::pmd_bytes;
 
     fn method_of(memory: &Mapping, options: &PopulateOptions) -> Method {
         let (file, offset) = memory.writable_file().unwrap();
@@ -239,7 +240,9 @@ mod tests {
         if Features::get().madv_populate.is_err() {
             return;
         }
-        let memory = Mapping::memfd(8 << 20, MemfdPages::Base).map().unwrap();
+        let memory = Mapping::memfd(2 * pmd_bytes(), MemfdPages::Base)
+            .map()
+            .unwrap();
         let write = PopulateOptions::new(Access::Write);
         assert_eq!(method_of(&memory, &write), Method::Allocate);
         assert_eq!(
