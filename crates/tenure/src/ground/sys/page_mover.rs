@@ -4,7 +4,8 @@
 //! A page moves only to where none is, which the kernel checks under the lock of the page
 //! table: a write of another thread to the destination is never lost.
 
-use std::os::fd::OwnedFd;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use linux_raw_sys::general::{
     UFFD_FEATURE_MOVE, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_SIGBUS,
@@ -16,7 +17,7 @@ use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
 use super::features::Features;
 use super::fork::{self, ForkGuard};
-use super::userfaultfd::{MAGIC, REGISTER, UNREGISTER, open_with, uffdio};
+use super::userfaultfd::{MAGIC, REGISTER, UNREGISTER, identity, open_with, uffdio};
 use crate::PageRange;
 
 const MOVE: Opcode = opcode::read_write::<uffdio_move>(MAGIC, 5);
@@ -37,7 +38,10 @@ const FEATURES: u32 = UFFD_FEATURE_MOVE | UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_
 /// descriptors is not left with a stale one, and forks wait until it is closed: with an
 /// inherited one a child could write to the memory of its parent.
 pub(crate) struct PageMover {
-    fd: OwnedFd,
+    fd: ManuallyDrop<OwnedFd>,
+    /// Device and inode of the descriptor when it was opened: each has its own inode since
+    /// Linux 5.12.
+    identity: (u64, u64),
     _forks_blocked: ForkGuard<()>,
 }
 
@@ -62,7 +66,8 @@ impl PageMover {
     fn open_with(forks_blocked: ForkGuard<()>) -> Result<Self, Errno> {
         let (fd, _) = open_with(FEATURES)?;
         Ok(Self {
-            fd,
+            identity: identity(&fd)?,
+            fd: ManuallyDrop::new(fd),
             _forks_blocked: forks_blocked,
         })
     }
@@ -91,11 +96,24 @@ impl PageMover {
         // SAFETY: the code belongs to this structure, which outlives the call.
         unsafe {
             ioctl(
-                &self.fd,
+                &*self.fd,
                 Updater::<REGISTER, uffdio_register>::new(&mut register),
             )
         }?;
         Ok(Destination { mover: self, range })
+    }
+}
+
+impl Drop for PageMover {
+    /// Closes the descriptor, unless another thread of the program has closed all: then its
+    /// number may be another file's. (A program that closes and reuses it between the two
+    /// calls is not noticed.)
+    fn drop(&mut self) {
+        if identity(&self.fd) == Ok(self.identity) {
+            // SAFETY: the check above says that the number is still this file's, and nobody
+            // uses it any more.
+            unsafe { rustix::io::close(self.fd.as_raw_fd()) };
+        }
     }
 }
 
@@ -128,7 +146,7 @@ impl Destination<'_> {
             // relies on the contents of `from`, and pages move only to where none is.
             let answer = unsafe {
                 ioctl(
-                    &self.mover.fd,
+                    &*self.mover.fd,
                     Updater::<MOVE, uffdio_move>::new(&mut request),
                 )
             };
@@ -152,7 +170,7 @@ impl Drop for Destination<'_> {
         // SAFETY: the code belongs to this structure, which outlives the call.
         let _ = unsafe {
             ioctl(
-                &self.mover.fd,
+                &*self.mover.fd,
                 Updater::<UNREGISTER, uffdio_range>::new(&mut range),
             )
         };
@@ -218,6 +236,29 @@ mod tests {
         let (moved, rest) = to.as_mut_slice().unwrap().split_at_mut(4 * page_size());
         assert!(moved.iter().all(|&byte| byte == 7));
         rest.fill(1);
+    }
+
+    #[test]
+    fn descriptor_closed_by_the_program_is_not_closed_again() {
+        if !is_supported() {
+            return;
+        }
+        let mover = PageMover::open().unwrap();
+        let to = Mapping::anonymous(2 * page_size()).map().unwrap();
+        let destination = mover.register(to.range()).unwrap();
+        let number = mover.fd.as_raw_fd();
+        // The number is another file's from here on, as if the program had closed and reused
+        // it; no other thread sees it free.
+        let file = std::fs::File::open("/dev/null").unwrap();
+        // SAFETY: the test ends the userfaultfd as a program would.
+        assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
+        // SAFETY: the test's own memory.
+        let moved = unsafe { destination.move_pages(to.range(), to.range().start()) };
+        assert_eq!(moved, (0, Err(Errno::NOTTY)));
+        drop(destination);
+        drop(mover);
+        // SAFETY: nobody else owns the number.
+        assert_eq!(unsafe { libc::close(number) }, 0, "it was closed");
     }
 
     #[test]
