@@ -33,6 +33,7 @@ tests!(
     sparse_memory_stays_out_of_pool,
     released_memory_stays_out_of_pool,
     recycling_beside_forks_leaves_children_no_descriptor,
+    threads_of_pool_have_descriptor_tables_of_their_own,
     child_has_no_pool,
     needed_memory_empties_pool,
     prefill_fills_pool_ahead_of_need,
@@ -288,6 +289,39 @@ fn recycling_beside_forks_leaves_children_no_descriptor() {
         is_done.store(true, Ordering::Relaxed);
         recycler.join().unwrap();
     });
+}
+
+/// A program that closes all descriptors closes none of theirs, nor is a number of its own
+/// closed by them.
+fn threads_of_pool_have_descriptor_tables_of_their_own() -> Completion {
+    if unsafe { libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, 0) } != 0 {
+        return skip("close_range is refused here");
+    }
+    let own = std::fs::File::open("/dev/null").unwrap();
+    let number = own.as_raw_fd();
+    let has_own_table = |name: &str| {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        tasks.map(|task| task.path()).any(|task| {
+            let comm = std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+            // The list cannot be read once the thread has ended.
+            comm.trim() == name
+                && std::fs::read_dir(task.join("fd")).is_ok()
+                && std::fs::symlink_metadata(task.join(format!("fd/{number}"))).is_err()
+                && task.exists()
+        })
+    };
+    let _pool = Pool::of(LEN);
+    let start = std::time::Instant::now();
+    // A worker without work ends after some seconds.
+    while !(has_own_table("tenure-free") && has_own_table("tenure-pool")) {
+        if let Err(completion) = fill_pool(LEN) {
+            return completion;
+        }
+        // What the pool has no place for is recycled, too.
+        recycle(base_pages(LEN));
+        assert!(start.elapsed() < LIMIT, "they use the program's");
+    }
+    Completion::Completed
 }
 
 fn child_has_no_pool() -> Completion {

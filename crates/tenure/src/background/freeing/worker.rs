@@ -12,7 +12,7 @@ use crate::background::pool;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive};
 use crate::ground::sys::thread::Thread;
-use crate::ground::sys::{map, process};
+use crate::ground::sys::{empty_table, map, process};
 use crate::observation::stats;
 
 /// The chunks that one call frees: the next release, and another thread's `mmap`,
@@ -53,7 +53,7 @@ pub(super) fn start_first() {
     }
     let mut urgency = Urgency::new(false);
     loop {
-        free_all(&mut urgency);
+        free_all(&mut urgency, &mut false);
         retry_failed_unmaps();
         let mut queue = QUEUE.lock();
         if !queue.has_more() {
@@ -82,8 +82,9 @@ fn start() -> bool {
 /// for a while, or when fewer workers are faster.
 fn work() {
     let mut urgency = Urgency::new(true);
+    let mut wants_own_table = true;
     loop {
-        free_all(&mut urgency);
+        free_all(&mut urgency, &mut wants_own_table);
         retry_failed_unmaps();
         urgency.end();
         let mut queue = QUEUE.lock();
@@ -106,8 +107,10 @@ fn work() {
     }
 }
 
-/// Frees chunk after chunk until none is left, or until this worker is surplus.
-fn free_all(urgency: &mut Urgency) {
+/// Frees chunk after chunk until none is left, or until this worker is surplus. Before it
+/// recycles the first one, a thread that `wants_own_table` gets a descriptor table of its own:
+/// the program could close a userfaultfd in its table.
+fn free_all(urgency: &mut Urgency, wants_own_table: &mut bool) {
     let mut calm_sizer = ChunkSizer::new(CHUNKS, None);
     let mut urgent_sizer = ChunkSizer::new(URGENT_CHUNKS, None);
     // By affinity and by the cgroup's quota. Read from files, so outside the
@@ -147,6 +150,10 @@ fn free_all(urgency: &mut Urgency) {
         }
         start_others(usize::from(starts_another));
         if recycles {
+            if std::mem::take(wants_own_table) {
+                // Without one (before Linux 5.9) the program's is as good, unless it is closed.
+                let _ = empty_table::enter();
+            }
             recycle(chunk.range);
         } else {
             let before = Instant::now();

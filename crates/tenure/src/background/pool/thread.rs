@@ -12,7 +12,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::page_runs::populate_write;
 use crate::ground::sys::pagemap;
 use crate::ground::sys::thread::Thread;
-use crate::ground::sys::{Errno, pmd_bytes};
+use crate::ground::sys::{Errno, empty_table, pmd_bytes};
 use crate::observation::headroom::{Watermark, take};
 use crate::observation::pressure::{self, Level};
 use crate::observation::stats;
@@ -43,7 +43,9 @@ pub(super) fn start() -> Result<(), Errno> {
 
 /// Has the thread look at new blocks, for which it has to be woken if it `sleeps`.
 pub(super) fn watch_blocks(sleeps: bool) {
-    if start().is_err() {
+    // A worker does not start it: it would share the worker's descriptor table, and so would
+    // the thread that calls other subscribers.
+    if !POOL.lock().has_thread {
         // Nobody else would notice that memory becomes short.
         let_go(true);
     }
@@ -79,6 +81,8 @@ fn run() {
         set_level(level);
         wake();
     });
+    // Only after it has perhaps started the thread that calls other subscribers.
+    let _ = empty_table::enter();
     loop {
         let mut pool = POOL.lock();
         let wait = wait_of(&pool);

@@ -1,5 +1,5 @@
-//! A thread with an empty descriptor table of its own, for a process that has no descriptor
-//! left.
+//! Threads with an empty descriptor table of their own: for a process that has no descriptor
+//! left, and where a program that closes all descriptors must not close tenure's.
 
 use rustix::io::Errno;
 
@@ -20,13 +20,20 @@ pub(crate) fn run<T: Send + 'static>(
         return Err(Errno::AGAIN);
     }
     let in_own_table = || {
-        close_range(0, u32::MAX as usize, libc::CLOSE_RANGE_UNSHARE)?;
+        enter()?;
         Ok(work())
     };
     match Thread::start(c"tenure-limits", in_own_table)?.join() {
         Ok(result) => result,
         Err(panic) => std::panic::resume_unwind(panic),
     }
+}
+
+/// Gives the calling thread an empty descriptor table of its own, for the rest of its life, as
+/// do the threads that it starts. It must be one of tenure's that runs no code of the program,
+/// and holds no descriptor.
+pub(crate) fn enter() -> Result<(), Errno> {
+    close_range(0, u32::MAX as usize, libc::CLOSE_RANGE_UNSHARE)
 }
 
 #[cfg(test)]
