@@ -124,8 +124,9 @@ fn fill_blocks(mover: &PageMover, range: PageRange, is_huge: Option<bool>) -> u6
         return filled;
     };
     let suits = |block: Block| is_huge.is_none_or(|is_huge| block.is_huge == is_huge);
+    let near = numa::own_node();
     for (number, target) in range.chunks(BLOCK_BYTES).enumerate() {
-        let Some((from, place, block)) = POOL.lock().claim_block(suits) else {
+        let Some((from, place, block)) = POOL.lock().claim_block(near, suits) else {
             break;
         };
         let answer = match revive(place, &[block]) {
@@ -199,7 +200,8 @@ pub(crate) fn map_mapping(len: usize, is_huge: Option<bool>) -> Option<PageRange
         return None;
     }
     let suits = |block: Block| is_huge.is_none_or(|is_huge| block.is_huge == is_huge);
-    let (run, places, blocks) = POOL.lock().claim_filled(count, true, suits)?;
+    let near = numa::own_node();
+    let (run, places, blocks) = POOL.lock().claim_filled(count, true, near, suits)?;
     let range = PageRange::between(places.start(), places.start() + len);
     let moved = match revive(places, &blocks) {
         // SAFETY: the places are claimed.
@@ -309,6 +311,7 @@ mod tests {
         let block = Block {
             is_huge: false,
             is_lazy: true,
+            node: None,
             since_secs: 0,
         };
         let arena = Arena::map(1).unwrap();

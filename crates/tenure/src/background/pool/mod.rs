@@ -76,8 +76,14 @@
 //!   them.
 //! - Under a RLIMIT_DATA or RLIMIT_AS: all of `max_bytes` counts.
 //!
-//! On machines with several NUMA nodes a block keeps the node on which it was first taken.
-//! tenure does not choose blocks by node; that was not measured.
+//! # NUMA
+//!
+//! On machines with several nodes a block remembers the node of its first page, where
+//! `move_pages(2)` tells. Blocks of the node that the calling thread runs on are given first,
+//! and others where none of these is left. The thread fills the pool from the node that it
+//! happens to run on. Nothing of this was measured on a machine with two nodes; in particular
+//! not whether memory of another node, used for long, costs more than the kernel takes to
+//! zero memory nearby.
 
 mod arena;
 mod give;

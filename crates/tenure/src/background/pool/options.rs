@@ -9,7 +9,7 @@ use super::thread;
 use crate::background::freeing::drain_for_retry;
 use crate::ground::error::{Error, Result};
 use crate::ground::sys::features::Features;
-use crate::ground::sys::{Errno, pending};
+use crate::ground::sys::{Errno, numa, pending};
 use crate::observation::stats::stats as all_stats;
 
 /// How much the pool holds. By default, and in a child of `fork`, it is off.
@@ -127,6 +127,7 @@ pub fn configure(options: &PoolOptions) -> Result<()> {
     }
     list.resize(places, Place::Empty);
     pending::set_free(drain_for_retry);
+    numa::look_up_nodes();
     let mut pool = POOL.lock();
     if pool.arena.is_some() {
         // Another thread was faster.

@@ -10,7 +10,7 @@ use crate::ground::sys::page_mover::{self, PageMover};
 use crate::ground::sys::pagemap::{self, PageState};
 use crate::ground::sys::process::monotonic_nanos;
 use crate::ground::sys::zero::write_zeros;
-use crate::ground::sys::{Errno, pmd_bytes};
+use crate::ground::sys::{Errno, numa, pmd_bytes};
 use crate::observation::stats;
 
 /// Whether released memory may enter the pool.
@@ -159,20 +159,23 @@ fn publish(run: Run, places: PageRange, blocks: &[Released], moved: &[bool]) {
         unsafe { free_lazily(places) }
     };
     let since_secs = now_secs();
-    let place = |(block, is_moved): (&Released, &bool)| match is_moved {
+    let place = |((block, is_moved), place): ((&Released, &bool), PageRange)| match is_moved {
         true => Place::Filled(Block {
             is_huge: block.is_huge,
             is_lazy,
+            node: numa::node_of(place.start()),
             since_secs,
         }),
         false => Place::Empty,
     };
     let count = moved.iter().filter(|&&is_moved| is_moved).count();
     stats::POOL_RECYCLED_BYTES.add(count * BLOCK_BYTES);
-    let places = blocks.iter().zip(moved).map(place);
+    let places = blocks.iter().zip(moved).zip(places.chunks(BLOCK_BYTES));
+    // Not under the mutex, because the kernel tells the nodes.
+    let places: Vec<Place> = places.map(place).collect();
     let mut pool = POOL.lock();
     let sleeps = pool.filled == pool.lazy;
-    pool.publish_all(run.first, places);
+    pool.publish_all(run.first, places.into_iter());
     drop(pool);
     thread::watch_blocks(sleeps);
 }

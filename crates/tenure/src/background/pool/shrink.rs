@@ -96,8 +96,8 @@ pub(super) fn give_back(blocks: usize) -> usize {
         // Those that the kernel cannot take by itself first.
         let claimed = {
             let mut pool = POOL.lock();
-            let resident = pool.claim_filled(max, false, |block| !block.is_lazy);
-            resident.or_else(|| pool.claim_filled(max, false, |_| true))
+            let resident = pool.claim_filled(max, false, None, |block| !block.is_lazy);
+            resident.or_else(|| pool.claim_filled(max, false, None, |_| true))
         };
         let Some((run, range, _)) = claimed else {
             break;
@@ -120,7 +120,7 @@ pub(super) fn let_go(all: bool) {
         !block.is_lazy && (all || age_secs >= IDLE_SECS)
     };
     loop {
-        let claimed = POOL.lock().claim_filled(BATCH, false, is_due);
+        let claimed = POOL.lock().claim_filled(BATCH, false, None, is_due);
         let Some((run, range, blocks)) = claimed else {
             break;
         };

@@ -28,6 +28,8 @@ pub(super) struct Block {
     pub(super) is_huge: bool,
     /// The kernel may have taken its pages.
     pub(super) is_lazy: bool,
+    /// The NUMA node of its first page, where there are several and the kernel tells.
+    pub(super) node: Option<u16>,
     /// When it was filled, on the monotonic clock.
     pub(super) since_secs: u32,
 }
@@ -158,17 +160,15 @@ impl State {
     }
 
     /// Claims the first blocks that lie side by side and for which `is_wanted`: `max` at
-    /// most, or exactly so many.
+    /// most, or exactly so many. Those of the node `near` go before all others.
     pub(super) fn claim_filled(
         &mut self,
         max: usize,
         is_exact: bool,
+        near: Option<u16>,
         is_wanted: impl Fn(Block) -> bool,
     ) -> Option<(Run, PageRange, Vec<Block>)> {
-        let run = self.first_run(max, is_exact, |place| match place {
-            Place::Filled(block) => is_wanted(*block),
-            _ => false,
-        })?;
+        let run = self.first_filled(max, is_exact, near, is_wanted)?;
         let block = |place: &Place| match place {
             Place::Filled(block) => Some(*block),
             _ => None,
@@ -179,20 +179,35 @@ impl State {
         Some((run, range, blocks))
     }
 
-    /// Claims the first block for which `is_wanted`, without memory of the allocator.
+    /// Claims the first block for which `is_wanted`, one of the node `near` before all others,
+    /// without memory of the allocator.
     pub(super) fn claim_block(
         &mut self,
+        near: Option<u16>,
         is_wanted: impl Fn(Block) -> bool,
     ) -> Option<(usize, PageRange, Block)> {
-        let run = self.first_run(1, true, |place| match place {
-            Place::Filled(block) => is_wanted(*block),
-            _ => false,
-        })?;
+        let run = self.first_filled(1, true, near, is_wanted)?;
         let Place::Filled(block) = self.places[run.first] else {
             return None;
         };
         let (run, range) = self.claim(run)?;
         Some((run.first, range, block))
+    }
+
+    fn first_filled(
+        &self,
+        max: usize,
+        is_exact: bool,
+        near: Option<u16>,
+        is_wanted: impl Fn(Block) -> bool,
+    ) -> Option<Run> {
+        let first = |is_near: bool| {
+            self.first_run(max, is_exact, |place| match place {
+                Place::Filled(block) => (!is_near || block.node == near) && is_wanted(*block),
+                _ => false,
+            })
+        };
+        near.and_then(|_| first(true)).or_else(|| first(false))
     }
 
     fn first_run(
@@ -265,26 +280,67 @@ pub(crate) fn register_fork_handlers() -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn pool_of_another_process_has_nothing_to_claim() {
-        let block = Block {
+    fn block_of(node: Option<u16>) -> Block {
+        Block {
             is_huge: false,
             is_lazy: false,
+            node,
             since_secs: 0,
-        };
+        }
+    }
+
+    fn state_of(places: usize) -> State {
         let mut state = State::OFF;
-        let arena = Arena::map(2).unwrap();
-        state.set_arena(Some(arena), vec![Place::Empty; 2]);
-        let (run, _) = state.claim_empty(1).unwrap();
-        state.publish(run.first, Place::Filled(block));
-        // A child made without fork handlers finds this.
-        state.pid = Pid::from_raw(1);
-        assert!(state.claim_filled(1, false, |_| true).is_none() && state.claim_empty(1).is_none());
-        state.pid = Some(process::getpid());
-        assert!(state.claim_filled(1, false, |_| true).is_some() && state.claim_empty(1).is_some());
+        let arena = Arena::map(places).unwrap();
+        state.set_arena(Some(arena), vec![Place::Empty; places]);
+        state
+    }
+
+    fn end(mut state: State) {
         let arena = state.arena.take().unwrap();
         state.set_arena(None, Vec::new());
         // SAFETY: no other code knows the addresses.
         unsafe { arena.unmap() }.unwrap();
+    }
+
+    #[test]
+    fn claim_prefers_blocks_of_the_near_node() {
+        let mut state = state_of(6);
+        let (run, _) = state.claim_empty(6).unwrap();
+        let nodes = [Some(0), None, Some(1), Some(1), Some(0), Some(1)];
+        let filled = |node| Place::Filled(block_of(node));
+        state.publish_all(run.first, nodes.map(filled).into_iter());
+        let claim = |state: &mut State, near| {
+            let claimed = state.claim_block(near, |_| true);
+            claimed.map(|(number, _, _)| number)
+        };
+        let (run, _, blocks) = state.claim_filled(2, true, Some(1), |_| true).unwrap();
+        assert_eq!((run.first, blocks), (2, vec![block_of(Some(1)); 2]));
+        assert_eq!(claim(&mut state, Some(1)), Some(5));
+        assert_eq!(
+            claim(&mut state, Some(1)),
+            Some(0),
+            "none of the node is left"
+        );
+        state.publish(0, filled(Some(0)));
+        let (run, _, _) = state.claim_filled(2, true, Some(0), |_| true).unwrap();
+        assert_eq!(run.first, 0, "no two of the node lie side by side");
+        assert_eq!(claim(&mut state, None), Some(4));
+        assert_eq!(claim(&mut state, Some(0)), None);
+        state.publish_all(0, [Place::Empty; 6].into_iter());
+        end(state);
+    }
+
+    #[test]
+    fn pool_of_another_process_has_nothing_to_claim() {
+        let mut state = state_of(2);
+        let (run, _) = state.claim_empty(1).unwrap();
+        state.publish(run.first, Place::Filled(block_of(None)));
+        // A child made without fork handlers finds this.
+        state.pid = Pid::from_raw(1);
+        assert!(state.claim_block(None, |_| true).is_none() && state.claim_empty(1).is_none());
+        state.pid = Some(process::getpid());
+        assert!(state.claim_block(None, |_| true).is_some() && state.claim_empty(1).is_some());
+        end(state);
     }
 }

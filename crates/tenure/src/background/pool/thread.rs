@@ -12,7 +12,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::page_runs::populate_write;
 use crate::ground::sys::pagemap;
 use crate::ground::sys::thread::Thread;
-use crate::ground::sys::{Errno, empty_table, pmd_bytes};
+use crate::ground::sys::{Errno, empty_table, numa, pmd_bytes};
 use crate::observation::headroom::{Watermark, take};
 use crate::observation::pressure::{self, Level};
 use crate::observation::stats;
@@ -169,6 +169,7 @@ fn populate(place: PageRange) -> Option<Block> {
     Some(Block {
         is_huge: is_huge(place),
         is_lazy: false,
+        node: numa::node_of(place.start()),
         since_secs: now_secs(),
     })
 }

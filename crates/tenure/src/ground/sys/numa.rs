@@ -1,7 +1,8 @@
-//! NUMA: the CPUs near the memory that a range will get.
+//! NUMA: the CPUs near the memory that a range will get, and the nodes of pages.
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, c_ulong};
 use linux_raw_sys::mempolicy::_bindgen_ty_1 as Mode;
@@ -11,7 +12,7 @@ use linux_raw_sys::mempolicy::{
 use rustix::io::Errno;
 use rustix::thread::{self, CpuSet};
 
-use super::last_errno;
+use super::{last_errno, page_size};
 use crate::PageRange;
 
 const NODES: &str = "/sys/devices/system/node";
@@ -46,6 +47,58 @@ pub(crate) fn is_default_policy(addr: Option<usize>) -> bool {
         |errno| errno != Errno::FAULT,
         |policy| policy.is(MPOL_DEFAULT) || policy.is(MPOL_LOCAL),
     )
+}
+
+/// Whether [`look_up_nodes`] has found several nodes.
+static HAS_SEVERAL_NODES: AtomicBool = AtomicBool::new(false);
+
+/// Looks up whether there are several nodes, for [`own_node`] and [`node_of`], which open no
+/// file.
+pub(crate) fn look_up_nodes() {
+    HAS_SEVERAL_NODES.store(has_several_nodes(Path::new(NODES)), Ordering::Relaxed);
+}
+
+/// Returns the node of the CPU that the calling thread runs on, if there are several:
+/// `getcpu(2)`.
+pub(crate) fn own_node() -> Option<u16> {
+    HAS_SEVERAL_NODES
+        .load(Ordering::Relaxed)
+        .then(current_node)?
+}
+
+/// Returns the node of the page at the address, if there are several and the page is there:
+/// `move_pages(2)`, which moves nothing here, and which some containers deny.
+pub(crate) fn node_of(addr: usize) -> Option<u16> {
+    HAS_SEVERAL_NODES
+        .load(Ordering::Relaxed)
+        .then(|| node_of_page(addr))?
+}
+
+fn current_node() -> Option<u16> {
+    let mut node = 0_u32;
+    let nowhere = std::ptr::null_mut::<u32>();
+    // SAFETY: the kernel writes one integer to `node`, and nothing to null pointers.
+    let answer = unsafe { libc::syscall(libc::SYS_getcpu, nowhere, &raw mut node, nowhere) };
+    (answer == 0).then_some(node)?.try_into().ok()
+}
+
+fn node_of_page(addr: usize) -> Option<u16> {
+    let page = (addr - addr % page_size()) as *const u8;
+    let mut status: c_int = -1;
+    // SAFETY: the kernel reads one address and writes one integer; without a list of nodes it
+    // moves nothing.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            1_usize,
+            &raw const page,
+            std::ptr::null::<c_int>(),
+            &raw mut status,
+            0,
+        )
+    };
+    (answer == 0).then_some(status)?.try_into().ok()
 }
 
 fn has_several_nodes(folder: &Path) -> bool {
@@ -210,6 +263,23 @@ mod tests {
         assert_eq!(cpus(&[0], set(&[2, 3])), None);
         assert_eq!(cpus(&[2], all), None);
         assert_eq!(cpus(&[3], all), None);
+    }
+
+    #[test]
+    fn nodes_of_thread_and_page_are_online() {
+        let online = fs::read_to_string(Path::new(NODES).join("online"));
+        let online = list(&online.unwrap_or_else(|_| "0".into()));
+        let memory = Mapping::anonymous(page_size()).map().unwrap();
+        assert_eq!(
+            node_of_page(memory.range().start()),
+            None,
+            "no page is there"
+        );
+        memory.populate(.., crate::Access::Write).unwrap();
+        // A container or a kernel without NUMA may refuse either.
+        for node in [current_node(), node_of_page(memory.range().start())] {
+            assert!(node.is_none_or(|node| online.contains(&usize::from(node))));
+        }
     }
 
     #[test]
