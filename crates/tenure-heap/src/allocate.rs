@@ -36,7 +36,7 @@ const MIN_DISCARDED_BYTES: usize = huge::MIN_BYTES;
 #[inline]
 #[must_use = "the block stays allocated until it is given to `deallocate`"]
 pub fn allocate(size: usize, align: usize) -> *mut u8 {
-    if !is_served(size) {
+    if !start::is_served(size) {
         return ptr::null_mut();
     }
     if align > MIN_ALIGN {
@@ -72,7 +72,7 @@ pub fn allocate(size: usize, align: usize) -> *mut u8 {
 #[inline]
 #[must_use = "the block stays allocated until it is given to `deallocate`"]
 pub fn allocate_zeroed(size: usize, align: usize) -> *mut u8 {
-    if !is_served(size) {
+    if !start::is_served(size) {
         return ptr::null_mut();
     }
     if size >= MIN_DISCARDED_BYTES {
@@ -90,11 +90,6 @@ pub fn allocate_zeroed(size: usize, align: usize) -> *mut u8 {
     };
     misuse::note_allocated(block.cast(), size);
     block.cast()
-}
-
-#[inline]
-fn is_served(size: usize) -> bool {
-    size >= start::threshold_bytes() && start::is_ready()
 }
 
 /// Allocates a large block, or one with an alignment that is not usual.
@@ -170,9 +165,9 @@ pub fn owns(ptr: *const u8) -> bool {
 #[inline]
 pub unsafe fn deallocate(ptr: *mut u8) {
     misuse::note_freed(ptr);
+    decay_thread::ensure_running();
     // SAFETY: a live block, which the caller gives up.
     unsafe { je::free(ptr.cast()) };
-    decay_thread::ensure_running();
 }
 
 /// Returns how many bytes of a block may be used, at least as many as were requested:

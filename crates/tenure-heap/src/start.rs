@@ -15,6 +15,9 @@ const OFF: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(NOT_YET);
 static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 
+/// The threshold while the heap is on; before and without it, no size reaches this.
+static SERVED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
+
 /// Starts this process's heap. Without this call, the first allocation starts it with the
 /// [default options](HeapOptions::default).
 ///
@@ -51,6 +54,7 @@ pub fn start(options: HeapOptions) -> Result<(), Error> {
     };
     THRESHOLD.store(threshold, Ordering::Relaxed);
     STATE.store(state, Ordering::Release);
+    SERVED_FROM.store(threshold, Ordering::Release);
     made
 }
 
@@ -81,10 +85,15 @@ pub fn threshold_bytes() -> usize {
     THRESHOLD.load(Ordering::Relaxed)
 }
 
-/// Returns whether the heap is on; starts it if nobody has yet.
+/// Returns whether the heap serves a request; starts it if nobody has yet.
 #[inline]
-pub(crate) fn is_ready() -> bool {
-    STATE.load(Ordering::Acquire) == READY || start_by_itself()
+pub(crate) fn is_served(size: usize) -> bool {
+    size >= SERVED_FROM.load(Ordering::Acquire) || (has_not_started() && start_and_serve(size))
+}
+
+#[inline]
+fn has_not_started() -> bool {
+    STATE.load(Ordering::Relaxed) == NOT_YET
 }
 
 /// Returns whether the heap was started.
@@ -93,6 +102,6 @@ pub(crate) fn has_started() -> bool {
 }
 
 #[cold]
-fn start_by_itself() -> bool {
-    STATE.load(Ordering::Acquire) == NOT_YET && start(HeapOptions::default()).is_ok()
+fn start_and_serve(size: usize) -> bool {
+    start(HeapOptions::default()).is_ok() && size >= threshold_bytes()
 }

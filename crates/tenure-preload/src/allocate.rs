@@ -43,10 +43,10 @@ pub(crate) fn set_checks(are_needed: bool) {
     MIN_BYTES.store(bytes, Ordering::SeqCst);
 }
 
-/// Allocates a block; null if the real allocator must be asked.
+/// Allocates a block; null if the real allocator must be asked. Only failures change `errno`.
 #[inline]
 fn from_heap(size: usize, align: usize) -> *mut c_void {
-    preserve_errno(|| heap::allocate(size, align)).cast()
+    heap::allocate(size, align).cast()
 }
 
 #[inline]
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     // The real allocator refuses a product that overflows.
     if count.checked_mul(size).is_some_and(is_served) {
-        let block = preserve_errno(|| heap::allocate_zeroed(count * size, ALIGN));
+        let block = heap::allocate_zeroed(count * size, ALIGN);
         if !block.is_null() {
             return block.cast();
         }
@@ -96,8 +96,9 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn free(ptr: *mut c_void) {
     if heap::owns(ptr.cast()) {
-        // SAFETY: a block of the heap, which the caller gives up.
-        return preserve_errno(|| unsafe { heap::deallocate(ptr.cast()) });
+        // SAFETY: a block of the heap, which the caller gives up. Nothing behind this changes
+        // `errno`.
+        return unsafe { heap::deallocate(ptr.cast()) };
     }
     if private_heap::owns(ptr.cast()) {
         // SAFETY: a block of the private heap, which the caller gives up.

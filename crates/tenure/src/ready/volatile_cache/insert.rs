@@ -13,8 +13,8 @@ impl<K: Hash + Eq> VolatileCache<K> {
     /// previous value of the key.
     ///
     /// It also succeeds if memory to keep the bytes is unavailable, or if they exceed the
-    /// cache's [limit](CacheOptions::max_bytes): a value may be given up at any time, and
-    /// this one is given up at once. [`CacheStats::refused`] counts such values.
+    /// cache's [limit](super::CacheOptions::max_bytes): a value may be given up at any time, and
+    /// this one is given up at once. [`CacheStats::refused`](super::CacheStats::refused) counts such values.
     ///
     /// # Errors
     ///
