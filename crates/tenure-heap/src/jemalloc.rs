@@ -25,7 +25,7 @@ static OPTIONS: &CStr = c"oversize_threshold:0,lg_extent_max_active_fit:48,\
 #[unsafe(no_mangle)]
 pub static _rjem_malloc_conf: AtomicPtr<c_char> = AtomicPtr::new(OPTIONS.as_ptr().cast_mut());
 
-/// What was purged before any block was made.
+/// The bytes that were purged before any block was made.
 static EARLY_PURGED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn early_purged_bytes() -> usize {
@@ -53,7 +53,7 @@ pub(crate) fn read<T: Default>(name: &CStr) -> Option<T> {
 ///
 /// # Safety
 ///
-/// What the value refers to must stay valid.
+/// A pointer in the value must stay valid.
 unsafe fn write<T>(name: &CStr, mut value: T) -> bool {
     let value: *mut c_void = (&raw mut value).cast();
     // SAFETY: jemalloc reads a value only if its size is that of `T`.

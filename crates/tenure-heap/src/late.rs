@@ -14,7 +14,8 @@ pub(crate) const MIN_COUNTED_BYTES: usize = 64 << 10;
 /// The figures of the heap are not read more often than once in so many bytes.
 const MIN_BUDGET_BYTES: usize = 8 << 20;
 
-/// What was allocated since the figures were read, and what may be until they are again.
+/// The bytes allocated since the figures were read, and those that may be until they are
+/// again.
 static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static BUDGET_BYTES: AtomicUsize = AtomicUsize::new(MIN_BUDGET_BYTES);
 

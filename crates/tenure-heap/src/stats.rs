@@ -78,8 +78,8 @@ pub fn stats() -> HeapStats {
         metadata_bytes: total(c"stats.metadata"),
         moved: moves::count(),
         dirty_purged_bytes,
-        // What was purged from dirty went to muzzy, or to the kernel: it was muzzy, or it
-        // still is.
+        // Pages purged from dirty went to muzzy, or to the kernel: they were muzzy, or they
+        // still are.
         returned_bytes: dirty_purged_bytes
             .saturating_sub(muzzy_bytes)
             .max(muzzy_purged_bytes),

@@ -23,9 +23,9 @@ $ make test-kernels
 ```
 
 QEMU emulates a machine of two CPUs in software, so no virtualisation is needed: x86-64 with
-pages of 4 KiB, or aarch64, with pages of 4 KiB (**arm64**) or 16 KiB (**arm64-16k**). A
-column is one boot, with the test programs for which it may matter: on aarch64 those where
-the page size or the processor may. They run
+pages of 4 KiB, or aarch64 with pages of 16 KiB (**arm64-16k**; **arm64**, with pages of
+4 KiB, has not run yet). A column is one boot, with the test programs for which it may
+matter: on aarch64 those where the page size or the processor may. They run
 
 - **root**: as root, without swap;
 - **user**: as user 65534 without privileges; secretmem.enable=1;

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::announced::ANNOUNCED;
 use super::bounds::{Bounds, Headroom};
 use super::ledger::Watermark;
 use super::reader::{LEDGER, refresh, refresh_if_before, take_exactly};
@@ -154,13 +153,6 @@ pub(crate) fn take(bytes: usize, watermark: Watermark) -> Option<Admission> {
     let generation = fork::generation().ok();
     let is_taken = LEDGER.take(bytes, watermark);
     is_taken.then(|| Admission::new(bytes, generation))
-}
-
-/// Counts bytes that the program is about to take and of which nobody will say when they are resident: they lapse
-/// after 0.1 to 0.2 s. It neither allocates nor makes a system call.
-#[doc(hidden)]
-pub fn announce(bytes: usize) {
-    ANNOUNCED.add(&LEDGER, bytes, monotonic_nanos());
 }
 
 /// Takes a reading for the ledger. Returns a lower bound of the headroom, as

@@ -145,11 +145,6 @@ impl Ledger {
         self.commit(bytes, watermark) || self.collect_credit() && self.commit(bytes, watermark)
     }
 
-    /// Commits the bytes whatever the limits are.
-    pub(super) fn take_regardless(&self, bytes: usize) {
-        self.committed.0.fetch_add(bytes as isize, Ordering::AcqRel);
-    }
-
     /// Takes bytes from the shard's credit, which was committed before.
     fn take_small(&self, bytes: usize) -> bool {
         let credit = &self.shard().credit;
@@ -206,11 +201,6 @@ impl Ledger {
     /// tells.
     pub(crate) fn mark_resident(&self, bytes: usize) {
         self.shard().resident.fetch_add(bytes, Ordering::Release);
-    }
-
-    /// As [`mark_resident`](Self::mark_resident), for callers that may not use thread-local variables.
-    pub(super) fn mark_resident_without_shard(&self, bytes: usize) {
-        self.shards[0].resident.fetch_add(bytes, Ordering::Release);
     }
 
     /// Runs `free`, which frees resident memory, `max_bytes` at most, and returns

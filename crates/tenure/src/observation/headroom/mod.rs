@@ -32,7 +32,6 @@
 //! [`sysinfo(2)`]: https://man7.org/linux/man-pages/man2/sysinfo.2.html
 
 mod admission;
-mod announced;
 mod bounds;
 mod ledger;
 mod reader;
@@ -48,7 +47,7 @@ pub(crate) use ledger::Watermark;
 pub(crate) use reader::{LEDGER, prepare, refresh, register_fork_handlers};
 
 #[doc(hidden)]
-pub use admission::{announce, read};
+pub use admission::read;
 #[doc(hidden)]
 pub use reader::outstanding_bytes;
 

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
-use super::announced::ANNOUNCED;
 use super::bounds::{Bounds, assure_memory};
 use super::ledger::{Ledger, Limit, ReadingStart};
 use crate::ground::sys::cgroup::Groups;
@@ -121,7 +120,6 @@ fn read<T>(
     end: impl FnOnce(&ReadingStart, &[Limit]) -> T,
 ) -> Result<Option<T>, Errno> {
     let now_nanos = monotonic_nanos();
-    ANNOUNCED.lapse(&LEDGER, now_nanos);
     let start = LEDGER.begin_reading(now_nanos);
     let limits = match sample_known(now_nanos) {
         Ok(bounds) => limits(&bounds),
@@ -173,12 +171,11 @@ fn sample_known(now_nanos: u64) -> Result<Bounds, Errno> {
     Ok(bounds)
 }
 
-/// Returns the bytes that are admitted, or announced lately, and not resident yet.
+/// Returns the bytes that are admitted and not resident yet.
 ///
 /// The tests of the whole library hold it against what they have admitted.
 #[doc(hidden)]
 pub fn outstanding_bytes() -> usize {
-    ANNOUNCED.lapse(&LEDGER, monotonic_nanos());
     LEDGER.outstanding_bytes()
 }
 
@@ -187,7 +184,6 @@ impl Reader {
         // Dropping the groups would call the allocator.
         std::mem::forget(self.groups.take());
         self.is_reading = false;
-        ANNOUNCED.reset();
         LEDGER.reset();
     }
 }

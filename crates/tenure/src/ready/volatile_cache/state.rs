@@ -153,7 +153,7 @@ impl<K> State<K> {
     #[inline]
     pub(super) fn count_hit(&mut self, number: u32) {
         self.stats.hits += 1;
-        // What is found all the time is not written: threads on other CPUs read the line, too.
+        // A value found all the time is not written: threads on other CPUs read the line, too.
         if let Some(entry) = self.entries.get_mut(number)
             && entry.frequency < MAX_FREQUENCY
         {
