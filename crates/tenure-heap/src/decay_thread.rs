@@ -41,6 +41,9 @@ const SMALL_HEAP_BYTES: usize = 8 << 20;
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 static PRESSURE_PURGES: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether the thread returns pages, which nobody else can use or return meanwhile.
+static IS_PURGING: AtomicBool = AtomicBool::new(false);
+
 /// The options, in milliseconds and bytes.
 static DIRTY_MS: AtomicUsize = AtomicUsize::new(0);
 static MUZZY_MS: AtomicUsize = AtomicUsize::new(0);
@@ -49,6 +52,9 @@ static MAX_DIRTY: AtomicUsize = AtomicUsize::new(0);
 /// The present limit on dirty memory.
 static DIRTY_LIMIT: AtomicUsize = AtomicUsize::new(0);
 const FIRST_LIMIT_BYTES: usize = 64 << 20;
+
+/// Dirty memory takes one of so many parts of the headroom at most.
+pub(crate) const HEADROOM_PARTS: usize = 8;
 
 /// The shortest and the longest tick, and the ticks of a dirty decay.
 const MIN_TICK_MS: usize = 10;
@@ -109,6 +115,17 @@ pub(crate) fn may_wait() -> bool {
     is_running() && THREAD.load(Relaxed) == sys::thread() || late::is_substitute()
 }
 
+/// Waits while the decay thread returns pages, but no longer than a second.
+pub(crate) fn wait_for_purge() {
+    const PAUSE: Duration = Duration::from_millis(1);
+    const MAX_PAUSES: usize = 1000;
+    let mut pauses = 0;
+    while IS_PURGING.load(Relaxed) && pauses < MAX_PAUSES {
+        sys::sleep(PAUSE);
+        pauses += 1;
+    }
+}
+
 /// Has the decay thread run without waiting for its next tick.
 pub(crate) fn run_now() {
     if STATE
@@ -140,6 +157,7 @@ pub(crate) fn reset() {
     STATE.store(ABSENT, SeqCst);
     THREAD.store(0, Relaxed);
     LEVEL.store(0, Relaxed);
+    IS_PURGING.store(false, Relaxed);
     late::reset();
     jemalloc::reset();
     IS_WANTED.store(!is_small(pages::mapped_bytes()), Relaxed);
@@ -218,6 +236,7 @@ impl DecayThread {
             jemalloc::decay();
         }
         let (mut dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
+        IS_PURGING.store(true, Relaxed);
         if level >= Level::Severe as u8 && dirty_bytes + muzzy_bytes > 0 {
             jemalloc::purge_all();
             PRESSURE_PURGES.fetch_add(1, Relaxed);
@@ -227,6 +246,7 @@ impl DecayThread {
         if dirty_bytes > max_bytes {
             jemalloc::purge_down_to(max_bytes);
         }
+        IS_PURGING.store(false, Relaxed);
         late::set_budget(dirty_bytes.min(max_bytes));
         freed_bytes += dirty_bytes + muzzy_bytes;
         if freed_bytes >= NEGLIGIBLE_BYTES {
@@ -272,7 +292,9 @@ fn is_at_once() -> bool {
 /// Reads the headroom, and sets the limit on dirty memory by it.
 fn update_limit() {
     let max_bytes = MAX_DIRTY.load(Relaxed);
-    let limit = headroom::read().map_or(max_bytes, |headroom| max_bytes.min(headroom.bytes / 8));
+    let limit = headroom::read().map_or(max_bytes, |headroom| {
+        max_bytes.min(headroom.bytes / HEADROOM_PARTS)
+    });
     DIRTY_LIMIT.store(limit, Relaxed);
 }
 

@@ -255,6 +255,11 @@ pub(crate) fn free_bytes() -> (usize, usize) {
     (bytes("pdirty"), bytes("pmuzzy"))
 }
 
+/// Returns the memory of the pages that hold blocks, as of the last [`refresh`].
+pub(crate) fn active_bytes() -> usize {
+    read::<usize>(c"stats.active").unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

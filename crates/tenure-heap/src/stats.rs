@@ -68,7 +68,7 @@ pub fn stats() -> HeapStats {
         live_blocks: allocated.saturating_sub(freed),
         live_bytes: total(c"stats.allocated").saturating_sub(cached_bytes),
         cached_bytes,
-        active_bytes: total(c"stats.active"),
+        active_bytes: jemalloc::active_bytes(),
         dirty_bytes,
         max_dirty_bytes: decay_thread::max_dirty_bytes(),
         muzzy_bytes,

@@ -225,6 +225,16 @@ fn timespec(time: Duration) -> Timespec {
     }
 }
 
+/// Waits for a time, or for a signal.
+pub(crate) fn sleep(time: Duration) {
+    let time = Timespec {
+        tv_sec: time.as_secs() as _,
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    // An interrupted wait is shorter.
+    let _ = rustix::thread::nanosleep(&time);
+}
+
 /// Waits until the word is woken (FUTEX_WAIT), unless it has another value already; at
 /// most for `time`, if given.
 pub(crate) fn futex_wait(word: &AtomicU32, while_it_is: u32, time: Option<Duration>) {

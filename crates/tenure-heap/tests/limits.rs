@@ -124,9 +124,9 @@ fn starved_decay_thread() {
     assert!(comes_true(|| decay_thread().is_some()));
     std::thread::sleep(Duration::from_millis(300));
     on_cpu(0, || {
-        starve(decay_thread().unwrap());
+        confine(decay_thread().unwrap());
         std::thread::scope(|scope| {
-            for _ in 0..2 {
+            for _ in 0..8 {
                 scope.spawn(|| {
                     while !STOP.load(Relaxed) {
                         std::hint::spin_loop();
@@ -153,14 +153,11 @@ fn decay_thread() -> Option<i32> {
     })
 }
 
-/// Confines a thread to this thread's CPU, with SCHED_IDLE.
-fn starve(thread: i32) {
+/// Confines a thread to this thread's CPU.
+fn confine(thread: i32) {
     use rustix::thread::{Pid, sched_getaffinity, sched_setaffinity};
     let cpus = sched_getaffinity(None).unwrap();
     sched_setaffinity(Pid::from_raw(thread), &cpus).unwrap();
-    let unprioritised = libc::sched_param { sched_priority: 0 };
-    let idle = unsafe { libc::sched_setscheduler(thread, libc::SCHED_IDLE, &unprioritised) };
-    assert_eq!(idle, 0);
 }
 
 fn pressure_returns_all_free_memory() -> Completion {
