@@ -2,7 +2,7 @@
 //!
 //! `munmap(2)` and `madvise(MADV_DONTNEED)` free every page before they return. tenure
 //! moves the pages away with `mremap(2)` instead, which only moves page tables, and
-//! worker threads free them. For 4 GiB the caller waits 54 µs instead of 277 ms (a
+//! worker threads free them. For 4 GiB the caller waits 104 µs instead of 265 ms (a
 //! virtual machine with 2 CPUs, Linux 6.18; `docs/RESULTS.md`).
 //!
 //! | call | addresses afterwards | contents afterwards |
