@@ -12,6 +12,7 @@ pyarrow, polars, torch        no: they have allocators of their    where they us
 
 import importlib.metadata
 import os
+import tracemalloc
 from typing import Any
 
 from . import _native
@@ -34,9 +35,13 @@ def install(*, dirty_decay: float | None = None, muzzy_decay: float | None = Non
     :returns: True if this call installed it; False if it is installed, or if the program
         runs under ``tenure run --heap`` already.
     :raises OSError: where there is no memory for the heap.
+    :raises RuntimeError: while :mod:`tracemalloc` traces. It can be started afterwards.
     """
     if "libtenure_preload" in os.environ.get("LD_PRELOAD", "") and "TENURE_HEAP" in os.environ:
         return False
+    if tracemalloc.is_tracing() and not _native.heap_is_installed():
+        # Its end puts the functions back that it has found, which cannot free the heap's blocks.
+        raise RuntimeError("tracemalloc is tracing: install the heap before tracemalloc.start()")
     is_installed = _native.heap_install(dirty_decay, muzzy_decay)
     if _numpy_version() < (2, 5):
         _serve_numpy()
