@@ -8,6 +8,7 @@ MALLOC_TRIM_THRESHOLD_=65536, or tenure's by `HeapPlugin`, in turn. Needs dask, 
 numpy 1.22 or later, and 3 GiB of memory.
 """
 
+import os
 import statistics
 import sys
 import time
@@ -35,6 +36,8 @@ def look():
 
 def once(kind, sizes):
     """Returns the RSS afterwards, and the seconds of the clock and of the worker's CPUs."""
+    # The nanny leaves what it sets in this process.
+    os.environ.pop("MALLOC_TRIM_THRESHOLD_", None)
     environment = {"distributed.nanny.pre-spawn-environ": TRIM if kind == "trim" else {}}
     with dask.config.set(environment), LocalCluster(
         n_workers=1, threads_per_worker=2, memory_limit="2 GiB", dashboard_address=None
