@@ -43,7 +43,6 @@ static void recycled_memory_is_populated_again_as_zeros(int (*recycle)(void *, s
 static void prefill_on_use_waits_for_populate(void)
 {
     struct tenure_pool_options options = options_of(LEN);
-    struct timespec pause = {0, 100 * 1000 * 1000};
     struct tenure_stats before, after;
     CHECK_IS(tenure_stats(&before, sizeof(before)), 0);
     options.prefill_bytes = LEN;
@@ -51,7 +50,7 @@ static void prefill_on_use_waits_for_populate(void)
     int answer = tenure_pool_configure(&options);
     CHECK(answer == 0 || answer == -EOPNOTSUPP);
     /* A thread that fills the pool would have begun. */
-    nanosleep(&pause, NULL);
+    usleep(100 * 1000);
     CHECK_IS(tenure_stats(&after, sizeof(after)), 0);
     CHECK_IS(after.pool_prefilled_bytes, before.pool_prefilled_bytes);
     options.max_bytes = 0;
