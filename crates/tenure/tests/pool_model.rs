@@ -110,7 +110,7 @@ fn sequences() {
     let last_tag = std::cell::Cell::new(0_u8);
     proptest!(config, |(steps in steps)| {
         let options = PoolOptions::new().max_bytes(64 * MIB);
-        pool::configure(&options.recycle_released(last_tag.get() % 2 == 0)).unwrap();
+        pool::configure(&options.recycle_released(last_tag.get().is_multiple_of(2))).unwrap();
         let mut mappings: [Option<Model>; MAPPINGS] = [const { None }; MAPPINGS];
         for (step, (index, from, len)) in steps {
             last_tag.set(last_tag.get() % 250 + 1);
