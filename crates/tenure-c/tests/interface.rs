@@ -88,7 +88,10 @@ fn layouts(installed: &Installed) -> Verdict {
             size: 0, threads: 8, chunk_bytes: 16, progress: 24, data: 32; 40);
         layout!(c, tenure_cache_options, size: 0, max_bytes: 8; 16);
         layout!(c, tenure_cache_value, data: 0, len: 8, pin: 16; 24);
-        layout!(c, tenure_pool_options, size: 0, max_bytes: 8, prefill_bytes: 16; 24);
+        // New fields come last, and the size grows.
+        layout!(c, tenure_pool_options,
+            size: 0, max_bytes: 8, prefill_bytes: 16, prefill_on_use: 24,
+            recycle_released: 32; 40);
     }
     layout!(c, tenure_count, calls: 0, bytes: 8; 16);
     // New fields come last, and the size grows.

@@ -287,6 +287,15 @@ fn library() -> Vec<Setting> {
              others fill no pool.",
         ),
         Setting::new(
+            "`pool::PoolOptions::recycle_released`, of the process",
+            "false",
+            "bool",
+            "true, false",
+            "For programs in which no page that they release is still in a pipe (`vmsplice`) or \
+             in a socket (MSG_ZEROCOPY): what munmap, discard and dropped mappings release \
+             becomes the next populated memory without a call of `recycle` for each.",
+        ),
+        Setting::new(
             "`teardown::enable`, of the process",
             "off",
             "–",
@@ -332,6 +341,13 @@ fn c_library() -> Vec<Setting> {
             "0: no pool",
             "bytes",
             "0 and more",
+            "As in Rust.",
+        ),
+        Setting::new(
+            "`tenure_pool_options.prefill_on_use`, `tenure_pool_options.recycle_released`",
+            "0",
+            "–",
+            "0; anything else",
             "As in Rust.",
         ),
         Setting::new(
