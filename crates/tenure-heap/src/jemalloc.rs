@@ -243,6 +243,65 @@ pub(crate) fn figure(arena: usize, name: &str) -> usize {
     read::<usize>(name.get()).unwrap_or(0)
 }
 
+/// A figure that exists once for each of jemalloc's size classes, which are numbered.
+pub(crate) struct Indexed {
+    /// The place of the figure in jemalloc's tree of names, and the step that is the number.
+    place: [usize; 8],
+    steps: usize,
+    index: usize,
+}
+
+impl Indexed {
+    /// A figure of all arenas: `stats.arenas.ALL.KIND.NUMBER.NAME`.
+    pub(crate) fn of_all_arenas(kind: &str, name: &CStr) -> Self {
+        let name = name.to_str().unwrap_or_default();
+        let name = Name::of(format_args!("stats.arenas.{ALL}.{kind}.0.{name}"));
+        Self::at(&name, 4)
+    }
+
+    /// The sizes of the classes of blocks with ranges of their own.
+    #[cfg(test)]
+    pub(crate) fn of_classes() -> Self {
+        Self::at(&Name::of(format_args!("arenas.lextent.0.size")), 2)
+    }
+
+    fn at(name: &Name, index: usize) -> Self {
+        let (mut place, mut steps) = ([0; 8], 8);
+        // SAFETY: jemalloc writes as many steps as there is space for at most.
+        let failed = unsafe {
+            je::mallctlnametomib(name.get().as_ptr(), place.as_mut_ptr(), &raw mut steps)
+        };
+        if failed != 0 {
+            steps = 0;
+        }
+        Self {
+            place,
+            steps,
+            index,
+        }
+    }
+
+    /// Returns the figure of a class, as of the last [`refresh`]; 0 if there is none.
+    pub(crate) fn get(&mut self, class: usize) -> usize {
+        let mut figure = 0_usize;
+        let mut bytes = size_of::<usize>();
+        self.place[self.index] = class;
+        // SAFETY: the steps are those that jemalloc has written, and it writes a value only
+        // if its size is that of `figure`.
+        let failed = unsafe {
+            je::mallctlbymib(
+                self.place.as_ptr(),
+                self.steps,
+                (&raw mut figure).cast(),
+                &raw mut bytes,
+                null_mut(),
+                0,
+            )
+        };
+        if failed == 0 { figure } else { 0 }
+    }
+}
+
 /// The size of jemalloc's pages, a multiple of the kernel's.
 pub(crate) fn page_bytes() -> usize {
     read::<usize>(c"arenas.page").unwrap_or(4096)

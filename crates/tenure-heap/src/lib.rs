@@ -81,6 +81,7 @@ mod allocate;
 mod decay_thread;
 mod deferred;
 mod fork;
+mod groups;
 mod heap;
 mod huge;
 mod jemalloc;
@@ -97,8 +98,12 @@ mod sys;
 mod table;
 
 pub use allocate::{allocate, allocate_zeroed, deallocate, owns, usable_size};
+#[doc(hidden)]
+pub use decay_thread::publish as publish_by_decay_thread;
 pub use fork::register_fork_handlers;
 pub use heap::Heap;
+#[doc(hidden)]
+pub use moves::count as moved_blocks;
 pub use options::HeapOptions;
 pub use reallocate::reallocate;
 pub use start::{start, threshold_bytes};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tenure::{Errno, Error};
 
 use crate::options::HeapOptions;
-use crate::{decay_thread, fork, huge, jemalloc};
+use crate::{decay_thread, fork, huge, jemalloc, stats};
 
 const NOT_YET: u8 = 0;
 const STARTING: u8 = 1;
@@ -70,6 +70,7 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
         errno,
     })?;
     huge::start(options);
+    stats::prepare();
     decay_thread::start(options);
     Ok(())
 }
