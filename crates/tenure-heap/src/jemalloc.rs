@@ -25,6 +25,37 @@ static OPTIONS: &CStr = c"oversize_threshold:0,lg_extent_max_active_fit:48,\
 #[unsafe(no_mangle)]
 pub static _rjem_malloc_conf: AtomicPtr<c_char> = AtomicPtr::new(OPTIONS.as_ptr().cast_mut());
 
+/// The size of jemalloc's pages, as a power of two, where the build sets it: its build script
+/// reads the same variables, that of the target first.
+const LG_PAGE: Option<&str> = match TARGET_LG_PAGE {
+    Some(text) => Some(text),
+    None => option_env!("JEMALLOC_SYS_WITH_LG_PAGE"),
+};
+
+#[cfg(target_arch = "aarch64")]
+const TARGET_LG_PAGE: Option<&str> =
+    option_env!("AARCH64_UNKNOWN_LINUX_GNU_JEMALLOC_SYS_WITH_LG_PAGE");
+#[cfg(not(target_arch = "aarch64"))]
+const TARGET_LG_PAGE: Option<&str> =
+    option_env!("X86_64_UNKNOWN_LINUX_GNU_JEMALLOC_SYS_WITH_LG_PAGE");
+
+/// Returns whether jemalloc can start where the kernel has pages of this size: where it
+/// cannot, each call of it would print a message and fail. Without a size set at build it has
+/// the pages of the machine that built it.
+pub(crate) fn has_pages_for(kernel_page_bytes: usize) -> bool {
+    fits(LG_PAGE, kernel_page_bytes)
+}
+
+/// jemalloc's smallest pages.
+const MIN_PAGE_BYTES: usize = 4 << 10;
+
+fn fits(lg_page: Option<&str>, kernel_page_bytes: usize) -> bool {
+    match lg_page.and_then(|text| text.parse::<u32>().ok()) {
+        Some(lg_page) => kernel_page_bytes.ilog2() <= lg_page,
+        None => kernel_page_bytes <= MIN_PAGE_BYTES || read::<usize>(c"arenas.page").is_some(),
+    }
+}
+
 /// The bytes that were purged before any block was made.
 static EARLY_PURGED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -332,6 +363,16 @@ mod tests {
         assert_eq!(oversize, Some(usize::MAX));
         assert_eq!(read::<isize>(c"opt.dirty_decay_ms"), Some(-1));
         assert_eq!(read::<isize>(c"opt.muzzy_decay_ms"), Some(-1));
+    }
+
+    #[test]
+    fn pages_fit_if_the_kernel_has_no_larger_ones() {
+        assert!(fits(Some("16"), 4 << 10) && fits(Some("16"), 64 << 10));
+        assert!(fits(Some("12"), 4 << 10) && !fits(Some("12"), 16 << 10));
+        assert!(!fits(Some("14"), 64 << 10));
+        // jemalloc itself knows.
+        assert!(fits(None, crate::sys::page_bytes()));
+        assert!(has_pages_for(crate::sys::page_bytes()));
     }
 
     #[test]
