@@ -121,7 +121,7 @@ impl<K: Hash + Eq> VolatileCache<K> {
         let place @ (hash, shard) = shared.shard(&key);
         let mut maker = None;
         loop {
-            if let Some(pinned) = shard.get(hash, &key, shared.process, false) {
+            if let Some(pinned) = shard.get(hash, &key, false) {
                 return Ok(pinned);
             }
             // Between that look-up and this another thread may have inserted the value.

@@ -1,11 +1,12 @@
 //! Looking values up.
 
 use std::borrow::Borrow;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::entries::entry_hash;
-use super::pinned::Pinned;
-use super::segment::{Contents, PinResult, Process, Segment};
+use super::pinned::{Found, Pinned};
+use super::segment::{Contents, PinResult, Segment};
 use super::shard::Shard;
 use super::state::{Cause, Garbage, State};
 use crate::observation::stats::{CACHE_HITS, CACHE_MISSES};
@@ -41,30 +42,37 @@ impl<K: Eq> Shard<K> {
         &self,
         hash: u64,
         key: &Q,
-        process: Process,
         counts_miss: bool,
     ) -> Option<Pinned>
     where
         K: Borrow<Q>,
     {
-        let hash = entry_hash(hash);
+        let found = self.get_place(entry_hash(hash), key, counts_miss)?;
+        // SAFETY: `get_place` has pinned the segment, in which this is the place of a value.
+        Some(unsafe { Pinned::of(found) })
+    }
+
+    /// Does what [`get`](Self::get) does; the caller has the pin.
+    #[inline]
+    fn get_place<Q: Eq + ?Sized>(&self, hash: u32, key: &Q, counts_miss: bool) -> Option<Found>
+    where
+        K: Borrow<Q>,
+    {
         let mut state = self.lock();
         if let Some(number) = state.entries.find(hash, key) {
             let is_live = (state.now()).is_none_or(|now| !state.entries.is_expired(number, now));
-            if is_live && let Some((start, len, _, record)) = state.place(number) {
-                let segment = record.handle;
-                prefetch(start);
+            if is_live && let Some((found, _, record)) = state.place(number) {
+                prefetch(found.start);
                 // SAFETY: the record, and with it the segment, stays while the mutex is held.
-                if unsafe { segment.try_pin() } {
+                if unsafe { record.pins.try_pin() } {
                     state.count_hit(number);
                     drop(state);
                     CACHE_HITS.count();
-                    // SAFETY: the segment is pinned, and this is the place of a value in it.
-                    return Some(unsafe { Pinned::of(segment, process, start, len) });
+                    return Some(found);
                 }
             }
             drop(state);
-            if let Some(found) = self.get_slowly(hash, key, process) {
+            if let Some(found) = self.get_slowly(hash, key) {
                 return Some(found);
             }
             state = self.lock();
@@ -78,7 +86,7 @@ impl<K: Eq> Shard<K> {
 
     /// Pins a value that the kernel has been offered, or removes one that has expired.
     #[cold]
-    fn get_slowly<Q: Eq + ?Sized>(&self, hash: u32, key: &Q, process: Process) -> Option<Pinned>
+    fn get_slowly<Q: Eq + ?Sized>(&self, hash: u32, key: &Q) -> Option<Found>
     where
         K: Borrow<Q>,
     {
@@ -86,7 +94,7 @@ impl<K: Eq> Shard<K> {
         for _ in 0..MAX_TRIES {
             let mut state = self.lock();
             let number = Self::find(&mut state, hash, key, &mut garbage)?;
-            let (_, _, id, record) = state.place(number)?;
+            let (_, id, record) = state.place(number)?;
             let segment = (*record.segment).clone();
             drop(state);
             // Without the shard's mutex, because pinning calls the kernel.
@@ -96,16 +104,13 @@ impl<K: Eq> Shard<K> {
                 PinResult::Pinned => {
                     let number = Self::find(&mut state, hash, key, &mut garbage);
                     let place = number.and_then(|number| state.place(number));
-                    if let Some((start, len, _, now)) = place
+                    if let Some((found, _, now)) = place
                         && Arc::ptr_eq(&now.segment, &segment)
                     {
                         state.count_hit(number?);
                         drop(state);
                         CACHE_HITS.count();
-                        // SAFETY: as in `get`; the pin keeps the segment alive.
-                        return Some(unsafe {
-                            Pinned::of(Segment::handle(&segment), process, start, len)
-                        });
+                        return Some(found);
                     }
                     drop(state);
                     // SAFETY: this thread has just pinned it.
@@ -135,7 +140,7 @@ impl<K: Eq> Shard<K> {
         let mut state = self.lock();
         let number = Self::find(&mut state, entry_hash(hash), key, &mut garbage);
         let place = number.and_then(|number| state.place(number));
-        let segment = place.map(|(_, _, _, record)| (*record.segment).clone());
+        let segment = place.map(|(_, _, record)| (*record.segment).clone());
         drop(state);
         segment.is_some_and(|segment| segment.contents() == Contents::Intact)
     }
@@ -143,11 +148,11 @@ impl<K: Eq> Shard<K> {
 
 /// Begins to load the line at the address into the CPU's caches.
 #[inline]
-fn prefetch(start: *const u8) {
+fn prefetch(start: NonNull<u8>) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction faults at no address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(start.cast());
+        _mm_prefetch::<_MM_HINT_T0>(start.as_ptr().cast());
     }
 }

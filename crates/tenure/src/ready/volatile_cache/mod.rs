@@ -163,7 +163,7 @@ impl<K: Hash + Eq> VolatileCache<K> {
     {
         let shared = self.ours()?;
         let (hash, shard) = shared.shard(key);
-        shard.get(hash, key, shared.process, true)
+        shard.get(hash, key, true)
     }
 
     /// Whether [`get`](VolatileCache::get) would find a value at this moment. This does

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::mem;
 use std::ops::Deref;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::slice;
 
-use super::segment::{Handle, Process, Segment};
+use super::segment::Segment;
 
 /// The bytes of a value of a [`VolatileCache`](super::VolatileCache), which are
 /// nonvolatile as long as this guard lives.
@@ -15,65 +15,60 @@ use super::segment::{Handle, Process, Segment};
 /// the value is replaced or removed in the meantime, the guard keeps the old bytes.
 /// Pinned values cannot be reclaimed, so a program that holds many keeps the cache from
 /// following memory pressure.
-pub struct Pinned(Held);
-
-enum Held {
-    Cached(Pin),
-    /// The cache refused the value because memory was unavailable.
-    Uncached(Vec<u8>),
-}
-
-/// A pin of a segment, with the place of the value in it.
-struct Pin {
-    start: *const u8,
+pub struct Pinned {
+    start: NonNull<u8>,
     len: usize,
-    segment: Handle,
-    process: Process,
+    /// What is pinned. The cache refused a value without, because memory was unavailable:
+    /// its bytes are a boxed slice.
+    segment: Option<NonNull<Segment>>,
 }
 
 // SAFETY: the bytes do not change while the segment has a pin, and pins are counted
-// atomically.
-unsafe impl Send for Pin {}
+// atomically; a boxed slice may be sent.
+unsafe impl Send for Pinned {}
 // SAFETY: as above.
-unsafe impl Sync for Pin {}
+unsafe impl Sync for Pinned {}
+
+/// The place of a value in a segment: what a look-up returns. The path with a system call
+/// returns it in memory, and a guard that was made there would be so on each path, and copied.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub(super) start: NonNull<u8>,
+    pub(super) len: usize,
+    pub(super) segment: NonNull<Segment>,
+}
 
 impl Pinned {
     /// Takes over a pin of the segment.
     ///
     /// # Safety
     ///
-    /// The caller has a pin, and `start` and `len` are the place of a filled value in the
-    /// segment, which no code writes any more.
+    /// The caller has a pin, and this is the place of a filled value in the segment, which no
+    /// code writes any more.
     #[inline]
-    pub(super) unsafe fn of(
-        segment: Handle,
-        process: Process,
-        start: *const u8,
-        len: usize,
-    ) -> Self {
-        Self(Held::Cached(Pin {
-            start,
-            len,
-            segment,
-            process,
-        }))
+    pub(super) unsafe fn of(found: Found) -> Self {
+        Self {
+            start: found.start,
+            len: found.len,
+            segment: Some(found.segment),
+        }
     }
 
     pub(super) fn uncached(bytes: Vec<u8>) -> Self {
-        Self(Held::Uncached(bytes))
+        let bytes = Box::leak(bytes.into_boxed_slice());
+        Self {
+            len: bytes.len(),
+            start: NonNull::from(bytes).cast(),
+            segment: None,
+        }
     }
 
     /// Takes the guard apart for the C interface, unless the cache refused the value.
     #[doc(hidden)]
     pub fn into_raw(self) -> Option<(*const u8, usize, NonNull<()>)> {
-        match &self.0 {
-            Held::Cached(pin) => {
-                let parts = (pin.start, pin.len, pin.segment.segment.cast());
-                mem::forget(self);
-                Some(parts)
-            }
-            Held::Uncached(_) => None,
-        }
+        let segment = self.segment?;
+        let this = mem::ManuallyDrop::new(self);
+        Some((this.start.as_ptr(), this.len, segment.cast()))
     }
 
     /// Drops a guard that was taken apart.
@@ -83,15 +78,10 @@ impl Pinned {
     /// `pin` is the last part of what [`into_raw`](Self::into_raw) returned, once.
     #[doc(hidden)]
     pub unsafe fn unpin_raw(pin: NonNull<()>) {
-        let segment = pin.cast::<Segment>();
-        // SAFETY: a segment is alive while it has a pin, and the pointer came from its handle.
-        let (handle, process) =
-            unsafe { (Segment::handle_at(segment), segment.as_ref().process()) };
-        drop(Pin {
-            start: pin.as_ptr().cast(),
+        drop(Self {
+            start: pin.cast(),
             len: 0,
-            segment: handle,
-            process,
+            segment: Some(pin.cast()),
         });
     }
 }
@@ -101,12 +91,9 @@ impl Deref for Pinned {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        match &self.0 {
-            // SAFETY: `of` was given the place of a value in a segment that this has a pin
-            // of, so it is there, and nothing writes it.
-            Held::Cached(pin) => unsafe { slice::from_raw_parts(pin.start, pin.len) },
-            Held::Uncached(bytes) => bytes,
-        }
+        // SAFETY: `of` was given the place of a value in a segment that this has a pin of, so
+        // it is there, and nothing writes it; or it is a boxed slice of this guard's.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
@@ -124,13 +111,17 @@ impl fmt::Debug for Pinned {
     }
 }
 
-impl Drop for Pin {
+impl Drop for Pinned {
     #[inline]
     fn drop(&mut self) {
-        if self.process.is_this() {
-            // SAFETY: this has a pin.
-            unsafe { self.segment.unpin() };
+        match self.segment {
+            // SAFETY: this has a pin, so the segment is alive.
+            Some(segment) => unsafe { Segment::unpin_at(segment) },
+            None => {
+                let bytes = ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.len);
+                // SAFETY: `uncached` has leaked it.
+                drop(unsafe { Box::from_raw(bytes) });
+            }
         }
-        // Otherwise leaked: a forked child leaves its copy of the cache as it is.
     }
 }

@@ -1,5 +1,6 @@
 //! Places of values that are being made.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::entries::{Entry, OF_SEGMENT, SegmentId, entry_hash};
@@ -20,9 +21,9 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    pub(super) fn start(&self) -> *mut u8 {
-        // The place lies in the segment.
-        self.segment.as_ptr().wrapping_add(self.offset)
+    pub(super) fn start(&self) -> NonNull<u8> {
+        // SAFETY: the place lies in the segment.
+        unsafe { self.segment.start().add(self.offset) }
     }
 }
 

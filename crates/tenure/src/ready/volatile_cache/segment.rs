@@ -15,8 +15,10 @@ use crate::verbs::volatile::{
 /// not been offered is one compare-and-swap.
 #[derive(Debug)]
 pub(super) struct Segment {
-    buffer: VolatileBuffer,
+    /// Of the buffer, at hand for the end of a guard.
+    pins: Pins,
     process: Process,
+    buffer: VolatileBuffer,
     /// Held while the kernel is asked for the pages: of several threads one does it.
     revoking: Mutex<()>,
     reserved: Reserved,
@@ -52,8 +54,9 @@ impl Segment {
     ) -> Arc<Self> {
         buffer.set_pinned(priority);
         Arc::new(Self {
-            buffer,
+            pins: buffer.pins(),
             process: Process::this(),
+            buffer,
             revoking: Mutex::new(()),
             reserved,
         })
@@ -61,12 +64,6 @@ impl Segment {
 
     pub(super) fn as_ptr(&self) -> *mut u8 {
         self.buffer.as_ptr()
-    }
-
-    /// Returns the process that the segment belongs to. In a child after fork another thread
-    /// of the parent's may have been changing it.
-    pub(super) fn process(&self) -> Process {
-        self.process
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
@@ -78,29 +75,22 @@ impl Segment {
         self.reserved.bytes
     }
 
-    /// Returns what look-ups and guards need of the segment.
-    pub(super) fn handle(this: &Arc<Self>) -> Handle {
-        let segment = NonNull::new(Arc::as_ptr(this).cast_mut()).expect("never null");
-        // SAFETY: the reference keeps it alive.
-        unsafe { Self::handle_at(segment) }
+    /// Returns the pins, for a look-up that does not look at the segment itself.
+    pub(super) fn pins(&self) -> Pins {
+        self.pins
     }
 
-    /// Does what [`handle`](Self::handle) does, for a pointer that came from an `Arc`: the last
-    /// pin makes an `Arc` of it again, for which one that came from a reference is no good.
-    ///
-    /// # Safety
-    ///
-    /// The segment is alive.
-    pub(super) unsafe fn handle_at(segment: NonNull<Self>) -> Handle {
-        // SAFETY: handed on to the caller.
-        let pins = unsafe { segment.as_ref() }.buffer.pins();
-        Handle { segment, pins }
+    /// Returns the address for a guard, which is made an `Arc` of again by the last pin of a
+    /// detached segment: for that, one that came from a reference is no good.
+    pub(super) fn address(this: &Arc<Self>) -> NonNull<Self> {
+        NonNull::new(Arc::as_ptr(this).cast_mut()).expect("never null")
     }
 
     /// Adds a pin without a system call; `false` if the kernel has been offered the segment.
     #[inline]
     pub(super) fn try_pin(&self) -> bool {
-        self.buffer.try_pin()
+        // SAFETY: the buffer lives as long as this.
+        unsafe { self.pins.try_pin() }
     }
 
     /// Adds a pin, also if the kernel has been offered the segment.
@@ -121,8 +111,54 @@ impl Segment {
     ///
     /// The caller has a pin.
     pub(super) unsafe fn unpin(this: &Arc<Self>) {
-        // SAFETY: handed on to the caller: a segment with a pin is alive.
-        unsafe { Self::handle(this).unpin() };
+        // SAFETY: handed on to the caller.
+        unsafe { Self::unpin_at(Self::address(this)) };
+    }
+
+    /// As [`unpin`](Self::unpin), but nothing in a forked child, whose copy of the cache stays
+    /// as it is: another thread of the parent's may have been changing it.
+    ///
+    /// # Safety
+    ///
+    /// The caller has a pin, and the address is from [`address`](Self::address).
+    #[inline]
+    pub(super) unsafe fn unpin_at(this: NonNull<Self>) {
+        // SAFETY: a segment with a pin is alive. After the pin is gone, it is not used.
+        let (pins, process) = unsafe { (this.as_ref().pins, this.as_ref().process) };
+        if !process.is_this() {
+            return;
+        }
+        if is_offered_at_once() {
+            // SAFETY: as below.
+            unsafe { Self::unpin_and_offer(this) };
+            return;
+        }
+        // SAFETY: handed on to the caller.
+        if unsafe { pins.unpin() } == Unpinned::Detached {
+            // SAFETY: `Attached` has left its reference to the last pin.
+            drop(unsafe { Arc::from_raw(this.as_ptr()) });
+        }
+    }
+
+    /// Does what [`unpin_at`](Self::unpin_at) does, and offers the segment before it returns.
+    ///
+    /// # Safety
+    ///
+    /// As for [`unpin_at`](Self::unpin_at).
+    #[cold]
+    unsafe fn unpin_and_offer(this: NonNull<Self>) {
+        // SAFETY: it has a pin, so it is alive. The new reference keeps it so.
+        let segment = unsafe {
+            Arc::increment_strong_count(this.as_ptr());
+            Arc::from_raw(this.as_ptr())
+        };
+        // SAFETY: handed on to the caller.
+        match unsafe { segment.pins.unpin() } {
+            Unpinned::StillPinned => {}
+            Unpinned::Volatile => segment.buffer.offer(),
+            // SAFETY: as in `unpin_at`.
+            Unpinned::Detached => drop(unsafe { Arc::from_raw(this.as_ptr()) }),
+        }
     }
 
     /// Whether there are no pins at this moment.
@@ -139,72 +175,6 @@ impl Segment {
             Ok(true) => Contents::Intact,
             Ok(false) => Contents::Purged,
             Err(_) => Contents::Unknown,
-        }
-    }
-}
-
-/// A segment without a reference to it, with its pins at hand: a hit on a value looks at no
-/// more of the segment than this and the word of its buffer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Handle {
-    pub(super) segment: NonNull<Segment>,
-    pins: Pins,
-}
-
-// SAFETY: segments are shared between threads, and pins are atomic.
-unsafe impl Send for Handle {}
-// SAFETY: as above.
-unsafe impl Sync for Handle {}
-
-impl Handle {
-    /// Adds a pin without a system call; `false` if the kernel has been offered the segment.
-    ///
-    /// # Safety
-    ///
-    /// The segment is alive.
-    #[inline]
-    pub(super) unsafe fn try_pin(self) -> bool {
-        // SAFETY: handed on to the caller.
-        unsafe { self.pins.try_pin() }
-    }
-
-    /// Does what [`Segment::unpin`] does.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Segment::unpin`].
-    #[inline]
-    pub(super) unsafe fn unpin(self) {
-        if is_offered_at_once() {
-            // SAFETY: as below.
-            unsafe { self.unpin_and_offer() };
-            return;
-        }
-        // SAFETY: handed on to the caller: a segment with a pin is alive.
-        if unsafe { self.pins.unpin() } == Unpinned::Detached {
-            // SAFETY: `Attached` has left its reference to the last pin.
-            drop(unsafe { Arc::from_raw(self.segment.as_ptr()) });
-        }
-    }
-
-    /// Does what [`unpin`](Self::unpin) does, and offers the segment before it returns.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Segment::unpin`].
-    #[cold]
-    unsafe fn unpin_and_offer(self) {
-        // SAFETY: it has a pin, so it is alive. The new reference keeps it so.
-        let segment = unsafe {
-            Arc::increment_strong_count(self.segment.as_ptr());
-            Arc::from_raw(self.segment.as_ptr())
-        };
-        // SAFETY: handed on to the caller.
-        match unsafe { self.pins.unpin() } {
-            Unpinned::StillPinned => {}
-            Unpinned::Volatile => segment.buffer.offer(),
-            // SAFETY: as in `unpin`.
-            Unpinned::Detached => drop(unsafe { Arc::from_raw(self.segment.as_ptr()) }),
         }
     }
 }

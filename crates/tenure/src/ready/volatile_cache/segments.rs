@@ -3,10 +3,10 @@
 use std::ptr::NonNull;
 
 use super::entries::SegmentId;
-use super::segment::{Attached, Handle, Segment};
+use super::segment::{Attached, Segment};
 use crate::ground::sys::page_size;
 use crate::observation::stats::CACHE_BYTES;
-use crate::verbs::volatile::Priority;
+use crate::verbs::volatile::{Pins, Priority};
 
 /// Small values start at multiples of so many bytes.
 pub(super) const GRAIN: usize = 8;
@@ -42,7 +42,8 @@ pub(super) struct Record {
     /// The numbers of the entries that were put into it; some may be elsewhere by now.
     pub(super) members: Vec<u32>,
     /// Of the segment, at hand for look-ups.
-    pub(super) handle: Handle,
+    pub(super) pins: Pins,
+    pub(super) address: NonNull<Segment>,
     start: NonNull<u8>,
     /// How far it is filled, in bytes.
     pub(super) filled: usize,
@@ -63,8 +64,8 @@ unsafe impl Send for Record {}
 impl Record {
     /// Returns the address of the first byte.
     #[inline]
-    pub(super) fn start(&self) -> *const u8 {
-        self.start.as_ptr()
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
     }
 }
 
@@ -126,7 +127,8 @@ impl Segments {
         is_shared: bool,
     ) -> SegmentId {
         let record = Record {
-            handle: Segment::handle(&segment),
+            pins: segment.pins(),
+            address: Segment::address(&segment),
             start: segment.start(),
             segment,
             members: Vec::new(),

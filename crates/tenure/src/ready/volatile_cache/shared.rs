@@ -12,7 +12,7 @@ use super::evict::OwnPin;
 use super::flight::Maker;
 use super::gate::{Gate, Inside};
 use super::options::CacheOptions;
-use super::pinned::Pinned;
+use super::pinned::{Found, Pinned};
 use super::reservation::Reservation;
 use super::segment::{Process, Reserved, Segment};
 use super::segments::{MAX_SMALL_BYTES, MAX_SMALL_KEY_BYTES, shared_bytes};
@@ -81,12 +81,15 @@ impl<K: Hash + Eq> Making<'_, K> {
         let reservation = self.reservation.as_ref()?;
         // If comparing keys panics, the place is given back.
         let garbage = self.shard.commit(key, hash, reservation, maker)?;
-        let segment = Segment::handle(&reservation.segment);
-        let (start, len) = (reservation.start(), reservation.len);
+        let found = Found {
+            start: reservation.start(),
+            len: reservation.len,
+            segment: Segment::address(&reservation.segment),
+        };
         // The guard takes over the pin, which keeps the segment alive without a reference.
         drop(self.reservation.take());
         // SAFETY: the place is filled, and the pin is this guard's.
-        let pinned = unsafe { Pinned::of(segment, self.shared.process, start, len) };
+        let pinned = unsafe { Pinned::of(found) };
         // If that panics, the value is in all the same.
         drop(garbage);
         Some(pinned)
@@ -96,7 +99,9 @@ impl<K: Hash + Eq> Making<'_, K> {
         match &self.reservation {
             // SAFETY: the place is this value's own until it is committed, and the segment
             // is pinned.
-            Some(place) => unsafe { std::slice::from_raw_parts_mut(place.start(), place.len) },
+            Some(place) => unsafe {
+                std::slice::from_raw_parts_mut(place.start().as_ptr(), place.len)
+            },
             None => &mut [],
         }
     }

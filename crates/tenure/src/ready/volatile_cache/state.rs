@@ -2,6 +2,7 @@
 
 use super::entries::{Entries, MAX_FREQUENCY, OF_SEGMENT, SegmentId, entry_hash};
 use super::ghosts::Ghosts;
+use super::pinned::Found;
 use super::segment::Segment;
 use super::segments::{GRAIN, Queue, Record, Segments};
 use super::stats::CacheStats;
@@ -54,19 +55,23 @@ impl<K> State<K> {
         }
     }
 
-    /// Returns the address and the length of a value, and its segment.
+    /// Returns the place of a value, and its segment.
     #[inline]
-    pub(super) fn place(&self, number: u32) -> Option<(*const u8, usize, SegmentId, &Record)> {
+    pub(super) fn place(&self, number: u32) -> Option<(Found, SegmentId, &Record)> {
         let entry = self.entries.get(number)?;
         let record = self.segments.get(entry.segment)?;
         let len = match entry.len {
             OF_SEGMENT => record.filled,
             len => usize::from(len),
         };
-        let start = record
-            .start()
-            .wrapping_add(usize::from(entry.offset) * GRAIN);
-        Some((start, len, entry.segment, record))
+        // SAFETY: the value begins within its segment.
+        let start = unsafe { record.start().add(usize::from(entry.offset) * GRAIN) };
+        let found = Found {
+            start,
+            len,
+            segment: record.address,
+        };
+        Some((found, entry.segment, record))
     }
 
     /// Removes a value.
