@@ -39,6 +39,6 @@ pub(crate) fn forget(blocks: usize) {
 }
 
 /// Returns how many blocks were moved, in all.
-pub(crate) fn count() -> usize {
+pub fn count() -> usize {
     MOVED_BLOCKS.load(Relaxed)
 }
