@@ -98,10 +98,10 @@ pub(crate) fn note_growth(mapped_bytes: usize) {
     }
 }
 
-/// Starts the decay thread if the heap needs one and has none.
+/// Starts the decay thread if the heap needs one and has none, and the caller may start one.
 #[inline]
-pub(crate) fn ensure_running() {
-    if IS_WANTED.load(Relaxed) {
+pub(crate) fn ensure_running(may_start: impl FnOnce() -> bool) {
+    if IS_WANTED.load(Relaxed) && may_start() {
         spawn();
     }
 }

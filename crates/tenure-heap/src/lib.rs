@@ -96,7 +96,7 @@ mod stats;
 mod sys;
 mod table;
 
-pub use allocate::{allocate, allocate_zeroed, deallocate, owns, usable_size};
+pub use allocate::{allocate, allocate_zeroed, deallocate, deallocate_with, owns, usable_size};
 pub use fork::register_fork_handlers;
 pub use heap::Heap;
 pub use options::HeapOptions;

@@ -50,7 +50,7 @@ pub unsafe fn reallocate(ptr: *mut u8, new_size: usize) -> *mut u8 {
     }
     misuse::expect_live(ptr, "realloc");
     let new_size = new_size.max(16);
-    decay_thread::ensure_running();
+    decay_thread::ensure_running(|| true);
     if new_size >= MIN_MOVED_BYTES {
         // SAFETY: the caller's conditions are the same.
         return unsafe { resize_large(ptr, new_size) };
