@@ -257,6 +257,12 @@ pub(crate) fn atfork_child(child: unsafe extern "C" fn()) -> Result<(), Errno> {
     }
 }
 
+/// Returns the calling process.
+pub(crate) fn process() -> u32 {
+    // Process numbers are positive.
+    rustix::process::getpid().as_raw_pid() as u32
+}
+
 /// Returns the calling thread, as pthread_self(3) names it.
 pub(crate) fn thread() -> usize {
     // SAFETY: the call has no preconditions.
