@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tenure::{Errno, Error};
 
 use crate::options::HeapOptions;
-use crate::{decay_thread, fork, huge, jemalloc};
+use crate::{decay_thread, fork, huge, jemalloc, sys};
 
 const NOT_YET: u8 = 0;
 const STARTING: u8 = 1;
@@ -27,7 +27,8 @@ static SERVED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// # Errors
 ///
 /// The heap stays off, and all requests go to other allocators:
-/// * [`Error::System`] if the kernel gives no memory for its tables (ENOMEM); EBUSY while
+/// * [`Error::System`] if the kernel gives no memory for its tables (ENOMEM), or does not
+///   discard memory although it says so (ENOSYS), as QEMU's user mode before 7.1; EBUSY while
 ///   another thread is starting the heap.
 ///
 /// ```
@@ -59,6 +60,12 @@ pub fn start(options: HeapOptions) -> Result<(), Error> {
 }
 
 fn make(options: &HeapOptions) -> Result<(), Error> {
+    if !sys::discards_to_zeros() {
+        return Err(Error::System {
+            call: "madvise(MADV_DONTNEED)",
+            errno: Errno::NOSYS,
+        });
+    }
     if !(jemalloc::install_hooks() && jemalloc::claim_early_pages()) {
         return Err(Error::System {
             call: "mmap",
