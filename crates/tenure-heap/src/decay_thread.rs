@@ -30,6 +30,10 @@ const NOTIFIED: u32 = 2;
 /// Whether the next thread that frees a block is to start the decay thread.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
+/// The process that has the heap. A child of vfork(2) uses its memory as well, but a thread
+/// that the child starts ends when the child calls exec, and holds locks for ever.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
 /// The decay thread, as pthread_self(3) names it.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
@@ -83,6 +87,7 @@ pub(crate) fn start(options: &HeapOptions) {
     // The headroom is not known yet.
     DIRTY_LIMIT.store(options.max_dirty_bytes.min(FIRST_LIMIT_BYTES), Relaxed);
     INITIAL_BYTES.store(pages::mapped_bytes(), Relaxed);
+    PROCESS.store(sys::process(), Relaxed);
 }
 
 pub(crate) fn max_dirty_bytes() -> usize {
@@ -109,10 +114,10 @@ pub(crate) fn note_growth(mapped_bytes: usize) {
     }
 }
 
-/// Starts the decay thread if the heap needs one and has none.
+/// Starts the decay thread if the heap needs one and has none, and the caller may start one.
 #[inline]
-pub(crate) fn ensure_running() {
-    if IS_WANTED.load(Relaxed) {
+pub(crate) fn ensure_running(may_start: impl FnOnce() -> bool) {
+    if IS_WANTED.load(Relaxed) && may_start() {
         spawn();
     }
 }
@@ -170,6 +175,9 @@ pub(crate) fn run_now() {
 
 #[cold]
 fn spawn() {
+    if PROCESS.load(Relaxed) != sys::process() {
+        return;
+    }
     IS_WANTED.store(false, Relaxed);
     if STATE
         .compare_exchange(ABSENT, NOTIFIED, SeqCst, SeqCst)
@@ -186,6 +194,7 @@ fn spawn() {
 
 /// Records in the child of a fork that it has no decay thread.
 pub(crate) fn reset() {
+    PROCESS.store(sys::process(), Relaxed);
     STATE.store(ABSENT, SeqCst);
     THREAD.store(0, Relaxed);
     LEVEL.store(0, Relaxed);

@@ -196,10 +196,28 @@ pub(crate) fn set_decay(dirty_ms: isize, muzzy_ms: isize) {
 pub(crate) fn set_background_thread(is_on: bool) {
     // The thread may purge before the call returns.
     HAS_BACKGROUND_THREAD.store(true, Relaxed);
-    // Without the thread, whoever frees blocks purges, and the decay thread.
+    let is_done = set_background_thread_flag(is_on);
+    if !is_done {
+        // The flag stays set when the thread cannot be created: nobody would purge. Without
+        // it, whoever frees blocks does, and the decay thread.
+        set_background_thread_flag(false);
+    }
+    HAS_BACKGROUND_THREAD.store(is_on && is_done, Relaxed);
+}
+
+/// Returns whether that has succeeded. jemalloc does not print the reason, of which the user
+/// of a program knows nothing.
+fn set_background_thread_flag(is_on: bool) -> bool {
+    unsafe extern "C" fn discard(_: *mut c_void, _: *const c_char) {}
+
+    // SAFETY: a static of jemalloc's, which the decay thread alone sets, and which others
+    // read when they print a message.
+    unsafe { (&raw mut je::malloc_message).write_volatile(Some(discard)) };
     // SAFETY: the value is a flag.
     let is_done = unsafe { write(c"background_thread", is_on) };
-    HAS_BACKGROUND_THREAD.store(is_on && is_done, Relaxed);
+    // SAFETY: as above.
+    unsafe { (&raw mut je::malloc_message).write_volatile(None) };
+    is_done
 }
 
 static HAS_BACKGROUND_THREAD: AtomicBool = AtomicBool::new(false);

@@ -101,7 +101,7 @@ mod stats;
 mod sys;
 mod table;
 
-pub use allocate::{allocate, allocate_zeroed, deallocate, owns, usable_size};
+pub use allocate::{allocate, allocate_zeroed, deallocate, deallocate_with, owns, usable_size};
 #[doc(hidden)]
 pub use decay_thread::publish as publish_by_decay_thread;
 pub use fork::register_fork_handlers;

@@ -27,7 +27,8 @@ static SERVED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// # Errors
 ///
 /// The heap stays off, and all requests go to other allocators:
-/// * [`Error::System`] if the kernel gives no memory for its tables (ENOMEM); EBUSY while
+/// * [`Error::System`] if the kernel gives no memory for its tables (ENOMEM), or does not
+///   discard memory although it says so (ENOSYS), as QEMU's user mode before 7.1; EBUSY while
 ///   another thread is starting the heap; EOPNOTSUPP if the heap was built for smaller pages
 ///   than the kernel has.
 ///
@@ -65,6 +66,12 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
             call: "starting a heap that was built for smaller pages than this kernel has \
                    (JEMALLOC_SYS_WITH_LG_PAGE)",
             errno: Errno::NOTSUP,
+        });
+    }
+    if !sys::discards_to_zeros() {
+        return Err(Error::System {
+            call: "madvise(MADV_DONTNEED)",
+            errno: Errno::NOSYS,
         });
     }
     if !(jemalloc::install_hooks() && jemalloc::claim_early_pages()) {
