@@ -222,6 +222,17 @@ struct tenure_pool_options {
      * The bytes that the pool is filled with ahead of need, max_bytes at most.
      */
     size_t prefill_bytes;
+    /**
+     * Not 0: the pool is filled only from the first time on that 2 MiB and more are
+     * populated that it could have filled. A process that never populates so much takes no
+     * memory for it.
+     */
+    size_t prefill_on_use;
+    /**
+     * Not 0: all private anonymous memory that the process releases with tenure enters the
+     * pool, as if each call were tenure_recycle().
+     */
+    size_t recycle_released;
 };
 
 /**
@@ -964,9 +975,13 @@ int tenure_mmap(void **out,
  * after the call. The pool is off until it is configured, in a child of fork() as well.
  * With max_bytes 0 it is emptied and off; a changed max_bytes empties it first.
  *
- * A thread fills the pool with prefill_bytes ahead of need. Memory given to
+ * A thread fills the pool with prefill_bytes ahead of need, from the first use on with
+ * prefill_on_use. Memory given to
  * tenure_recycle() enters it in whole blocks of 2 MiB until it is full; tenure_drain()
- * waits until that is zeroed and ready. Memory that is released otherwise never enters it.
+ * waits until that is zeroed and ready. Memory that is released otherwise, by
+ * tenure_munmap() or tenure_discard(), enters it only with recycle_released: for
+ * programs in which none of its pages is still in a pipe (vmsplice()) or in a socket
+ * (MSG_ZEROCOPY), whose reader would find other contents.
  * tenure_populate() for writing and tenure_mmap() with TENURE_MAP_POPULATE_WRITE take
  * blocks for private anonymous memory.
  *

@@ -3,6 +3,7 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{c_int, c_uint};
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tenure::{Error, PageRange};
@@ -27,12 +28,15 @@ impl From<Error> for Errno {
 /// # Safety
 ///
 /// The structure is `repr(C)`, begins with a `usize`, and every bit pattern of a program's
-/// structure is valid for it.
-pub(crate) unsafe trait WithSize: Copy {}
+/// structure is valid for it, all zeros included.
+pub(crate) unsafe trait WithSize: Copy {
+    /// The bytes of the first version. Later ones add fields at the end only.
+    const FIRST_SIZE: usize;
+}
 
 /// Reads the structure of a program that may have been built with an older or a newer
-/// version. Fields that this version lacks must be zeros. Each structure has one version so
-/// far, so that none may be shorter.
+/// version. Fields that the program's version lacks are zeros, and those that this version
+/// lacks must be.
 ///
 /// # Safety
 ///
@@ -41,18 +45,24 @@ pub(crate) unsafe fn read_options<T: WithSize>(options: *const T) -> Result<T, E
     // SAFETY: every version begins with the size.
     let size = unsafe { options.cast::<usize>().read() };
     let known_size = size_of::<T>();
-    if size < known_size {
+    if size < T::FIRST_SIZE {
         return Err(INVALID);
     }
     let bytes = options.cast::<u8>();
-    for at in known_size..size {
+    for at in known_size..size.max(known_size) {
         // SAFETY: within the `size` bytes that `options` points to.
         if unsafe { bytes.add(at).read() } != 0 {
             return Err(Errno(libc::E2BIG));
         }
     }
-    // SAFETY: the program's structure has `known_size` bytes at least.
-    Ok(unsafe { options.read() })
+    let mut read = MaybeUninit::<T>::zeroed();
+    // SAFETY: the bytes lie within both structures, and every bit pattern is valid, zeros where
+    // the program's structure ends earlier (the contract of `WithSize`).
+    unsafe {
+        let into = read.as_mut_ptr().cast::<u8>();
+        into.copy_from_nonoverlapping(bytes, size.min(known_size));
+        Ok(read.assume_init())
+    }
 }
 
 /// Runs `call` as [`answer_without_memory`] does, but returns `-ENOMEM` instead where
@@ -158,7 +168,40 @@ pub(crate) fn check_flags(flags: c_uint, known: c_uint) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::offset_of;
+
     use super::*;
+
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Options {
+        size: usize,
+        first: usize,
+        /// The second version has it.
+        added: usize,
+    }
+
+    // SAFETY: `repr(C)`, `size` is its first field, and all are integers.
+    unsafe impl WithSize for Options {
+        const FIRST_SIZE: usize = offset_of!(Options, added);
+    }
+
+    #[test]
+    fn options_of_first_version_lack_fields_added_since() {
+        let read = |size| {
+            let options = Options {
+                size,
+                first: 5,
+                added: 6,
+            };
+            // SAFETY: no size is larger than the structure.
+            let read = unsafe { read_options(&raw const options) };
+            read.map(|read| (read.first, read.added))
+        };
+        assert_eq!(read(Options::FIRST_SIZE - 1), Err(INVALID));
+        assert_eq!(read(Options::FIRST_SIZE), Ok((5, 0)));
+        assert_eq!(read(size_of::<Options>()), Ok((5, 6)));
+    }
 
     #[test]
     fn answer_panicking_call_is_enotrecoverable() {

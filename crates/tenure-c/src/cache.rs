@@ -7,7 +7,9 @@ use std::ptr::{self, NonNull};
 use tenure::volatile::Priority;
 use tenure::{CacheOptions, CacheStats, Pinned, SharedCache, SharedValue, VolatileCache};
 
-use crate::answer::{Answer, BAD_POINTER, Errno, INVALID, answer, answer_without_memory};
+use crate::answer::{
+    Answer, BAD_POINTER, Errno, INVALID, WithSize, answer, answer_without_memory, read_options,
+};
 
 /// The longest key, in bytes.
 pub const TENURE_CACHE_MAX_KEY: usize = 65536;
@@ -208,32 +210,9 @@ unsafe fn chosen_options(options: *const tenure_cache_options) -> Result<CacheOp
     }
 }
 
-/// The bytes of the first version of the options.
-const FIRST_SIZE: usize = offset_of!(tenure_cache_options, max_bytes) + size_of::<usize>();
-
-/// Reads options of any version.
-///
-/// # Safety
-///
-/// `options` points to `options->size` bytes.
-unsafe fn read_options(
-    options: *const tenure_cache_options,
-) -> Result<tenure_cache_options, Errno> {
-    // SAFETY: every version has the first field.
-    let size = unsafe { (&raw const (*options).size).read() };
-    if size < FIRST_SIZE {
-        return Err(INVALID);
-    }
-    let known_size = size_of::<tenure_cache_options>();
-    for at in known_size..size.max(known_size) {
-        // SAFETY: within the `size` bytes that `options` points to.
-        if unsafe { options.cast::<u8>().add(at).read() } != 0 {
-            return Err(Errno(libc::E2BIG));
-        }
-    }
-    // SAFETY: `size` is at least `FIRST_SIZE`, which is `known_size` as long as the
-    // structure has one version.
-    Ok(unsafe { options.read() })
+// SAFETY: `repr(C)`, `size` is its first field, and all are integers.
+unsafe impl WithSize for tenure_cache_options {
+    const FIRST_SIZE: usize = offset_of!(tenure_cache_options, max_bytes) + size_of::<usize>();
 }
 
 /// Closes a cache and frees its values: with `munmap()`, or, while they are pinned, with the

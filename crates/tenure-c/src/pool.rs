@@ -1,6 +1,7 @@
 //! pool: zeroed pages of the process, ready for the next populate.
 
 use std::ffi::c_int;
+use std::mem::offset_of;
 
 use tenure::pool::{PoolOptions, configure};
 
@@ -17,10 +18,19 @@ pub struct tenure_pool_options {
     pub max_bytes: usize,
     /// The bytes that the pool is filled with ahead of need, `max_bytes` at most.
     pub prefill_bytes: usize,
+    /// Not 0: the pool is filled only from the first time on that 2 MiB and more are
+    /// populated that it could have filled. A process that never populates so much takes no
+    /// memory for it.
+    pub prefill_on_use: usize,
+    /// Not 0: all private anonymous memory that the process releases with tenure enters the
+    /// pool, as if each call were `tenure_recycle()`.
+    pub recycle_released: usize,
 }
 
 // SAFETY: `repr(C)`, `size` is its first field, and all are integers.
-unsafe impl WithSize for tenure_pool_options {}
+unsafe impl WithSize for tenure_pool_options {
+    const FIRST_SIZE: usize = offset_of!(tenure_pool_options, prefill_on_use);
+}
 
 /// Sets the size of the process's page pool, and turns it on or off: populating takes zeroed
 /// pages from there with `mremap()` or UFFDIO_MOVE before it asks the kernel for others.
@@ -29,9 +39,13 @@ unsafe impl WithSize for tenure_pool_options {}
 /// after the call. The pool is off until it is configured, in a child of `fork()` as well.
 /// With `max_bytes` 0 it is emptied and off; a changed `max_bytes` empties it first.
 ///
-/// A thread fills the pool with `prefill_bytes` ahead of need. Memory given to
+/// A thread fills the pool with `prefill_bytes` ahead of need, from the first use on with
+/// `prefill_on_use`. Memory given to
 /// `tenure_recycle()` enters it in whole blocks of 2 MiB until it is full; `tenure_drain()`
-/// waits until that is zeroed and ready. Memory that is released otherwise never enters it.
+/// waits until that is zeroed and ready. Memory that is released otherwise, by
+/// `tenure_munmap()` or `tenure_discard()`, enters it only with `recycle_released`: for
+/// programs in which none of its pages is still in a pipe (`vmsplice()`) or in a socket
+/// (MSG_ZEROCOPY), whose reader would find other contents.
 /// `tenure_populate()` for writing and `tenure_mmap()` with `TENURE_MAP_POPULATE_WRITE` take
 /// blocks for private anonymous memory.
 ///
@@ -85,8 +99,12 @@ pub unsafe extern "C" fn tenure_pool_configure(options: *const tenure_pool_optio
         }
         // SAFETY: not NULL, so it points to `options->size` bytes.
         let given = unsafe { read_options(options) }?;
-        let options = PoolOptions::new().max_bytes(given.max_bytes);
-        configure(&options.prefill_bytes(given.prefill_bytes))?;
+        let options = PoolOptions::new()
+            .max_bytes(given.max_bytes)
+            .prefill_bytes(given.prefill_bytes)
+            .prefill_on_use(given.prefill_on_use != 0)
+            .recycle_released(given.recycle_released != 0);
+        configure(&options)?;
         Ok(())
     })
 }

@@ -1,6 +1,7 @@
 //! populate: fault a range in now.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::mem::offset_of;
 
 use tenure::{
     Access,
@@ -199,7 +200,9 @@ fn options_of(flags: c_uint) -> Result<PopulateOptions, Errno> {
 }
 
 // SAFETY: `repr(C)`, `size` is its first field, and the program's pointers may be anything.
-unsafe impl WithSize for tenure_populate_options {}
+unsafe impl WithSize for tenure_populate_options {
+    const FIRST_SIZE: usize = offset_of!(tenure_populate_options, data) + size_of::<usize>();
+}
 
 /// The program's progress callback.
 struct Callback {

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::ptr;
 
-use tenure::{Count, Stats};
+use tenure::{Count, HeapGroup, Stats};
 
 use crate::answer::{BAD_POINTER, answer_without_memory};
 
@@ -15,6 +15,20 @@ pub struct tenure_count {
     pub calls: u64,
     /// The sum of the bytes. A byte counts each time.
     pub bytes: u64,
+}
+
+/// Memory of a heap for blocks of some sizes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct tenure_heap_group {
+    /// Blocks of these sizes, freed ones included that threads keep for themselves.
+    pub in_use_bytes: u64,
+    /// Free pages that are kept for reuse.
+    pub dirty_bytes: u64,
+    /// Free pages that the kernel may reclaim.
+    pub muzzy_bytes: u64,
+    /// Addresses without memory, kept for reuse.
+    pub retained_bytes: u64,
 }
 
 /// Counters of the calls of tenure in this process since it began, or since it was forked.
@@ -114,6 +128,26 @@ pub struct tenure_stats {
     /// Buffers of shared arenas that this process has purged, and their bytes (not in the C
     /// interface).
     pub shared_purged: tenure_count,
+    /// The memory of tenure's heap for blocks of up to 14 KiB, where pages have 4 KiB, at the
+    /// moment (the heap is not in the C interface, here and below).
+    pub heap_small: tenure_heap_group,
+    /// The heap's memory for larger blocks of up to 4 MiB, at the moment.
+    pub heap_medium: tenure_heap_group,
+    /// The heap's memory for blocks of more than 4 MiB, at the moment.
+    pub heap_large: tenure_heap_group,
+    /// Pages that hold blocks of the heap, at the moment.
+    pub heap_active_bytes: u64,
+    /// Freed blocks of the heap that threads keep for themselves, at the moment.
+    pub heap_cached_bytes: u64,
+    /// The most dirty memory that the heap keeps at present.
+    pub heap_max_dirty_bytes: u64,
+    /// Free memory that the heap's decay thread is about to return, at the moment.
+    pub heap_pending_bytes: u64,
+    /// Memory that the heap has returned to the kernel.
+    pub heap_returned_bytes: u64,
+    /// The times that memory pressure had the heap return memory early, and the memory that
+    /// it returned under pressure.
+    pub heap_returned_under_pressure: tenure_count,
 }
 
 /// A counter of the core crate is missing here if the sizes differ.
@@ -124,6 +158,17 @@ impl From<Count> for tenure_count {
         Self {
             calls: count.calls,
             bytes: count.bytes,
+        }
+    }
+}
+
+impl From<HeapGroup> for tenure_heap_group {
+    fn from(group: HeapGroup) -> Self {
+        Self {
+            in_use_bytes: group.in_use_bytes,
+            dirty_bytes: group.dirty_bytes,
+            muzzy_bytes: group.muzzy_bytes,
+            retained_bytes: group.retained_bytes,
         }
     }
 }
@@ -172,6 +217,15 @@ impl From<Stats> for tenure_stats {
             sqlite_offered_hits: stats.sqlite_offered_hits,
             shared_allocated: stats.shared_allocated.into(),
             shared_purged: stats.shared_purged.into(),
+            heap_small: stats.heap_small.into(),
+            heap_medium: stats.heap_medium.into(),
+            heap_large: stats.heap_large.into(),
+            heap_active_bytes: stats.heap_active_bytes,
+            heap_cached_bytes: stats.heap_cached_bytes,
+            heap_max_dirty_bytes: stats.heap_max_dirty_bytes,
+            heap_pending_bytes: stats.heap_pending_bytes,
+            heap_returned_bytes: stats.heap_returned_bytes,
+            heap_returned_under_pressure: stats.heap_returned_under_pressure.into(),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use common::*;
 use libtest_mimic::Completion;
 use tenure_c::{
-    tenure_cache_options, tenure_cache_stats, tenure_cache_value, tenure_count,
+    tenure_cache_options, tenure_cache_stats, tenure_cache_value, tenure_count, tenure_heap_group,
     tenure_pool_options, tenure_populate_options, tenure_range, tenure_stats,
 };
 
@@ -88,9 +88,14 @@ fn layouts(installed: &Installed) -> Verdict {
             size: 0, threads: 8, chunk_bytes: 16, progress: 24, data: 32; 40);
         layout!(c, tenure_cache_options, size: 0, max_bytes: 8; 16);
         layout!(c, tenure_cache_value, data: 0, len: 8, pin: 16; 24);
-        layout!(c, tenure_pool_options, size: 0, max_bytes: 8, prefill_bytes: 16; 24);
+        // New fields come last, and the size grows.
+        layout!(c, tenure_pool_options,
+            size: 0, max_bytes: 8, prefill_bytes: 16, prefill_on_use: 24,
+            recycle_released: 32; 40);
     }
     layout!(c, tenure_count, calls: 0, bytes: 8; 16);
+    layout!(c, tenure_heap_group,
+        in_use_bytes: 0, dirty_bytes: 8, muzzy_bytes: 16, retained_bytes: 24; 32);
     // New fields come last, and the size grows.
     layout!(c, tenure_stats,
         populate: 0, lock: 16, unlock: 32, lock_all_calls: 48, unlock_all_calls: 56,
@@ -104,7 +109,10 @@ fn layouts(installed: &Installed) -> Verdict {
         pool_bytes: 352, pool_lazily_free_bytes: 360, pool_recycled_bytes: 368,
         pool_prefilled_bytes: 376, pool_given: 384, pool_returned_bytes: 400,
         sqlite_pages: 408, sqlite_purged: 416, sqlite_offered_hits: 432,
-        shared_allocated: 440, shared_purged: 456; 472);
+        shared_allocated: 440, shared_purged: 456,
+        heap_small: 472, heap_medium: 504, heap_large: 536, heap_active_bytes: 568,
+        heap_cached_bytes: 576, heap_max_dirty_bytes: 584, heap_pending_bytes: 592,
+        heap_returned_bytes: 600, heap_returned_under_pressure: 608; 624);
     layout!(c, tenure_cache_stats,
         hits: 0, misses: 8, insertions: 16, evictions: 24, purged: 32, values: 40, bytes: 48,
         refused: 56; 64);

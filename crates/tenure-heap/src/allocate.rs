@@ -164,8 +164,21 @@ pub fn owns(ptr: *const u8) -> bool {
 /// - Nothing may use the block afterwards.
 #[inline]
 pub unsafe fn deallocate(ptr: *mut u8) {
+    // SAFETY: the caller's conditions are the same.
+    unsafe { deallocate_with(ptr, || true) };
+}
+
+/// Frees a block as [`deallocate`] does, and asks before it starts the decay thread: the
+/// caller may hold a lock that pthread_create(3) takes. A later call starts it.
+///
+/// # Safety
+///
+/// The conditions are those of [`deallocate`].
+#[doc(hidden)]
+#[inline]
+pub unsafe fn deallocate_with(ptr: *mut u8, may_start_thread: impl FnOnce() -> bool) {
     misuse::note_freed(ptr);
-    decay_thread::ensure_running();
+    decay_thread::ensure_running(may_start_thread);
     // SAFETY: a live block, which the caller gives up.
     unsafe { je::free(ptr.cast()) };
 }

@@ -16,7 +16,7 @@ use tenure::headroom;
 use tenure::pressure::{self, Level, Subscription};
 
 use crate::options::HeapOptions;
-use crate::{deferred, jemalloc, late, pages, sys};
+use crate::{deferred, jemalloc, late, pages, stats, sys};
 
 /// The thread's state; it waits on this word.
 static STATE: AtomicU32 = AtomicU32::new(ABSENT);
@@ -30,6 +30,10 @@ const NOTIFIED: u32 = 2;
 /// Whether the next thread that frees a block is to start the decay thread.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
+/// The process that has the heap. A child of vfork(2) uses its memory as well, but a thread
+/// that the child starts ends when the child calls exec, and holds locks for ever.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
 /// The decay thread, as pthread_self(3) names it.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
@@ -40,6 +44,12 @@ const SMALL_HEAP_BYTES: usize = 8 << 20;
 /// The pressure level of the last notification.
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 static PRESSURE_PURGES: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the level was above none when the thread last ran.
+static IS_UNDER_PRESSURE: AtomicBool = AtomicBool::new(false);
+
+/// How often the thread has published the heap's figures.
+static PUBLICATIONS: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the thread returns pages, which nobody else can use or return meanwhile.
 static IS_PURGING: AtomicBool = AtomicBool::new(false);
@@ -77,6 +87,7 @@ pub(crate) fn start(options: &HeapOptions) {
     // The headroom is not known yet.
     DIRTY_LIMIT.store(options.max_dirty_bytes.min(FIRST_LIMIT_BYTES), Relaxed);
     INITIAL_BYTES.store(pages::mapped_bytes(), Relaxed);
+    PROCESS.store(sys::process(), Relaxed);
 }
 
 pub(crate) fn max_dirty_bytes() -> usize {
@@ -85,6 +96,11 @@ pub(crate) fn max_dirty_bytes() -> usize {
 
 pub(crate) fn pressure_purges() -> usize {
     PRESSURE_PURGES.load(Relaxed)
+}
+
+/// Returns whether pages decay faster than the options say, or are returned at once.
+pub(crate) fn is_under_pressure() -> bool {
+    IS_UNDER_PRESSURE.load(Relaxed)
 }
 
 fn is_small(mapped_bytes: usize) -> bool {
@@ -98,10 +114,10 @@ pub(crate) fn note_growth(mapped_bytes: usize) {
     }
 }
 
-/// Starts the decay thread if the heap needs one and has none.
+/// Starts the decay thread if the heap needs one and has none, and the caller may start one.
 #[inline]
-pub(crate) fn ensure_running() {
-    if IS_WANTED.load(Relaxed) {
+pub(crate) fn ensure_running(may_start: impl FnOnce() -> bool) {
+    if IS_WANTED.load(Relaxed) && may_start() {
         spawn();
     }
 }
@@ -113,6 +129,27 @@ pub(crate) fn is_running() -> bool {
 /// Returns whether the calling thread may wait for the kernel to free memory.
 pub(crate) fn may_wait() -> bool {
     is_running() && THREAD.load(Relaxed) == sys::thread() || late::is_substitute()
+}
+
+/// Has the decay thread publish the heap's figures, for a caller that may hold a lock of the
+/// heap, as a signal handler may. Returns false if there is no such thread.
+///
+/// The caller waits for a tenth of a second at most: the thread may need a lock that the
+/// caller holds.
+pub fn publish() -> bool {
+    const PAUSE: Duration = Duration::from_millis(1);
+    const MAX_PAUSES: usize = 100;
+    let before = PUBLICATIONS.load(Relaxed);
+    if !is_running() {
+        return false;
+    }
+    run_now();
+    let mut pauses = 0;
+    while PUBLICATIONS.load(Relaxed) == before && pauses < MAX_PAUSES {
+        sys::sleep(PAUSE);
+        pauses += 1;
+    }
+    true
 }
 
 /// Waits while the decay thread returns pages, but no longer than a second.
@@ -138,6 +175,9 @@ pub(crate) fn run_now() {
 
 #[cold]
 fn spawn() {
+    if PROCESS.load(Relaxed) != sys::process() {
+        return;
+    }
     IS_WANTED.store(false, Relaxed);
     if STATE
         .compare_exchange(ABSENT, NOTIFIED, SeqCst, SeqCst)
@@ -154,9 +194,12 @@ fn spawn() {
 
 /// Records in the child of a fork that it has no decay thread.
 pub(crate) fn reset() {
+    PROCESS.store(sys::process(), Relaxed);
     STATE.store(ABSENT, SeqCst);
     THREAD.store(0, Relaxed);
     LEVEL.store(0, Relaxed);
+    IS_UNDER_PRESSURE.store(false, Relaxed);
+    PRESSURE_PURGES.store(0, Relaxed);
     IS_PURGING.store(false, Relaxed);
     late::reset();
     jemalloc::reset();
@@ -229,7 +272,9 @@ impl DecayThread {
         let mut freed_bytes = deferred::free_all();
         update_limit();
         let level = LEVEL.load(Relaxed);
-        self.set_hurry(if level > Level::None as u8 { HURRY } else { 1 });
+        let is_under_pressure = level > Level::None as u8;
+        IS_UNDER_PRESSURE.store(is_under_pressure, Relaxed);
+        self.set_hurry(if is_under_pressure { HURRY } else { 1 });
         if is_at_once() {
             jemalloc::purge_all();
         } else {
@@ -240,6 +285,7 @@ impl DecayThread {
         if level >= Level::Severe as u8 && dirty_bytes + muzzy_bytes > 0 {
             jemalloc::purge_all();
             PRESSURE_PURGES.fetch_add(1, Relaxed);
+            jemalloc::refresh();
             dirty_bytes = 0;
         }
         let max_bytes = max_dirty_bytes();
@@ -247,6 +293,8 @@ impl DecayThread {
             jemalloc::purge_down_to(max_bytes);
         }
         IS_PURGING.store(false, Relaxed);
+        stats::publish_latest();
+        PUBLICATIONS.fetch_add(1, Relaxed);
         late::set_budget(dirty_bytes.min(max_bytes));
         freed_bytes += dirty_bytes + muzzy_bytes;
         if freed_bytes >= NEGLIGIBLE_BYTES {

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use crate::table::UNIT_BYTES;
-use crate::{decay_thread, sys};
+use crate::{decay_thread, moves, sys};
 
 /// A range that was moved away.
 struct Slot {
@@ -36,7 +36,7 @@ static SLOTS: [Slot; 64] = [const {
 /// The range must lie in the heap, and nobody may use its contents.
 pub(crate) unsafe fn move_away((at, bytes): sys::Part) -> bool {
     let can_move = || sys::can_move((at, bytes)) && sys::bytes_of_mapping((at, bytes)) == bytes;
-    if !decay_thread::is_running() || !can_move() {
+    if !decay_thread::is_running() || !moves::may_try() || !can_move() {
         return false;
     }
     let free = |slot: &&Slot| {
@@ -75,6 +75,7 @@ unsafe fn to_elsewhere((at, bytes): sys::Part) -> Option<usize> {
     if unsafe { sys::move_pages((at, bytes), target) }.is_err() {
         // The kernel may have unmapped a part of the target already, and another mapping
         // may lie there: the addresses stay reserved.
+        moves::record_refusal();
         return None;
     }
     // A child has its own slots, which are empty.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tenure::Errno;
 
-use crate::{decay_thread, deferred, jemalloc, sys};
+use crate::{decay_thread, deferred, jemalloc, stats, sys};
 
 static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
@@ -32,4 +32,5 @@ pub(crate) fn start() -> Result<(), Errno> {
 unsafe extern "C" fn in_child() {
     deferred::reset();
     decay_thread::reset();
+    stats::reset();
 }

@@ -25,6 +25,37 @@ static OPTIONS: &CStr = c"oversize_threshold:0,lg_extent_max_active_fit:48,\
 #[unsafe(no_mangle)]
 pub static _rjem_malloc_conf: AtomicPtr<c_char> = AtomicPtr::new(OPTIONS.as_ptr().cast_mut());
 
+/// The size of jemalloc's pages, as a power of two, where the build sets it: its build script
+/// reads the same variables, that of the target first.
+const LG_PAGE: Option<&str> = match TARGET_LG_PAGE {
+    Some(text) => Some(text),
+    None => option_env!("JEMALLOC_SYS_WITH_LG_PAGE"),
+};
+
+#[cfg(target_arch = "aarch64")]
+const TARGET_LG_PAGE: Option<&str> =
+    option_env!("AARCH64_UNKNOWN_LINUX_GNU_JEMALLOC_SYS_WITH_LG_PAGE");
+#[cfg(not(target_arch = "aarch64"))]
+const TARGET_LG_PAGE: Option<&str> =
+    option_env!("X86_64_UNKNOWN_LINUX_GNU_JEMALLOC_SYS_WITH_LG_PAGE");
+
+/// Returns whether jemalloc can start where the kernel has pages of this size: where it
+/// cannot, each call of it would print a message and fail. Without a size set at build it has
+/// the pages of the machine that built it.
+pub(crate) fn has_pages_for(kernel_page_bytes: usize) -> bool {
+    fits(LG_PAGE, kernel_page_bytes)
+}
+
+/// jemalloc's smallest pages.
+const MIN_PAGE_BYTES: usize = 4 << 10;
+
+fn fits(lg_page: Option<&str>, kernel_page_bytes: usize) -> bool {
+    match lg_page.and_then(|text| text.parse::<u32>().ok()) {
+        Some(lg_page) => kernel_page_bytes.ilog2() <= lg_page,
+        None => kernel_page_bytes <= MIN_PAGE_BYTES || read::<usize>(c"arenas.page").is_some(),
+    }
+}
+
 /// The bytes that were purged before any block was made.
 static EARLY_PURGED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -165,10 +196,28 @@ pub(crate) fn set_decay(dirty_ms: isize, muzzy_ms: isize) {
 pub(crate) fn set_background_thread(is_on: bool) {
     // The thread may purge before the call returns.
     HAS_BACKGROUND_THREAD.store(true, Relaxed);
-    // Without the thread, whoever frees blocks purges, and the decay thread.
+    let is_done = set_background_thread_flag(is_on);
+    if !is_done {
+        // The flag stays set when the thread cannot be created: nobody would purge. Without
+        // it, whoever frees blocks does, and the decay thread.
+        set_background_thread_flag(false);
+    }
+    HAS_BACKGROUND_THREAD.store(is_on && is_done, Relaxed);
+}
+
+/// Returns whether that has succeeded. jemalloc does not print the reason, of which the user
+/// of a program knows nothing.
+fn set_background_thread_flag(is_on: bool) -> bool {
+    unsafe extern "C" fn discard(_: *mut c_void, _: *const c_char) {}
+
+    // SAFETY: a static of jemalloc's, which the decay thread alone sets, and which others
+    // read when they print a message.
+    unsafe { (&raw mut je::malloc_message).write_volatile(Some(discard)) };
     // SAFETY: the value is a flag.
     let is_done = unsafe { write(c"background_thread", is_on) };
-    HAS_BACKGROUND_THREAD.store(is_on && is_done, Relaxed);
+    // SAFETY: as above.
+    unsafe { (&raw mut je::malloc_message).write_volatile(None) };
+    is_done
 }
 
 static HAS_BACKGROUND_THREAD: AtomicBool = AtomicBool::new(false);
@@ -243,6 +292,65 @@ pub(crate) fn figure(arena: usize, name: &str) -> usize {
     read::<usize>(name.get()).unwrap_or(0)
 }
 
+/// A figure that exists once for each of jemalloc's size classes, which are numbered.
+pub(crate) struct Indexed {
+    /// The place of the figure in jemalloc's tree of names, and the step that is the number.
+    place: [usize; 8],
+    steps: usize,
+    index: usize,
+}
+
+impl Indexed {
+    /// A figure of all arenas: `stats.arenas.ALL.KIND.NUMBER.NAME`.
+    pub(crate) fn of_all_arenas(kind: &str, name: &CStr) -> Self {
+        let name = name.to_str().unwrap_or_default();
+        let name = Name::of(format_args!("stats.arenas.{ALL}.{kind}.0.{name}"));
+        Self::at(&name, 4)
+    }
+
+    /// The sizes of the classes of blocks with ranges of their own.
+    #[cfg(test)]
+    pub(crate) fn of_classes() -> Self {
+        Self::at(&Name::of(format_args!("arenas.lextent.0.size")), 2)
+    }
+
+    fn at(name: &Name, index: usize) -> Self {
+        let (mut place, mut steps) = ([0; 8], 8);
+        // SAFETY: jemalloc writes as many steps as there is space for at most.
+        let failed = unsafe {
+            je::mallctlnametomib(name.get().as_ptr(), place.as_mut_ptr(), &raw mut steps)
+        };
+        if failed != 0 {
+            steps = 0;
+        }
+        Self {
+            place,
+            steps,
+            index,
+        }
+    }
+
+    /// Returns the figure of a class, as of the last [`refresh`]; 0 if there is none.
+    pub(crate) fn get(&mut self, class: usize) -> usize {
+        let mut figure = 0_usize;
+        let mut bytes = size_of::<usize>();
+        self.place[self.index] = class;
+        // SAFETY: the steps are those that jemalloc has written, and it writes a value only
+        // if its size is that of `figure`.
+        let failed = unsafe {
+            je::mallctlbymib(
+                self.place.as_ptr(),
+                self.steps,
+                (&raw mut figure).cast(),
+                &raw mut bytes,
+                null_mut(),
+                0,
+            )
+        };
+        if failed == 0 { figure } else { 0 }
+    }
+}
+
 /// The size of jemalloc's pages, a multiple of the kernel's.
 pub(crate) fn page_bytes() -> usize {
     read::<usize>(c"arenas.page").unwrap_or(4096)
@@ -273,6 +381,16 @@ mod tests {
         assert_eq!(oversize, Some(usize::MAX));
         assert_eq!(read::<isize>(c"opt.dirty_decay_ms"), Some(-1));
         assert_eq!(read::<isize>(c"opt.muzzy_decay_ms"), Some(-1));
+    }
+
+    #[test]
+    fn pages_fit_if_the_kernel_has_no_larger_ones() {
+        assert!(fits(Some("16"), 4 << 10) && fits(Some("16"), 64 << 10));
+        assert!(fits(Some("12"), 4 << 10) && !fits(Some("12"), 16 << 10));
+        assert!(!fits(Some("14"), 64 << 10));
+        // jemalloc itself knows.
+        assert!(fits(None, crate::sys::page_bytes()));
+        assert!(has_pages_for(crate::sys::page_bytes()));
     }
 
     #[test]

@@ -72,6 +72,10 @@
 //! - jemalloc must not be used beside the heap in one program by other means
 //!   (`tikv-jemallocator`): it is one jemalloc, whose pages the heap manages.
 //! - Addresses are not given back: the virtual size stays at its peak.
+//! - jemalloc's pages have a size that is set when it is built, and the heap stays off where the
+//!   kernel's are larger. For aarch64 build with `JEMALLOC_SYS_WITH_LG_PAGE=16`, which serves
+//!   pages of 4, 16 and 64 KiB; without the variable the size is that of the machine that
+//!   builds, or 4 KiB when cross-compiling.
 //! - A program that applies `madvise`, `mprotect` or `mlock` to the memory of a block must
 //!   undo that before it frees the block, as with any allocator that reuses memory.
 
@@ -81,6 +85,7 @@ mod allocate;
 mod decay_thread;
 mod deferred;
 mod fork;
+mod groups;
 mod heap;
 mod huge;
 mod jemalloc;
@@ -96,9 +101,13 @@ mod stats;
 mod sys;
 mod table;
 
-pub use allocate::{allocate, allocate_zeroed, deallocate, owns, usable_size};
+pub use allocate::{allocate, allocate_zeroed, deallocate, deallocate_with, owns, usable_size};
+#[doc(hidden)]
+pub use decay_thread::publish as publish_by_decay_thread;
 pub use fork::register_fork_handlers;
 pub use heap::Heap;
+#[doc(hidden)]
+pub use moves::count as moved_blocks;
 pub use options::HeapOptions;
 pub use reallocate::reallocate;
 pub use start::{start, threshold_bytes};

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tikv_jemalloc_sys::extent_hooks_t;
 
 use crate::table::{self, MOVED, UNIT_BYTES};
-use crate::{decay_thread, deferred, jemalloc, moves, sys};
+use crate::{decay_thread, deferred, jemalloc, moves, stats, sys};
 
 /// Ranges from this size on are moved away, and not purged, by threads of the program.
 const MIN_DEFERRED_BYTES: usize = 4 << 20;
@@ -151,15 +151,15 @@ unsafe extern "C" fn purge_forced(
 ) -> bool {
     let part = (at.expose_provenance() + offset, bytes);
     // SAFETY: free pages of jemalloc's, whose contents it gives up; so also below.
-    unsafe {
-        if bytes >= MIN_DEFERRED_BYTES && !decay_thread::may_wait() && deferred::move_away(part) {
-            return false;
-        }
-        if moves::any() && remap_moved(part) {
-            return false;
-        }
-        sys::discard(part).is_err()
+    let is_returned = unsafe {
+        bytes >= MIN_DEFERRED_BYTES && !decay_thread::may_wait() && deferred::move_away(part)
+            || moves::any() && remap_moved(part)
+            || sys::discard(part).is_ok()
+    };
+    if is_returned {
+        stats::note_returned(bytes);
     }
+    !is_returned
 }
 
 /// Maps a range anew if page tables were moved there, so that it forms one mapping with

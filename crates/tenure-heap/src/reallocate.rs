@@ -50,7 +50,7 @@ pub unsafe fn reallocate(ptr: *mut u8, new_size: usize) -> *mut u8 {
     }
     misuse::expect_live(ptr, "realloc");
     let new_size = new_size.max(16);
-    decay_thread::ensure_running();
+    decay_thread::ensure_running(|| true);
     if new_size >= MIN_MOVED_BYTES {
         // SAFETY: the caller's conditions are the same.
         return unsafe { resize_large(ptr, new_size) };
@@ -108,7 +108,10 @@ unsafe fn resize_large(ptr: *mut u8, new_size: usize) -> *mut u8 {
 unsafe fn move_pages(ptr: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
     let from = ptr.expose_provenance();
     let has_whole_pages = |number: usize| number.is_multiple_of(sys::page_bytes());
-    if !has_whole_pages(from) || !has_whole_pages(old_size) || !moves::has_capacity() {
+    if !has_whole_pages(from) || !has_whole_pages(old_size) {
+        return ptr::null_mut();
+    }
+    if !moves::has_capacity() || !moves::may_try() {
         return ptr::null_mut();
     }
     let Some(parts) = Parts::of((from, old_size)) else {
@@ -126,11 +129,16 @@ unsafe fn move_pages(ptr: *mut u8, old_size: usize, new_size: usize) -> *mut u8 
     for (offset, bytes) in parts.iter() {
         // SAFETY: the block is the caller's, and the target was allocated above.
         if unsafe { sys::move_pages((from + offset, bytes), to + offset) }.is_err() {
-            // This does not happen after `Parts::of`. The target is never used again: the
-            // kernel may have unmapped it, and another mapping may lie there.
+            // There are too many mappings. The target is never used again: the kernel may
+            // have unmapped it, and another mapping may lie there.
+            moves::record_refusal();
             // SAFETY: what precedes the part was moved to the target, and the block has its
             // addresses.
-            unsafe { ptr.copy_from_nonoverlapping(target, offset) };
+            unsafe {
+                ptr.copy_from_nonoverlapping(target, offset);
+                // If the kernel refuses, the memory stays in use.
+                let _ = sys::discard((to, offset));
+            }
             let _ = sys::map_hole((to + offset, bytes));
             return ptr::null_mut();
         }

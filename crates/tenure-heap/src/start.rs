@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tenure::{Errno, Error};
 
 use crate::options::HeapOptions;
-use crate::{decay_thread, fork, huge, jemalloc};
+use crate::{decay_thread, fork, huge, jemalloc, stats, sys};
 
 const NOT_YET: u8 = 0;
 const STARTING: u8 = 1;
@@ -27,8 +27,10 @@ static SERVED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// # Errors
 ///
 /// The heap stays off, and all requests go to other allocators:
-/// * [`Error::System`] if the kernel gives no memory for its tables (ENOMEM); EBUSY while
-///   another thread is starting the heap.
+/// * [`Error::System`] if the kernel gives no memory for its tables (ENOMEM), or does not
+///   discard memory although it says so (ENOSYS), as QEMU's user mode before 7.1; EBUSY while
+///   another thread is starting the heap; EOPNOTSUPP if the heap was built for smaller pages
+///   than the kernel has.
 ///
 /// ```
 /// if let Err(error) = tenure_heap::start(tenure_heap::HeapOptions::default()) {
@@ -59,6 +61,19 @@ pub fn start(options: HeapOptions) -> Result<(), Error> {
 }
 
 fn make(options: &HeapOptions) -> Result<(), Error> {
+    if !jemalloc::has_pages_for(sys::page_bytes()) {
+        return Err(Error::System {
+            call: "starting a heap that was built for smaller pages than this kernel has \
+                   (JEMALLOC_SYS_WITH_LG_PAGE)",
+            errno: Errno::NOTSUP,
+        });
+    }
+    if !sys::discards_to_zeros() {
+        return Err(Error::System {
+            call: "madvise(MADV_DONTNEED)",
+            errno: Errno::NOSYS,
+        });
+    }
     if !(jemalloc::install_hooks() && jemalloc::claim_early_pages()) {
         return Err(Error::System {
             call: "mmap",
@@ -70,6 +85,7 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
         errno,
     })?;
     huge::start(options);
+    stats::prepare();
     decay_thread::start(options);
     Ok(())
 }

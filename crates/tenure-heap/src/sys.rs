@@ -91,6 +91,24 @@ pub(crate) unsafe fn discard(part: Part) -> Result<(), Errno> {
     })
 }
 
+/// Returns whether what [`discard`] has discarded reads as zeros: QEMU before 7.1, which runs
+/// programs of other machines, answers that it has discarded and keeps the contents.
+pub(crate) fn discards_to_zeros() -> bool {
+    let bytes = page_bytes();
+    let Ok(at) = map(std::ptr::null_mut(), bytes) else {
+        // Nothing can be mapped, and so nothing discarded.
+        return true;
+    };
+    let byte = pointer(at).cast::<u8>();
+    // SAFETY: mapped above, and no other code knows the address.
+    unsafe {
+        byte.write_volatile(1);
+        let is_kept = discard((at, bytes)).is_ok() && byte.read_volatile() != 0;
+        unmap((at, bytes));
+        !is_kept
+    }
+}
+
 /// Lets the kernel reclaim the memory (MADV_FREE). Afterwards each page holds the old
 /// contents or zeros.
 ///
@@ -255,6 +273,12 @@ pub(crate) fn atfork_child(child: unsafe extern "C" fn()) -> Result<(), Errno> {
         0 => Ok(()),
         errno => Err(Errno::from_raw_os_error(errno)),
     }
+}
+
+/// Returns the calling process.
+pub(crate) fn process() -> u32 {
+    // Process numbers are positive.
+    rustix::process::getpid().as_raw_pid() as u32
 }
 
 /// Returns the calling thread, as pthread_self(3) names it.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use heap::*;
 use libtest_mimic::Completion;
+use rustix::fs::MemfdFlags;
 use tenure::page_size;
 use tenure_heap::{HeapOptions, stats};
 
@@ -27,6 +28,7 @@ tests!(
     locked_blocks_after_free_are_returned,
     freed_memory_under_mlockall_is_returned,
     dirty_bytes_without_decay_thread_stay_small,
+    freed_memory_without_background_thread_is_returned,
     decay_thread_without_work_exits;
     children:
     burst,
@@ -37,6 +39,7 @@ tests!(
     locked,
     all_locked,
     no_thread,
+    no_background_thread,
     sleeps,
 );
 
@@ -261,6 +264,31 @@ fn no_thread() {
     assert!(is_small(), "{:?} {:?}", Held::now(), stats());
 }
 
+fn freed_memory_without_background_thread_is_returned() {
+    in_child_ok("no_background_thread");
+}
+
+fn no_background_thread() {
+    // jemalloc's thread has a stack of the default size, the decay thread a smaller one.
+    refuse_stacks_from(MIB);
+    tenure_heap::start(HeapOptions {
+        dirty_decay: Duration::from_millis(50),
+        muzzy_decay: Duration::from_millis(50),
+        ..HeapOptions::default()
+    })
+    .unwrap();
+    let messages = rustix::fs::memfd_create("messages", MemfdFlags::CLOEXEC).unwrap();
+    rustix::stdio::dup2_stderr(&messages).unwrap();
+    for seed in 0..3 {
+        let blocks = (0..40).map(|_| Block::filled(MIB, seed));
+        drop(blocks.collect::<Vec<_>>());
+        let is_empty = || stats().dirty_bytes + stats().muzzy_bytes < MIB;
+        assert!(comes_true(is_empty), "{:?}", stats());
+        assert_eq!(threads(), 2, "there is a background thread");
+    }
+    assert_eq!(rustix::fs::fstat(&messages).unwrap().st_size, 0);
+}
+
 fn decay_thread_without_work_exits() {
     in_child_ok("sleeps");
 }
@@ -283,8 +311,4 @@ fn sleeps() {
     drop(Block::new(100));
     assert!(comes_true(|| stats().dirty_bytes + stats().muzzy_bytes == 0));
     assert!(comes_true(|| threads() == 1));
-}
-
-fn threads() -> usize {
-    std::fs::read_dir("/proc/self/task").unwrap().count()
 }

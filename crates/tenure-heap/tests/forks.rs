@@ -12,19 +12,22 @@ mod heap;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
+use std::time::Duration;
 
 use common::*;
 use fastrand::Rng;
 use heap::*;
-use tenure_heap::stats;
+use tenure_heap::{HeapOptions, stats};
 
 tests!(
     blocks_after_fork_are_intact_in_child,
     child_after_fork_starts_own_decay_thread,
+    free_in_child_of_vfork_starts_no_thread,
     fork_during_allocations_leaves_child_consistent,
     blocks_in_grandchild_are_intact;
     children:
     decay_thread_in_child,
+    frees_after_vfork,
     fork_while_allocating,
 );
 
@@ -64,6 +67,43 @@ fn decay_thread_in_child() {
         0
     });
     assert_eq!(status, 0);
+}
+
+fn free_in_child_of_vfork_starts_no_thread() {
+    in_child_ok("frees_after_vfork");
+}
+
+fn frees_after_vfork() {
+    tenure_heap::start(HeapOptions {
+        dirty_decay: Duration::from_millis(50),
+        muzzy_decay: Duration::ZERO,
+        ..HeapOptions::default()
+    })
+    .unwrap();
+    // The heap has grown, and nothing was freed yet.
+    let mut blocks: Vec<_> = (0..40).map(|seed| Block::filled(MIB, seed)).collect();
+    let first = blocks.swap_remove(0).leak();
+    let mut status = 0;
+    // As by vfork(2): the child has this memory, and this thread waits for its end.
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let mut stack = vec![0_u8; 256 * KIB];
+    unsafe {
+        let end = stack.as_mut_ptr_range().end;
+        let child = libc::clone(free_and_exit, end.cast(), flags, first.cast());
+        assert!(child > 0, "{}", std::io::Error::last_os_error());
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+    }
+    assert_eq!((status, threads()), (0, 1));
+    drop(blocks);
+    let is_empty = || stats().dirty_bytes + stats().muzzy_bytes < MIB;
+    assert!(comes_true(is_empty), "{:?}", stats());
+}
+
+extern "C" fn free_and_exit(block: *mut libc::c_void) -> i32 {
+    unsafe {
+        tenure_heap::deallocate(block.cast());
+        libc::_exit(0)
+    }
 }
 
 fn fork_during_allocations_leaves_child_consistent() {

@@ -185,6 +185,13 @@ fn under_pressure() {
     let others = vec![others; LIMIT / 100 * 42 / (200 * KIB)];
     let is_empty = || stats().dirty_bytes + stats().muzzy_bytes == 0;
     assert!(comes_true(is_empty), "{:?}", stats());
+    // The purge is counted when it is over.
+    assert!(comes_true(|| stats().pressure_purges > 0), "{:?}", stats());
+    let now = stats();
+    assert!(
+        (1..=now.returned_bytes).contains(&now.pressure_returned_bytes),
+        "{now:?}"
+    );
     assert!(live.iter().all(Block::is_filled) && others[7][7] == 1);
 }
 

@@ -18,9 +18,11 @@ use tenure_heap::{Heap, HeapOptions, HeapStats, stats};
 
 tests!(
     heap_without_addresses_is_off,
+    heap_without_working_madvise_is_off,
     start_after_failure_tries_again;
     children:
     without_addresses,
+    without_madvise,
     start_again,
 );
 
@@ -61,6 +63,17 @@ fn without_addresses() {
     limit_addresses();
     // The first allocation starts the heap.
     assert!(tenure_heap::allocate(MIB, 16).is_null());
+    assert_inner_allocator_serves();
+}
+
+fn heap_without_working_madvise_is_off() {
+    in_child_ok("without_madvise");
+}
+
+fn without_madvise() {
+    // It succeeds, and has no effect.
+    refuse(libc::SYS_madvise, 0);
+    tenure_heap::start(HeapOptions::default()).unwrap_err();
     assert_inner_allocator_serves();
 }
 

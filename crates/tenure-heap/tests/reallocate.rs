@@ -20,13 +20,34 @@ tests!(
     repeated_moves_keep_contents,
     block_split_by_madvise_keeps_contents,
     impossible_size_leaves_block,
-    mappings_of_moved_blocks_do_not_accumulate;
+    mappings_of_moved_blocks_do_not_accumulate,
+    refused_moves_cost_few_addresses;
     children:
     grow_large,
     shrink,
     move_often,
     merge_mappings,
+    moves_are_refused,
 );
+
+fn refused_moves_cost_few_addresses() {
+    in_child_ok("moves_are_refused");
+}
+
+fn moves_are_refused() {
+    // As with too many mappings, of which `move_pages` learns from the kernel.
+    refuse(libc::SYS_mremap, libc::ENOMEM);
+    const BLOCKS: usize = 60;
+    for seed in 0..BLOCKS {
+        let mut block = Block::filled(2 * MIB, seed as u64);
+        let _next = Block::new(2 * MIB);
+        assert!(block.resize(8 * MIB));
+        assert!(block.is_filled_up_to(2 * MIB));
+    }
+    // A second and more passes between two attempts.
+    let live_bytes = stats().live_bytes;
+    assert!(live_bytes < BLOCKS / 4 * 8 * MIB, "{:?}", stats());
+}
 
 fn shrink_returns_memory() {
     in_child_ok("shrink");

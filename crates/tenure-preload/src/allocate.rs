@@ -5,15 +5,16 @@
 //! program has its own: those of the C++ library call these functions. The library defines
 //! none: a program that replaces some of the forms counts on the others calling them.
 
+use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::ptr::{copy_nonoverlapping, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tenure_heap as heap;
 
-use crate::private_heap;
 use crate::real::REAL;
 use crate::reentrancy::{is_inside_tenure, preserve_errno, run_inside};
+use crate::{c_library, private_heap};
 
 /// The alignment of every block, whatever its size.
 const ALIGN: usize = 16;
@@ -92,13 +93,24 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     unsafe { REAL.calloc.get()(count, size) }
 }
 
-/// `free(3)`
+/// `free(3)`. Passes the return address on.
+#[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn free(ptr: *mut c_void) {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!("mov rsi, [rsp]", "jmp {}", sym free_for);
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!("mov x1, x30", "b {}", sym free_for);
+}
+
+/// The C library frees blocks while it holds a lock that starting a thread takes. So those
+/// calls start none.
+unsafe extern "C" fn free_for(ptr: *mut c_void, caller: usize) {
     if heap::owns(ptr.cast()) {
+        let may_start_thread = || !c_library::contains(caller);
         // SAFETY: a block of the heap, which the caller gives up. Nothing behind this changes
         // `errno`.
-        return unsafe { heap::deallocate(ptr.cast()) };
+        return unsafe { heap::deallocate_with(ptr.cast(), may_start_thread) };
     }
     if private_heap::owns(ptr.cast()) {
         // SAFETY: a block of the private heap, which the caller gives up.

@@ -12,7 +12,7 @@ use tenure_options::{FIRST_PROGRAM, OptionRow, Options, ValueError};
 
 use crate::line::{self, Bytes, Line};
 use crate::reentrancy::run_inside;
-use crate::{allocate, allocators, map, private_heap, real, sqlite, summary, sys};
+use crate::{allocate, allocators, c_library, map, private_heap, real, sqlite, summary, sys};
 
 #[cfg(not(test))]
 #[used]
@@ -222,6 +222,7 @@ fn turn_heap_on(
         options.muzzy_decay = decay;
     }
     tenure_heap::start(options).map_err(HeapUnavailable::Heap)?;
+    c_library::find();
     allocate::turn_on();
     Ok(())
 }

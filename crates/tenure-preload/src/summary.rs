@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use tenure::Count;
+use tenure::{Count, HeapGroup, Stats};
 
 use crate::line::{Bytes, Line};
 use crate::reentrancy::run_inside;
@@ -41,7 +41,7 @@ pub(crate) fn turn_on() {
         }
     }
     unsafe extern "C" fn at_quick_exit(_: *mut c_void) {
-        print_once();
+        print_once(Caller::MayBeSignalHandler);
     }
     // SAFETY: this library is never unloaded. If memory for the registrations is
     // unavailable, children keep the copy, and `quick_exit` prints nothing.
@@ -75,7 +75,7 @@ fn is_standard_error(fd: c_int) -> bool {
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = {
     extern "C" fn at_exit() {
-        print_once();
+        print_once(Caller::Exits);
     }
     at_exit
 };
@@ -83,7 +83,7 @@ static AT_EXIT: extern "C" fn() = {
 /// `_exit(2)`, after printing the summary.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn _exit(status: c_int) -> ! {
-    print_once();
+    print_once(Caller::MayBeSignalHandler);
     sys::exit_group(status)
 }
 
@@ -94,9 +94,17 @@ pub extern "C" fn _Exit(status: c_int) -> ! {
     _exit(status)
 }
 
+/// The state in which the process ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    Exits,
+    /// This thread may have been interrupted with a lock of the heap held.
+    MayBeSignalHandler,
+}
+
 /// Prints the summary once, in the process that was chosen. May run in a signal
 /// handler: it takes no lock that this thread may hold.
-fn print_once() {
+fn print_once(caller: Caller) {
     let me = sys::pid();
     // A vfork child, which shares the memory until it calls exec, prints nothing
     // either.
@@ -111,38 +119,74 @@ fn print_once() {
         return;
     };
     run_inside(|| {
-        if let Some(text) = summary_line(me) {
+        if let Some(text) = summary_line(me, caller) {
             text.write_to(fd);
         }
     });
 }
 
 /// With less memory than this, the heap did nothing worth a line.
-const MIN_REPORTED_BYTES: usize = 1 << 20;
+const MIN_REPORTED_BYTES: u64 = 1 << 20;
+
+/// Returns the counters, those of the heap at present if the decay thread computes them. A
+/// small heap has no such thread.
+fn read(caller: Caller) -> Stats {
+    match tenure_heap::publish_by_decay_thread() || caller == Caller::MayBeSignalHandler {
+        true => tenure::stats_as_published(),
+        false => tenure::stats(),
+    }
+}
+
+/// Adds the heap's figures, if it did anything. Returns whether it did.
+fn add_heap(text: &mut Line, stats: &Stats) -> bool {
+    let groups = [
+        ("small", stats.heap_small),
+        ("medium", stats.heap_medium),
+        ("large", stats.heap_large),
+    ];
+    let sum =
+        |figure: fn(&HeapGroup) -> u64| groups.iter().map(|(_, group)| figure(group)).sum::<u64>();
+    let in_use_bytes = sum(|group| group.in_use_bytes).saturating_sub(stats.heap_cached_bytes);
+    let dirty_bytes = sum(|group| group.dirty_bytes);
+    let muzzy_bytes = sum(|group| group.muzzy_bytes);
+    let served_bytes = in_use_bytes + dirty_bytes + muzzy_bytes + stats.heap_returned_bytes;
+    if served_bytes < MIN_REPORTED_BYTES {
+        return false;
+    }
+    let under_pressure = stats.heap_returned_under_pressure;
+    text.add(format_args!(
+        " heap: {} in use at the end, {} dirty, {} muzzy, {} retained; {} given back to the \
+         kernel, {} of it under memory pressure, which purged {} times; {} blocks grown by \
+         moving pages; by size:",
+        Bytes(in_use_bytes),
+        Bytes(dirty_bytes),
+        Bytes(muzzy_bytes),
+        Bytes(sum(|group| group.retained_bytes)),
+        Bytes(stats.heap_returned_bytes),
+        Bytes(under_pressure.bytes),
+        under_pressure.calls,
+        tenure_heap::moved_blocks(),
+    ));
+    for (index, (name, group)) in groups.into_iter().enumerate() {
+        let separator = if index == 0 { "" } else { "," };
+        text.add(format_args!(
+            "{separator} {name} {} in use, {} dirty, {} muzzy, {} retained",
+            Bytes(group.in_use_bytes),
+            Bytes(group.dirty_bytes),
+            Bytes(group.muzzy_bytes),
+            Bytes(group.retained_bytes),
+        ));
+    }
+    true
+}
 
 /// Returns the summary; `None` if tenure did nothing.
-fn summary_line(pid: i32) -> Option<Line> {
+fn summary_line(pid: i32, caller: Caller) -> Option<Line> {
     let mut text = Line::new();
     let name = sys::program_name().to_string_lossy();
     text.add(format_args!("tenure: {name} (process {pid}):"));
-    let heap = tenure_heap::stats();
-    let served = heap.live_bytes + heap.dirty_bytes + heap.muzzy_bytes + heap.returned_bytes;
-    let mut any = served >= MIN_REPORTED_BYTES;
-    if any {
-        let bytes = |figure: usize| Bytes(figure as u64);
-        text.add(format_args!(
-            " heap: {} in use at the end, {} dirty, {} muzzy, {} retained; {} given back to \
-             the kernel; {} blocks grown by moving pages; {} purges by memory pressure",
-            bytes(heap.live_bytes),
-            bytes(heap.dirty_bytes),
-            bytes(heap.muzzy_bytes),
-            bytes(heap.retained_bytes),
-            bytes(heap.returned_bytes),
-            heap.moved,
-            heap.pressure_purges
-        ));
-    }
-    let stats = tenure::stats();
+    let stats = read(caller);
+    let mut any = add_heap(&mut text, &stats);
     let mut add = |what: &str, count: Count| {
         if count.calls > 0 {
             let separator = if any { ";" } else { "" };

@@ -18,7 +18,7 @@ type Test = (&'static str, fn(&Workshop) -> Verdict);
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 19] = [
+        let tests: [Test; 20] = [
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
@@ -37,6 +37,10 @@ fn main() -> ExitCode {
             ("rlimit_as_turns_options_off", few_addresses),
             ("exit_option_starts_teardown_helper", exit),
             ("stats_option_prints_summary_however_program_ends", summary),
+            (
+                "stats_option_with_exit_in_signal_handler_ends",
+                exit_in_handler,
+            ),
             ("verbose_option_prints_one_line", verbose),
             ("invalid_value_is_reported_and_ignored", wrong),
             ("libraries_behind_see_calls_that_tenure_passes_on", behind),
@@ -372,6 +376,20 @@ fn summary(shop: &Workshop) -> Verdict {
         let told = facts.line();
         assert!(told.starts_with("tenure: facts (process "), "{way}: {told}");
         assert!(told.contains("heap: "), "{way}: {told}");
+    }
+    Ok(Completion::Completed)
+}
+
+/// A handler interrupts the program with a lock of the heap held in one of a few runs: the
+/// summary must not wait for it.
+fn exit_in_handler(shop: &Workshop) -> Verdict {
+    let program = shop.compile(&project("tests/preload/exit_in_handler.c"), &[]);
+    for run in 0..12 {
+        let mut command = Command::new(&program);
+        command.arg((5000 + 731 * run).to_string());
+        let output = output_in_time(put_under(&mut command, &[HEAP, STATS], &[]));
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(7), "run {run}: {told}");
     }
     Ok(Completion::Completed)
 }

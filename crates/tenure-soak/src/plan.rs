@@ -268,7 +268,7 @@ impl Plan {
             }
             231..237 => {
                 let max_mib = self.random.usize(..48);
-                Verb::Pool(max_mib, self.pick(&[0, 8]))
+                Verb::Pool(max_mib, self.pick(&[0, 8]), self.random.bool())
             }
             237..277 => {
                 let huge_pages = self.pick(&[HugePages::Never, HugePages::Always]);

@@ -138,8 +138,9 @@ named_enum! {
         Residency = "residency",
         OfferDelay(Duration) = "offer_delay",
         Drain = "drain",
-        /// How many MiB the page pool holds at most, and how many it is filled with.
-        Pool(usize, usize) = "pool",
+        /// How many MiB the page pool holds at most, how many it is filled with, and whether
+        /// released memory enters it.
+        Pool(usize, usize, bool) = "pool",
         /// How many blocks of the pool a table takes.
         ReplaceTables(usize, HugePages) = "replace_tables",
         /// A key, and the length of a new value.

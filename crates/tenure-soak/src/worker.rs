@@ -188,10 +188,11 @@ impl<'a> Worker<'a> {
                 let drained = tenure::drain(Some(Duration::from_secs(50)));
                 tools.expect(drained, &[])?;
             }
-            Verb::Pool(max_mib, prefill_mib) => {
+            Verb::Pool(max_mib, prefill_mib, released) => {
                 let options = PoolOptions::new()
                     .max_bytes(max_mib << 20)
-                    .prefill_bytes(prefill_mib << 20);
+                    .prefill_bytes(prefill_mib << 20)
+                    .recycle_released(released);
                 // The first is the answer of an older kernel, the second of RLIMIT_MEMLOCK.
                 tools.expect(configure(&options), &["unsupported", "other"])?;
             }

@@ -133,7 +133,9 @@ pub use observation::headroom::Headroom;
 pub use observation::residency::Residency;
 #[doc(hidden)]
 pub use observation::stats::sqlite as sqlite_stats;
-pub use observation::stats::{Count, Stats, stats};
+pub use observation::stats::{Count, HeapGroup, Stats, stats};
+#[doc(hidden)]
+pub use observation::stats::{heap as heap_stats, stats_as_published};
 pub use observation::{headroom, pressure};
 pub use prepare::prepare;
 pub use ready::{CacheOptions, CacheStats, LockedFile, Pinned, SecretBuffer, VolatileCache};

@@ -31,7 +31,6 @@ tests!(
     locked_memory_is_left_to_kernel,
     inherited_memory_stays_out_of_pool,
     sparse_memory_stays_out_of_pool,
-    released_memory_stays_out_of_pool,
     recycling_beside_forks_leaves_children_no_descriptor,
     threads_of_pool_have_descriptor_tables_of_their_own,
     child_has_no_pool,
@@ -238,32 +237,6 @@ fn sparse_memory_stays_out_of_pool() {
     }
     recycle(memory);
     assert_eq!(pool::stats().bytes, 0);
-}
-
-fn released_memory_stays_out_of_pool() {
-    let _pool = Pool::of(LEN);
-    let before = pool::stats().recycled_bytes;
-    drop(base_pages(LEN));
-    base_pages(LEN).munmap().unwrap();
-    let mut memory = base_pages(LEN);
-    memory.discard(..).unwrap();
-    tenure::drain(Some(LIMIT)).unwrap();
-    assert_eq!(pool::stats().recycled_bytes, before);
-    // A page that the kernel refers to still has its bytes.
-    let (reader, writer) = std::io::pipe().unwrap();
-    memory.as_mut_slice().unwrap().fill(8);
-    let vector = libc::iovec {
-        iov_base: memory.range().as_ptr().cast(),
-        iov_len: page_size(),
-    };
-    let sent = unsafe { libc::vmsplice(writer.as_raw_fd(), &raw const vector, 1, 0) };
-    assert_eq!(sent, page_size() as isize);
-    drop(memory);
-    tenure::drain(Some(LIMIT)).unwrap();
-    map_populated(LEN).as_mut_slice().unwrap().fill(9);
-    let mut bytes = vec![0; page_size()];
-    (&reader).read_exact(&mut bytes).unwrap();
-    assert!(bytes.iter().all(|&byte| byte == 8));
 }
 
 fn recycling_beside_forks_leaves_children_no_descriptor() {

@@ -40,6 +40,7 @@ enum Step {
     Configure {
         mib: usize,
         prefill: bool,
+        released: bool,
     },
     Drain,
 }
@@ -95,8 +96,9 @@ fn sequences() {
         1 => Just(Step::LazyFree),
         1 => Just(Step::Fork),
         1 => Just(Step::NeedMemory),
-        1 => (0_usize..100, any::<bool>())
-            .prop_map(|(mib, prefill)| Step::Configure { mib, prefill }),
+        1 => (0_usize..100, any::<bool>(), any::<bool>()).prop_map(|(mib, prefill, released)| {
+            Step::Configure { mib, prefill, released }
+        }),
         4 => Just(Step::Drain),
     ];
     let bounds = (0..MAPPINGS, 0.0..1.0_f64, 0.0..1.0_f64);
@@ -107,7 +109,8 @@ fn sequences() {
     };
     let last_tag = std::cell::Cell::new(0_u8);
     proptest!(config, |(steps in steps)| {
-        pool::configure(&PoolOptions::new().max_bytes(64 * MIB)).unwrap();
+        let options = PoolOptions::new().max_bytes(64 * MIB);
+        pool::configure(&options.recycle_released(last_tag.get().is_multiple_of(2))).unwrap();
         let mut mappings: [Option<Model>; MAPPINGS] = [const { None }; MAPPINGS];
         for (step, (index, from, len)) in steps {
             last_tag.set(last_tag.get() % 250 + 1);
@@ -155,9 +158,18 @@ fn take(step: Step, model: &mut Option<Model>, from: f64, len: f64, tag: u8) {
             assert_eq!(status, 0);
         }
         (Step::NeedMemory, _) => drop(tenure::release::drain_for_retry()),
-        (Step::Configure { mib, prefill }, _) => {
+        (
+            Step::Configure {
+                mib,
+                prefill,
+                released,
+            },
+            _,
+        ) => {
             let prefill_bytes = if prefill { 8 * MIB } else { 0 };
-            let options = PoolOptions::new().max_bytes(mib * MIB);
+            let options = PoolOptions::new()
+                .max_bytes(mib * MIB)
+                .recycle_released(released);
             pool::configure(&options.prefill_bytes(prefill_bytes)).unwrap();
         }
         (Step::Drain, _) => tenure::drain(None).unwrap(),

@@ -83,6 +83,12 @@ fn flag(is_so: bool) -> Option<u64> {
 /// Where this is 0, figures have no sample because they are unknown.
 const READABLE: &str = "Whether the figures of a source could be read: 1 or 0.";
 const PURGED: &str = "Volatile memory that was purged, by cause.";
+const HEAP_IN_USE: &str = "Blocks of the heap, those included that threads keep, by size: small up to 14 KiB, medium up to 4 MiB, large.";
+const HEAP_DIRTY: &str = "Free pages that the heap keeps for reuse, by the size of their range.";
+const HEAP_MUZZY: &str =
+    "Free pages of the heap that the kernel may reclaim, by the size of their range.";
+const HEAP_RETAINED: &str =
+    "Addresses without memory that the heap keeps, by the size of their range.";
 const CALLS: &str = "Successful calls of tenure, by operation.";
 const CALL_BYTES: &str = "Memory of successful calls of tenure, by operation.";
 pub const LEVEL: &str = "Memory pressure: 0 none, 1 some, 2 severe.";
@@ -98,6 +104,13 @@ macro_rules! operations {
 
 fn stats(process: &ProcessReport, figure: fn(&Stats) -> u64) -> Option<u64> {
     process.tenure.stats().map(figure)
+}
+
+/// Returns a figure of the heap; `None` where the process has published none.
+fn heap(process: &ProcessReport, figure: fn(&Stats) -> u64) -> Option<u64> {
+    let stats = process.tenure.stats()?;
+    let is_published = stats.heap_active_bytes > 0 || stats.heap_max_dirty_bytes > 0;
+    is_published.then(|| figure(stats))
 }
 
 /// The families of a process; those from its counters only where it uses tenure.
@@ -145,6 +158,25 @@ pub static PROCESS: &[Row<ProcessReport>] = &[
     Row::total("sqlite_offered_hits", "Pages of SQLite that were found intact after the kernel had been offered them.", |p| stats(p, |s| s.sqlite_offered_hits)),
     Row::bytes_total("shared_allocated", "Memory of the buffers that were allocated in shared arenas.", |p| stats(p, |s| s.shared_allocated.bytes)),
     Row::bytes_total("shared_purged", "Memory of the buffers of shared arenas that the process has purged.", |p| stats(p, |s| s.shared_purged.bytes)),
+    Row::bytes("heap_in_use", HEAP_IN_USE, |p| heap(p, |s| s.heap_small.in_use_bytes)).with("size", "small"),
+    Row::bytes("heap_in_use", HEAP_IN_USE, |p| heap(p, |s| s.heap_medium.in_use_bytes)).with("size", "medium"),
+    Row::bytes("heap_in_use", HEAP_IN_USE, |p| heap(p, |s| s.heap_large.in_use_bytes)).with("size", "large"),
+    Row::bytes("heap_dirty", HEAP_DIRTY, |p| heap(p, |s| s.heap_small.dirty_bytes)).with("size", "small"),
+    Row::bytes("heap_dirty", HEAP_DIRTY, |p| heap(p, |s| s.heap_medium.dirty_bytes)).with("size", "medium"),
+    Row::bytes("heap_dirty", HEAP_DIRTY, |p| heap(p, |s| s.heap_large.dirty_bytes)).with("size", "large"),
+    Row::bytes("heap_muzzy", HEAP_MUZZY, |p| heap(p, |s| s.heap_small.muzzy_bytes)).with("size", "small"),
+    Row::bytes("heap_muzzy", HEAP_MUZZY, |p| heap(p, |s| s.heap_medium.muzzy_bytes)).with("size", "medium"),
+    Row::bytes("heap_muzzy", HEAP_MUZZY, |p| heap(p, |s| s.heap_large.muzzy_bytes)).with("size", "large"),
+    Row::bytes("heap_retained", HEAP_RETAINED, |p| heap(p, |s| s.heap_small.retained_bytes)).with("size", "small"),
+    Row::bytes("heap_retained", HEAP_RETAINED, |p| heap(p, |s| s.heap_medium.retained_bytes)).with("size", "medium"),
+    Row::bytes("heap_retained", HEAP_RETAINED, |p| heap(p, |s| s.heap_large.retained_bytes)).with("size", "large"),
+    Row::bytes("heap_active", "Pages that hold blocks of the heap.", |p| heap(p, |s| s.heap_active_bytes)),
+    Row::bytes("heap_cached", "Freed blocks of the heap that threads keep for themselves.", |p| heap(p, |s| s.heap_cached_bytes)),
+    Row::bytes("heap_max_dirty", "The most dirty memory that the heap keeps at present.", |p| heap(p, |s| s.heap_max_dirty_bytes)),
+    Row::bytes("heap_pending", "Free memory that the heap's decay thread is about to return.", |p| heap(p, |s| s.heap_pending_bytes)),
+    Row::bytes_total("heap_returned", "Memory that the heap has returned to the kernel.", |p| heap(p, |s| s.heap_returned_bytes)),
+    Row::total("heap_pressure_purges", "Times that memory pressure had the heap return memory early.", |p| heap(p, |s| s.heap_returned_under_pressure.calls)),
+    Row::bytes_total("heap_returned_under_pressure", "Memory that the heap has returned to the kernel under memory pressure.", |p| heap(p, |s| s.heap_returned_under_pressure.bytes)),
 ];
 
 /// The families of the calls of each operation.

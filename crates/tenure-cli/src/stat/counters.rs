@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, Table};
 use serde::{Serialize, Serializer};
-use tenure::{Error, Stats};
+use tenure::{Error, HeapGroup, Stats};
 
 use tenure_bench::{
     table::{number, table_with},
@@ -26,7 +26,7 @@ pub enum Counters {
 }
 
 fn as_figures<S: Serializer>(stats: &Stats, serializer: S) -> Result<S::Ok, S::Error> {
-    figures(stats).serialize(serializer)
+    all_figures(stats).serialize(serializer)
 }
 
 /// One counter, or two that belong together.
@@ -64,14 +64,19 @@ impl Counters {
     }
 
     fn nonzero(&self) -> Vec<Figure> {
-        let is_nonzero =
-            |figure: &Figure| figure.calls.unwrap_or(0) > 0 || figure.bytes.unwrap_or(0) > 0;
         let mut all = self.stats().map(figures).unwrap_or_default();
-        all.retain(is_nonzero);
+        all.retain(Figure::is_nonzero);
         all
     }
 }
 
+impl Figure {
+    fn is_nonzero(&self) -> bool {
+        self.calls.unwrap_or(0) > 0 || self.bytes.unwrap_or(0) > 0
+    }
+}
+
+/// The figures but for those of [`heap_rows`].
 fn figures(stats: &Stats) -> Vec<Figure> {
     let verb = |name, count: tenure::Count| Figure {
         name,
@@ -130,7 +135,84 @@ fn figures(stats: &Stats) -> Vec<Figure> {
         calls("SQLite offered hits", stats.sqlite_offered_hits),
         verb("shared buffers", stats.shared_allocated),
         verb("shared purged", stats.shared_purged),
+        bytes("heap active now", stats.heap_active_bytes),
+        bytes("heap cached by threads", stats.heap_cached_bytes),
+        bytes("heap dirty at most", stats.heap_max_dirty_bytes),
+        bytes("heap pending now", stats.heap_pending_bytes),
+        bytes("returned by the heap", stats.heap_returned_bytes),
+        verb("of it under pressure", stats.heap_returned_under_pressure),
     ]
+}
+
+/// The figures of a group of the heap, and its name.
+struct HeapRow {
+    name: &'static str,
+    figures: [Figure; 4],
+}
+
+/// The names of the groups, and those of their figures.
+#[rustfmt::skip]
+const HEAP_ROWS: [(&str, [&str; 4]); 3] = [
+    ("small", ["heap small in use", "heap small dirty", "heap small muzzy", "heap small retained"]),
+    ("medium", ["heap medium in use", "heap medium dirty", "heap medium muzzy", "heap medium retained"]),
+    ("large", ["heap large in use", "heap large dirty", "heap large muzzy", "heap large retained"]),
+];
+
+fn heap_rows(stats: &Stats) -> [HeapRow; 3] {
+    let groups = [stats.heap_small, stats.heap_medium, stats.heap_large].map(|group| {
+        let HeapGroup {
+            in_use_bytes,
+            dirty_bytes,
+            muzzy_bytes,
+            retained_bytes,
+            ..
+        } = group;
+        [in_use_bytes, dirty_bytes, muzzy_bytes, retained_bytes]
+    });
+    std::array::from_fn(|row| {
+        let (name, names) = HEAP_ROWS[row];
+        let figure = |column: usize| Figure {
+            name: names[column],
+            calls: None,
+            bytes: Some(groups[row][column]),
+        };
+        HeapRow {
+            name,
+            figures: std::array::from_fn(figure),
+        }
+    })
+}
+
+fn all_figures(stats: &Stats) -> Vec<Figure> {
+    let mut all = figures(stats);
+    all.extend(heap_rows(stats).into_iter().flat_map(|row| row.figures));
+    all
+}
+
+/// Returns a table of the heaps' memory by sizes of blocks, or `None` if there are none.
+pub fn heap_table<'a>(processes: impl Iterator<Item = (u32, &'a Counters)>) -> Option<Table> {
+    let header = ["PID", "heap", "in use", "dirty", "muzzy", "retained"];
+    let mut table = table_with(header, HEADER_WIDTH);
+    let mut is_empty = true;
+    for (pid, counters) in processes {
+        let rows = counters.stats().map(heap_rows).into_iter().flatten();
+        let rows: Vec<_> = rows
+            .filter(|row| row.figures.iter().any(Figure::is_nonzero))
+            .collect();
+        for (index, row) in rows.into_iter().enumerate() {
+            let pid = if index == 0 {
+                pid.to_string()
+            } else {
+                String::new()
+            };
+            let mut cells = vec![number(pid), Cell::new(row.name)];
+            let bytes = row.figures.map(|figure| figure.bytes.unwrap_or(0));
+            cells.extend(bytes.map(|bytes| number(bytes_text(bytes as f64))));
+            table.add_row(cells);
+            is_empty = false;
+        }
+    }
+    (!is_empty).then_some(table)
 }
 
 /// Returns a table of the counters that are not zero, or `None` if all are.
@@ -165,12 +247,28 @@ mod tests {
     #[test]
     fn figures_cover_every_counter() {
         // A count is two figures; each of the others is one.
-        let all = figures(&Stats::default());
+        let all = all_figures(&Stats::default());
         let figures = |figure: &Figure| {
             usize::from(figure.calls.is_some()) + usize::from(figure.bytes.is_some())
         };
         let named: usize = all.iter().map(figures).sum();
         assert_eq!(named * size_of::<u64>(), size_of::<Stats>());
+    }
+
+    #[test]
+    fn heap_table_has_a_row_for_each_group_in_use() {
+        let mut stats = Stats::default();
+        assert!(heap_table([(7, &Counters::Read(Box::new(stats)))].into_iter()).is_none());
+        stats.heap_small.in_use_bytes = 5 << 20;
+        stats.heap_large.retained_bytes = 3 << 30;
+        let counters = Counters::Read(Box::new(stats));
+        let text = heap_table([(7, &counters), (8, &Counters::None)].into_iter());
+        let text = text.unwrap().trim_fmt();
+        assert_eq!(text.lines().count(), 6, "{text}");
+        for part in ["small", "5 MiB", "large", "3 GiB"] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        assert!(!text.contains("medium"), "{text}");
     }
 
     #[test]

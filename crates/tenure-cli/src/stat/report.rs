@@ -105,11 +105,15 @@ impl Report {
                 let _ = writeln!(text, "process {}: {}", process.pid, printable(&line));
             }
         }
-        let counters = self
-            .processes
-            .iter()
-            .map(|process| (process.pid, &process.tenure));
-        if let Some(table) = counters::table(counters) {
+        let counters = || {
+            let processes = self.processes.iter();
+            processes.map(|process| (process.pid, &process.tenure))
+        };
+        let tables = [
+            counters::table(counters()),
+            counters::heap_table(counters()),
+        ];
+        for table in tables.into_iter().flatten() {
             let _ = writeln!(text, "{}", table.trim_fmt());
         }
         for process in &self.processes {

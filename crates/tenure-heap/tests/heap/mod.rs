@@ -79,6 +79,11 @@ impl Block {
             .all(|piece| piece == &[0; PIECE][..piece.len()])
     }
 
+    /// Returns the block's memory, which nothing frees any more.
+    pub fn leak(self) -> *mut u8 {
+        std::mem::ManuallyDrop::new(self).at
+    }
+
     pub fn bytes(&self) -> &[u8] {
         unsafe { std::slice::from_raw_parts(self.at, self.size) }
     }
@@ -173,6 +178,10 @@ pub fn mappings() -> usize {
         .unwrap()
         .lines()
         .count()
+}
+
+pub fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
 /// Runs `work` on one of the CPUs that this thread may use, by its rank.

@@ -24,6 +24,32 @@ pub fn refuse(call: i64, errno: i32) {
     install_filter(&mut program);
 }
 
+/// Makes the kernel answer ENOMEM to mmap of a thread's stack of so many bytes and more.
+pub fn refuse_stacks_from(bytes: usize) {
+    let step = |code: u32, jt, jf, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let load = |at: usize| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at as u32);
+    // The lower halves of arguments on little-endian machines.
+    let argument = |index: usize| std::mem::offset_of!(libc::seccomp_data, args) + 8 * index;
+    let jump = |test: u32, jt, jf, k| step(libc::BPF_JMP | test | libc::BPF_K, jt, jf, k);
+    let refused = libc::SECCOMP_RET_ERRNO | libc::ENOMEM as u32;
+    let mut program = [
+        load(0),
+        jump(libc::BPF_JEQ, 0, 5, libc::SYS_mmap as u32),
+        load(argument(3)),
+        jump(libc::BPF_JSET, 0, 3, libc::MAP_STACK as u32),
+        load(argument(1)),
+        jump(libc::BPF_JGE, 0, 1, bytes as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, refused),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    install_filter(&mut program);
+}
+
 /// Keeps tenure from starting the thread that holds the userfaultfd, `/proc/self/pagemap`
 /// and `/proc/self/maps` open for this process.
 pub fn without_files_thread() {

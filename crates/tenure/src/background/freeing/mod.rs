@@ -80,7 +80,11 @@ pub(crate) enum AfterMove {
 /// Each part must lie in one mapping of anonymous memory that is not locked; of
 /// private memory for [`AfterMove::Empty`]. Nothing may rely on the contents of
 /// the parts, nor, with [`AfterMove::Unmapped`], use them.
-pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<PageRange> {
+pub(crate) unsafe fn defer_free(
+    parts: Vec<PageRange>,
+    after: AfterMove,
+    destination: Destination,
+) -> Vec<PageRange> {
     if parts.is_empty() || register_fork_handlers().is_err() {
         return parts;
     }
@@ -130,7 +134,7 @@ pub(crate) unsafe fn defer_free(parts: Vec<PageRange>, after: AfterMove) -> Vec<
         return unmoved;
     }
     let targets = moved.into_iter().map(target);
-    enqueue(queue, &reservation, pages, targets, Destination::Kernel);
+    enqueue(queue, &reservation, pages, targets, destination);
     unmoved
 }
 

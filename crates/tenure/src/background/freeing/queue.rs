@@ -10,6 +10,7 @@ use super::calls::{CALLS, CALLS_TIMEOUT};
 use super::headroom::HeadroomCache;
 use super::limits::max_active;
 use super::worker_scaling::WorkerScaling;
+use crate::background::pool;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
 use crate::ground::sys::fork::{self, ForkMutex};
@@ -39,6 +40,16 @@ pub(crate) enum Destination {
     Kernel,
     /// The page pool, up to its size.
     Pool,
+}
+
+impl Destination {
+    /// Returns where memory goes that is released, not recycled.
+    pub(crate) fn of_released() -> Self {
+        match pool::recycles_released() {
+            true => Self::Pool,
+            false => Self::Kernel,
+        }
+    }
 }
 
 /// A chunk that one worker frees.

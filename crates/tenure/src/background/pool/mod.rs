@@ -6,8 +6,9 @@
 //! [populate](crate::populate) takes pages from there before it asks the kernel. The pool is
 //! off until [`configure`] turns it on.
 //!
-//! Memory that is released otherwise never enters the pool: the kernel may still refer to its
-//! pages, in a pipe or a socket, and does not tell.
+//! Memory that is released otherwise stays out of the pool: the kernel may still refer to its
+//! pages, in a pipe or a socket, and does not tell. A program that knows that none of its
+//! pages is there has it enter as well ([`PoolOptions::recycle_released`]).
 //!
 //! | what | how | kernel |
 //! | --- | --- | --- |
@@ -101,7 +102,7 @@ pub(crate) use give::{fill, has_blocks_for, map_mapping};
 pub(in crate::background) use recycle::{is_recycling, recycle};
 pub(crate) use shrink::empty;
 pub(in crate::background) use shrink::without_recycling;
-pub(crate) use state::register_fork_handlers;
+pub(crate) use state::{recycles_released, register_fork_handlers};
 
 /// The unit of the pool, whatever the page size: a huge page of most machines.
 pub(crate) const BLOCK_BYTES: usize = 2 << 20;

@@ -18,7 +18,8 @@ use crate::observation::stats::stats as all_stats;
 pub struct PoolOptions {
     max_bytes: usize,
     prefill_bytes: usize,
-    prefill_on_use: bool,
+    pub(super) prefill_on_use: bool,
+    pub(super) recycle_released: bool,
 }
 
 impl PoolOptions {
@@ -44,6 +45,20 @@ impl PoolOptions {
     /// first populated that it could have filled. Processes that never do take no memory.
     pub fn prefill_on_use(mut self, on_use: bool) -> Self {
         self.prefill_on_use = on_use;
+        self
+    }
+
+    /// Sets whether all private anonymous memory that this process releases with tenure enters
+    /// the pool: by [`munmap`](crate::Mapping::munmap), by
+    /// [`discard`](crate::Mapping::discard), and when a [`Mapping`](crate::Mapping) is dropped.
+    /// Without it only [recycled](crate::Mapping::recycle) memory does.
+    ///
+    /// It is for programs in which no released page is still in a pipe (`vmsplice(2)`) or in a
+    /// socket (MSG_ZEROCOPY): a reader there would find zeros, or the contents of the memory
+    /// that gets the page next. The setting is that of the whole process, for memory that
+    /// libraries release with tenure as well.
+    pub fn recycle_released(mut self, released: bool) -> Self {
+        self.recycle_released = released;
         self
     }
 }
@@ -103,7 +118,7 @@ pub fn configure(options: &PoolOptions) -> Result<()> {
         return Err(system("fork")(Errno::SRCH));
     }
     if !pool.is_closing && pool.arena.is_some() && pool.places.len() == places {
-        pool.set_prefill(prefill_bytes, options.prefill_on_use);
+        pool.set_sources(prefill_bytes, options);
         drop(pool);
         thread::wake();
         return Ok(());
@@ -139,7 +154,7 @@ pub fn configure(options: &PoolOptions) -> Result<()> {
     pool.is_closing = false;
     pool.is_woken = true;
     pool.set_arena(Some(arena), list);
-    pool.set_prefill(prefill_bytes, options.prefill_on_use);
+    pool.set_sources(prefill_bytes, options);
     drop(pool);
     thread::start().map_err(|errno| {
         turn_off();
@@ -201,7 +216,7 @@ fn turn_off() {
         return;
     }
     pool.is_closing = true;
-    pool.set_prefill(0, false);
+    pool.set_sources(0, &PoolOptions::new());
     while pool.claimed > 0 {
         (pool, _) = pool.wait(|pool| CHANGED.wait_timeout(pool, RECHECK_INTERVAL));
     }

@@ -7,6 +7,7 @@ use rustix::process::{self, Pid};
 
 use super::BLOCK_BYTES;
 use super::arena::{Arena, Run};
+use super::options::PoolOptions;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
 use crate::ground::sys::fork::{self, ForkMutex};
@@ -44,6 +45,8 @@ pub(super) struct State {
     pub(super) prefill_bytes: usize,
     /// Prefilling begins with the first use.
     pub(super) is_unused: bool,
+    /// Memory that is released enters as recycled memory does.
+    pub(super) recycles_released: bool,
     pub(super) claimed: usize,
     pub(super) filled: usize,
     pub(super) lazy: usize,
@@ -71,9 +74,17 @@ static FILLED: AtomicUsize = AtomicUsize::new(0);
 /// Whether prefilling waits for the first use.
 static IS_UNUSED: AtomicBool = AtomicBool::new(false);
 
+/// Whether there is a pool, and released memory enters it.
+static RECYCLES_RELEASED: AtomicBool = AtomicBool::new(false);
+
 /// Returns whether there is a pool.
 pub(super) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
+}
+
+/// Returns whether memory enters the pool that is released, not recycled.
+pub(crate) fn recycles_released() -> bool {
+    RECYCLES_RELEASED.load(Ordering::Relaxed)
 }
 
 /// Returns how many blocks there are.
@@ -101,6 +112,7 @@ impl State {
         places: Vec::new(),
         prefill_bytes: 0,
         is_unused: false,
+        recycles_released: false,
         claimed: 0,
         filled: 0,
         lazy: 0,
@@ -126,9 +138,12 @@ impl State {
         self.show();
     }
 
-    /// Sets how much is filled ahead of need, and whether only from the first use on.
-    pub(super) fn set_prefill(&mut self, bytes: usize, on_use: bool) {
-        (self.prefill_bytes, self.is_unused) = (bytes, on_use);
+    /// Sets what enters the pool: how much ahead of need, whether only from the first use on,
+    /// and whether released memory.
+    pub(super) fn set_sources(&mut self, prefill_bytes: usize, options: &PoolOptions) {
+        self.prefill_bytes = prefill_bytes;
+        self.is_unused = options.prefill_on_use;
+        self.recycles_released = options.recycle_released;
         self.show_within();
     }
 
@@ -148,6 +163,8 @@ impl State {
     fn show_within(&self) {
         IS_ON.store(self.arena.is_some(), Ordering::Relaxed);
         IS_UNUSED.store(self.is_unused, Ordering::Relaxed);
+        let recycles_released = self.arena.is_some() && self.recycles_released;
+        RECYCLES_RELEASED.store(recycles_released, Ordering::Relaxed);
         FILLED.store(self.filled, Ordering::Relaxed);
         headroom::set_pooled_bytes((self.filled - self.lazy) * BLOCK_BYTES);
     }

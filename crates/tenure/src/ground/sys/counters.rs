@@ -8,7 +8,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, BufReader};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::ptr;
@@ -24,6 +24,10 @@ use crate::PageRange;
 
 /// The number of counters that fit: 4 KiB of them, which every page has.
 pub(crate) const COUNTER_CAPACITY: usize = 512;
+
+/// The counters that a child keeps: gauges of memory of which it has a copy, and which nobody
+/// sets again before the child uses that memory.
+pub(crate) const KEPT_IN_CHILD: Range<usize> = 59..74;
 
 /// All counters of the process.
 pub(crate) type Counters = [AtomicU64; COUNTER_CAPACITY];
@@ -112,7 +116,8 @@ pub(super) fn zero_in_child() {
     let counters = COUNTERS.load(Ordering::Acquire);
     // SAFETY: as in `counters`.
     if let Some(counters) = unsafe { counters.as_ref() } {
-        for counter in counters {
+        let (before, rest) = counters.split_at(KEPT_IN_CHILD.start);
+        for counter in before.iter().chain(&rest[KEPT_IN_CHILD.len()..]) {
             counter.store(0, Ordering::Relaxed);
         }
     }

@@ -4,8 +4,8 @@
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-use super::Stats;
-use crate::ground::sys::counters::{COUNTER_CAPACITY, counters};
+use super::{Count, HeapGroup, Stats};
+use crate::ground::sys::counters::{COUNTER_CAPACITY, KEPT_IN_CHILD, counters};
 use crate::ground::sys::shard::{LEASES, Lease};
 
 const _: () = assert!(size_of::<Stats>() <= FIRST_LOOKUP * size_of::<u64>());
@@ -53,6 +53,25 @@ pub(crate) struct Verb(usize);
 #[derive(Clone, Copy)]
 pub(crate) struct Gauge(usize);
 
+/// The gauges of a [`HeapGroup`].
+#[derive(Clone, Copy)]
+struct HeapGauges(usize);
+
+impl HeapGauges {
+    fn set(self, group: &HeapGroup) {
+        let HeapGroup {
+            in_use_bytes,
+            dirty_bytes,
+            muzzy_bytes,
+            retained_bytes,
+        } = *group;
+        let figures = [in_use_bytes, dirty_bytes, muzzy_bytes, retained_bytes];
+        for (counter, figure) in counters()[self.0..].iter().zip(figures) {
+            counter.store(figure, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Counter {
     pub(crate) fn add(self, more: usize) {
         counters()[self.0].fetch_add(more as u64, Ordering::Relaxed);
@@ -65,6 +84,13 @@ impl Verb {
         let counters = counters();
         counters[self.0].fetch_add(1, Ordering::Relaxed);
         counters[self.0 + 1].fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Sets both figures, which another module counts.
+    fn set(self, count: Count) {
+        let counters = counters();
+        counters[self.0].store(count.calls, Ordering::Relaxed);
+        counters[self.0 + 1].store(count.bytes, Ordering::Relaxed);
     }
 
     /// Counts `calls` successful calls on `bytes` bytes in all.
@@ -139,6 +165,21 @@ pub(crate) const SHARED_PURGED: Verb = at!(Verb, shared_purged);
 const SQLITE_PAGES: Gauge = at!(Gauge, sqlite_pages);
 const SQLITE_PURGED: Verb = at!(Verb, sqlite_purged);
 const SQLITE_OFFERED_HITS: Counter = at!(Counter, sqlite_offered_hits);
+const HEAP_SMALL: HeapGauges = at!(HeapGauges, heap_small);
+const HEAP_MEDIUM: HeapGauges = at!(HeapGauges, heap_medium);
+const HEAP_LARGE: HeapGauges = at!(HeapGauges, heap_large);
+const HEAP_ACTIVE_BYTES: Gauge = at!(Gauge, heap_active_bytes);
+const HEAP_CACHED_BYTES: Gauge = at!(Gauge, heap_cached_bytes);
+const HEAP_MAX_DIRTY_BYTES: Gauge = at!(Gauge, heap_max_dirty_bytes);
+const HEAP_PENDING_BYTES: Gauge = at!(Gauge, heap_pending_bytes);
+const HEAP_RETURNED_BYTES: Gauge = at!(Gauge, heap_returned_bytes);
+const HEAP_RETURNED_UNDER_PRESSURE: Verb = at!(Verb, heap_returned_under_pressure);
+
+/// A child has the heap's blocks and pages, and its gauges until it publishes its own.
+const _: () = assert!(
+    offset_of!(Stats, heap_small) == KEPT_IN_CHILD.start * size_of::<u64>()
+        && offset_of!(Stats, heap_pending_bytes) == KEPT_IN_CHILD.end * size_of::<u64>()
+);
 
 /// The figures of the crate tenure-sqlite, which counts them itself.
 #[doc(hidden)]
@@ -161,5 +202,65 @@ pub mod sqlite {
     /// Counts a page that was found intact after the kernel had been offered it.
     pub fn add_offered_hit() {
         super::SQLITE_OFFERED_HITS.add(1);
+    }
+}
+
+/// The figures of the crate tenure-heap, which counts them itself.
+#[doc(hidden)]
+pub mod heap {
+    use super::{Count, HeapGroup};
+    use super::{
+        HEAP_ACTIVE_BYTES, HEAP_CACHED_BYTES, HEAP_LARGE, HEAP_MAX_DIRTY_BYTES, HEAP_MEDIUM,
+        HEAP_PENDING_BYTES, HEAP_RETURNED_BYTES, HEAP_RETURNED_UNDER_PRESSURE, HEAP_SMALL,
+    };
+
+    /// The figures of [`Stats`](crate::Stats) with these names.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Figures {
+        pub small: HeapGroup,
+        pub medium: HeapGroup,
+        pub large: HeapGroup,
+        pub active_bytes: usize,
+        pub cached_bytes: usize,
+        pub max_dirty_bytes: usize,
+        pub pending_bytes: usize,
+        pub returned_bytes: usize,
+        pub pressure_purges: usize,
+        pub pressure_returned_bytes: usize,
+    }
+
+    /// Publishes the figures.
+    pub fn set(figures: &Figures) {
+        HEAP_SMALL.set(&figures.small);
+        HEAP_MEDIUM.set(&figures.medium);
+        HEAP_LARGE.set(&figures.large);
+        HEAP_ACTIVE_BYTES.set(figures.active_bytes);
+        HEAP_CACHED_BYTES.set(figures.cached_bytes);
+        HEAP_MAX_DIRTY_BYTES.set(figures.max_dirty_bytes);
+        HEAP_PENDING_BYTES.set(figures.pending_bytes);
+        HEAP_RETURNED_BYTES.set(figures.returned_bytes);
+        HEAP_RETURNED_UNDER_PRESSURE.set(Count {
+            calls: figures.pressure_purges as u64,
+            bytes: figures.pressure_returned_bytes as u64,
+        });
+    }
+
+    /// Creates the page of counters, and has this process publish the heap's figures before
+    /// it reads its counters.
+    pub fn prepare(publish: &'static fn()) {
+        super::prepare();
+        super::super::publish_heap_with(publish);
+    }
+
+    /// Returns a group.
+    pub fn group(bytes: [usize; 4]) -> HeapGroup {
+        let [in_use_bytes, dirty_bytes, muzzy_bytes, retained_bytes] =
+            bytes.map(|bytes| bytes as u64);
+        HeapGroup {
+            in_use_bytes,
+            dirty_bytes,
+            muzzy_bytes,
+            retained_bytes,
+        }
     }
 }

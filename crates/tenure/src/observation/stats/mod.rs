@@ -3,13 +3,13 @@
 //! The counters are in one page of atomics ([`counters`]), a private mapping of
 //! a memfd that other processes find by its name. New figures are added at the
 //! end; a changed order is a new number in the name. A fork zeroes the page in
-//! the child, and modules that keep a gauge then set it again.
+//! the child, but for the heap's gauges, and modules that keep a gauge then set it again.
 
 mod count;
 
-#[doc(hidden)]
-pub use count::sqlite;
 pub(crate) use count::*;
+#[doc(hidden)]
+pub use count::{heap, sqlite};
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -31,6 +31,22 @@ pub struct Count {
     pub bytes: u64,
 }
 
+/// Memory of the heap (the crate tenure-heap) for blocks of some sizes: in blocks of these
+/// sizes, and in free ranges that are as long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+#[repr(C)]
+pub struct HeapGroup {
+    /// Bytes of the blocks, including freed ones that threads keep for themselves.
+    pub in_use_bytes: u64,
+    /// Bytes of free pages that are kept for reuse.
+    pub dirty_bytes: u64,
+    /// Bytes of free pages that the kernel may reclaim (MADV_FREE).
+    pub muzzy_bytes: u64,
+    /// Bytes of addresses without memory, kept for reuse.
+    pub retained_bytes: u64,
+}
+
 /// The work of tenure in a process since that started, or since it was forked:
 /// a child counts from zero.
 ///
@@ -42,6 +58,11 @@ pub struct Count {
 /// Each figure is exact. If other threads work while they are read, two figures
 /// may be from two moments. Another process sees the calls of a
 /// [`VolatileBuffer`](crate::VolatileBuffer) with a delay of about a second.
+///
+/// The heap's figures are those of the moment at which the process reads them itself.
+/// Another process sees those that the heap's decay thread has published: they are a tenth
+/// of a second old at most while the process frees memory, and zeros as long as the heap
+/// has less than about 8 MiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(C)]
@@ -150,6 +171,27 @@ pub struct Stats {
     /// Buffers of [`SharedArena`](crate::SharedArena)s that this process has purged, on request
     /// or under pressure, and their bytes in whole pages.
     pub shared_purged: Count,
+    /// The heap's memory (the crate tenure-heap) now, for blocks of up to 14 KiB (with pages
+    /// of 4 KiB).
+    pub heap_small: HeapGroup,
+    /// The heap's memory now, for larger blocks of up to 4 MiB.
+    pub heap_medium: HeapGroup,
+    /// The heap's memory now, for blocks of more than 4 MiB.
+    pub heap_large: HeapGroup,
+    /// Bytes of pages that hold the heap's blocks now.
+    pub heap_active_bytes: u64,
+    /// Bytes of freed blocks that threads keep for themselves now.
+    pub heap_cached_bytes: u64,
+    /// The most bytes of dirty pages that the heap keeps at present: an eighth of the
+    /// headroom, or less.
+    pub heap_max_dirty_bytes: u64,
+    /// Bytes of free pages that the heap's decay thread is about to return.
+    pub heap_pending_bytes: u64,
+    /// Bytes that the heap has returned to the kernel.
+    pub heap_returned_bytes: u64,
+    /// The times that memory pressure had the heap return free pages early, and the bytes
+    /// that it returned under pressure.
+    pub heap_returned_under_pressure: Count,
 }
 
 /// Flushes local counts, which modules keep where counting in the page would
@@ -162,6 +204,14 @@ static BEFORE_READING: AtomicPtr<fn()> = AtomicPtr::new(ptr::null_mut());
 /// only one module keeps local counts.
 pub(crate) fn before_reading(flush: &'static fn()) {
     BEFORE_READING.store(ptr::from_ref(flush).cast_mut(), Ordering::Release);
+}
+
+/// As [`BEFORE_READING`], for the heap, whose figures nobody computes until they are read.
+static PUBLISH_HEAP: AtomicPtr<fn()> = AtomicPtr::new(ptr::null_mut());
+
+/// Registers a function that publishes the heap's figures.
+fn publish_heap_with(publish: &'static fn()) {
+    PUBLISH_HEAP.store(ptr::from_ref(publish).cast_mut(), Ordering::Release);
 }
 
 /// Returns what tenure has done in this process.
@@ -181,10 +231,23 @@ pub(crate) fn before_reading(flush: &'static fn()) {
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub fn stats() -> Stats {
-    // SAFETY: `before_reading` stores pointers to functions that live for ever.
-    if let Some(flush) = unsafe { BEFORE_READING.load(Ordering::Acquire).as_ref() } {
-        flush();
+    call(&PUBLISH_HEAP);
+    stats_as_published()
+}
+
+/// Calls the function, if one is registered.
+fn call(registered: &AtomicPtr<fn()>) {
+    // SAFETY: pointers to functions that live for ever are stored there.
+    if let Some(function) = unsafe { registered.load(Ordering::Acquire).as_ref() } {
+        function();
     }
+}
+
+/// As [`stats()`], with the heap's figures as they were last published: for a signal handler,
+/// whose thread may hold a lock of the heap.
+#[doc(hidden)]
+pub fn stats_as_published() -> Stats {
+    call(&BEFORE_READING);
     let counters = counters::counters();
     Stats::from(&std::array::from_fn(|index| {
         counters[index].load(Ordering::Relaxed)
@@ -281,6 +344,10 @@ mod tests {
         };
         assert_eq!(stats.shared_allocated, allocated);
         assert_eq!(stats.shared_purged.bytes, 58);
-        assert_eq!(size_of::<Stats>(), 59 * size_of::<u64>());
+        assert_eq!(stats.heap_small.in_use_bytes, 59);
+        assert_eq!(stats.heap_large.retained_bytes, 70);
+        assert_eq!(stats.heap_max_dirty_bytes, 73);
+        assert_eq!(stats.heap_returned_under_pressure.bytes, 77);
+        assert_eq!(size_of::<Stats>(), 78 * size_of::<u64>());
     }
 }

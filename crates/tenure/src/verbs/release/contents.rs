@@ -3,7 +3,7 @@
 use std::ops::RangeBounds;
 
 use super::THRESHOLD_BYTES;
-use crate::background::freeing::{AfterMove, defer_free};
+use crate::background::freeing::{AfterMove, Destination, defer_free};
 use crate::ground::error::{Error, MemoryKind, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
@@ -187,7 +187,7 @@ pub(super) unsafe fn discard(range: PageRange, max_mappings: usize) -> Result<()
     let movable = movable.iter().map(|vma| vma.range).collect();
     // SAFETY: the checks above found private anonymous memory that is not locked;
     // the caller gives the contents up.
-    let unmoved = unsafe { defer_free(movable, AfterMove::Empty) };
+    let unmoved = unsafe { defer_free(movable, AfterMove::Empty, Destination::of_released()) };
     for part in unmoved.into_iter().chain(fixed.iter().map(|vma| vma.range)) {
         // SAFETY: the caller gives the contents up.
         unsafe { advise_in_chunks(part, DestructiveAdvice::DontNeed, "madvise(MADV_DONTNEED)") }?;

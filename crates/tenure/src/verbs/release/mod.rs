@@ -106,7 +106,7 @@ impl Mapping {
     /// # Ok::<(), tenure::Error>(())
     /// ```
     pub fn munmap(self) -> Result<(), Refused<Self>> {
-        self.munmap_to(Destination::Kernel)
+        self.munmap_to(Destination::of_released())
     }
 
     /// Unmaps the memory like [`munmap`](Mapping::munmap), and lets the page
@@ -224,7 +224,7 @@ impl PageRange {
     /// [`stats`](crate::stats).)
     pub unsafe fn munmap(self) -> Result<()> {
         // SAFETY: the conditions are the same.
-        unsafe { self.munmap_to(Destination::Kernel) }
+        unsafe { self.munmap_to(Destination::of_released()) }
     }
 
     /// Unmaps the range like [`munmap`](PageRange::munmap), and lets the page
@@ -260,7 +260,7 @@ impl PageRange {
             let vmas = (part.len() >= THRESHOLD_BYTES).then(|| vma::within(part).ok());
             match vmas.flatten() {
                 // SAFETY: a part of the range, which no code uses any more.
-                Some(vmas) => unsafe { munmap_deferred(vmas) }?,
+                Some(vmas) => unsafe { munmap_deferred(vmas, destination) }?,
                 // The range is short, or /proc is unavailable.
                 // SAFETY: as above.
                 None => unsafe { munmap_in_chunks(part, page_size()) }?,
@@ -287,14 +287,15 @@ pub unsafe fn munmap_at_most(range: PageRange, max_mappings: usize) -> Result<()
     // SAFETY: no code uses the range any more, says the caller.
     unsafe { check_end(range, max_mappings) }?;
     forget(range);
+    let destination = Destination::of_released();
     for part in without_counter_page(range) {
         // SAFETY: a part of the range, which no code uses any more.
-        if unsafe { munmap_plain(part, Destination::Kernel) } {
+        if unsafe { munmap_plain(part, destination) } {
             continue;
         }
         let vmas = vma::within_at_most(part, max_mappings)?;
         // SAFETY: a part of the range, which no code uses any more.
-        unsafe { munmap_deferred(vmas) }?;
+        unsafe { munmap_deferred(vmas, destination) }?;
     }
     stats::MUNMAP.done(range.len());
     Ok(())
@@ -407,13 +408,13 @@ unsafe fn munmap_plain(range: PageRange, destination: Destination) -> bool {
 /// # Safety
 ///
 /// No code may use the VMAs any more.
-unsafe fn munmap_deferred(vmas: Vec<Vma>) -> Result<()> {
+unsafe fn munmap_deferred(vmas: Vec<Vma>, destination: Destination) -> Result<()> {
     check_sealed(&vmas)?;
     let (movable, fixed): (Vec<_>, Vec<_>) = vmas.into_iter().partition(can_move);
     let movable = movable.iter().map(|vma| vma.range).collect();
     // SAFETY: `can_move` found anonymous memory that is not locked, and no code uses it
     // any more.
-    let unmoved = unsafe { defer_free(movable, AfterMove::Unmapped) };
+    let unmoved = unsafe { defer_free(movable, AfterMove::Unmapped, destination) };
     let unmoved = unmoved.into_iter().map(|part| (part, page_size()));
     let fixed = fixed.iter().map(|vma| (vma.range, vma.page_bytes));
     for (part, page_bytes) in unmoved.chain(fixed) {

@@ -14,10 +14,10 @@ mod volatile;
 
 use std::sync::LazyLock;
 
-use tenure::{HugePages, Mapping, PageRange, page_size};
+use tenure::{Features, HugePages, Mapping, PageRange, page_size};
 
 use super::case::Case;
-use super::common::{fill, is_filled, may_lock_anything, pages, raw_unmap};
+use super::common::{fill, fork, is_filled, may_lock_anything, pages, raw_unmap};
 
 pub struct Operation {
     pub name: &'static str,
@@ -53,6 +53,7 @@ pub static ALL: LazyLock<Vec<Operation>> = LazyLock::new(|| {
         unless: match name {
             "lock_all" | "lock_all_now" | "lock_all_now_first" => cannot_lock_all,
             "unlock_all" | "unlock_all_beside_kept" => cannot_lock_all,
+            "pool_configure" | "pool_to_mapping" | "pool_to_memory" => cannot_have_pool,
             _ => || None,
         },
     };
@@ -62,6 +63,16 @@ pub static ALL: LazyLock<Vec<Operation>> = LazyLock::new(|| {
 fn cannot_lock_all() -> Option<&'static str> {
     let reason = "locks all memory of a process, which RLIMIT_MEMLOCK does not allow";
     (!may_lock_anything()).then_some(reason)
+}
+
+fn cannot_have_pool() -> Option<&'static str> {
+    let reason = "the pool needs MREMAP_DONTUNMAP (Linux 5.7) and MADV_POPULATE_WRITE (5.14)";
+    // In a child: the processes under test find out by themselves.
+    let has_features = fork(|| {
+        let features = Features::get();
+        i32::from(features.mremap_dontunmap.is_ok() && features.madv_populate.is_ok())
+    });
+    (has_features == 0).then_some(reason)
 }
 
 /// The operations of one file.

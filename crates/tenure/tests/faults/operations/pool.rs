@@ -16,7 +16,7 @@ pub const ALL: Group = &[
 ];
 
 fn turn_on(case: &Case, bytes: usize) {
-    let options = PoolOptions::new().max_bytes(bytes);
+    let options = PoolOptions::new().max_bytes(bytes).recycle_released(true);
     case.attempt_twice(|| pool::configure(&options));
 }
 
@@ -45,11 +45,18 @@ fn cycle(case: &Case, len: usize) {
     recycle(case, again(base_pages(len).map()));
     let memory = case.attempt_twice(|| base_pages(len).map_populated());
     assert!(is_zero(memory.range()));
-    recycle(case, memory);
-    let memory = again(base_pages(len).map());
+    discard_and_populate(case, memory);
+    turn_off(case);
+}
+
+/// Discards filled memory and populates it again: released pages enter the pool.
+fn discard_and_populate(case: &Case, mut memory: Mapping) {
+    fill(memory.range());
+    tag(memory.range());
+    case.attempt_twice(|| memory.discard(..));
+    case.armed(|| tenure::drain(Some(Duration::from_secs(20))).unwrap());
     case.attempt_twice(|| memory.populate(.., Access::Write));
     assert!(is_zero(memory.range()));
-    turn_off(case);
 }
 
 fn recycle(case: &Case, memory: Mapping) {
