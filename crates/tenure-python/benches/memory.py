@@ -2,11 +2,12 @@
 
     python memory.py del|cache|shared|rss|speed
 
-Needs numpy 1.22 or later, whose arrays come from the heap, and 2.5 GiB of memory.
+Needs numpy 1.22 or later, whose arrays come from the heap, and 4.5 GiB of memory.
 """
 
 import multiprocessing
 import os
+import statistics
 import subprocess
 import sys
 import threading
@@ -25,16 +26,16 @@ def timed(call):
 
 
 def delete():
-    """How long `del` of 2 GiB takes, in the heap and in the C library's."""
+    """How long `del` of 4 GiB takes, in the heap and in the C library's."""
 
     def once():
-        kept = [numpy.ones(2048 * MIB, dtype=numpy.uint8)]
+        kept = [numpy.ones(4096 * MIB, dtype=numpy.uint8)]
         return timed(kept.clear)
 
     plain = min(once() for _ in range(3))
     tenure.heap.install()
     ours = min(once() for _ in range(3))
-    print(f"del of 2 GiB: {ours * 1e3:.3f} ms, without the heap {plain * 1e3:.1f} ms")
+    print(f"del of 4 GiB: {ours * 1e3:.3f} ms, without the heap {plain * 1e3:.1f} ms")
 
 
 def cache():
@@ -52,11 +53,9 @@ def cache():
 PROCESSES = 4
 
 
-def hits(name, value, count=20_000):
-    """Looks a value up again and again: seconds, and seconds of the CPU, for a look-up."""
+def hits(name, count=20_000):
+    """Looks values up again and again: seconds, and seconds of the CPU, for a look-up."""
     cache = tenure.SharedCache(name)
-    for number in range(64):
-        cache[number] = value
     start, cpu = time.perf_counter(), time.process_time()
     for number in range(count):
         cache.get(number % 64)
@@ -71,9 +70,11 @@ def shared():
     cache = tenure.SharedCache(name)
     try:
         for kind, value in (("bytes", bytes(8192)), ("an array", numpy.zeros(1024))):
-            alone = min(hits(name, value)[0] for _ in range(3))
+            for number in range(64):
+                cache[number] = value
+            alone = min(hits(name)[0] for _ in range(3))
             with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
-                found = pool.starmap(hits, [(name, value)] * PROCESSES * 3, chunksize=3)
+                found = pool.starmap(hits, [(name,)] * PROCESSES * 3, chunksize=3)
             wall, cpu = (sorted(it)[len(it) // 2] * 1e6 for it in zip(*found))
             print(
                 f"hit of {kind} of 8 KiB in tenure.SharedCache: {alone * 1e6:.1f} µs; in "
@@ -110,45 +111,67 @@ def churn(sizes):
 
 
 def child(kind, name):
+    """Prints what is resident, and the seconds of the clock and of the CPUs."""
     if kind == "heap":
         tenure.heap.install(muzzy_decay=0)
         assert tenure.heap.serves_numpy()
     if name == "speed":
-        array = numpy.ones(500_000)
-        best = min(timed(lambda: [((array * 2 + 1) ** 2).copy() for _ in range(40)]) for _ in range(15))
-        print(best)
+        array, laps = numpy.ones(500_000), []
+        for _ in range(15):
+            start, cpu = time.perf_counter(), time.process_time()
+            for _ in range(40):
+                ((array * 2 + 1) ** 2).copy()
+            laps.append((time.perf_counter() - start, time.process_time() - cpu))
+        # The first laps populate the heap.
+        wall, cpu = (statistics.median(it) for it in zip(*laps[3:]))
+        print(tenure.residency().rss, wall, cpu)
         return
+    start, cpu = time.perf_counter(), time.process_time()
     left = churn(SIZES[name])
+    wall, cpu = time.perf_counter() - start, time.process_time() - cpu
     time.sleep(6)
-    print(tenure.residency().rss, sum(it.nbytes for it in left))
+    print(tenure.residency().rss, wall, cpu)
+    del left
 
 
 KINDS = {"glibc": {}, "trim": {"MALLOC_TRIM_THRESHOLD_": "65536"}, "heap": {}}
+ROUNDS = 3
 
 
 def in_children(name):
-    found = {}
-    for kind, variables in KINDS.items():
-        command = [sys.executable, __file__, "child", kind, name]
-        environment = {**os.environ, **variables}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        found[kind] = float(done.stdout.split()[0])
-    return found
+    """Runs the kinds in turn: the medians of what the children print, by kind."""
+    found = {kind: [] for kind in KINDS}
+    for _ in range(ROUNDS):
+        for kind, variables in KINDS.items():
+            command = [sys.executable, __file__, "child", kind, name]
+            environment = {**os.environ, **variables}
+            options = {"capture_output": True, "text": True, "check": True}
+            done = subprocess.run(command, env=environment, **options)
+            found[kind].append([float(it) for it in done.stdout.split()])
+    medians = {kind: [statistics.median(it) for it in zip(*rows)] for kind, rows in found.items()}
+    return [{kind: medians[kind][place] for kind in KINDS} for place in range(3)]
+
+
+def print_speed(wall, cpu):
+    for what, seconds in ("clock", wall), ("CPUs", cpu):
+        ratios = ", ".join(f"{kind} {seconds['glibc'] / it:.2f}" for kind, it in seconds.items())
+        print(f"    speed by the {what}, as a ratio to glibc: {ratios}")
 
 
 def rss():
     """What is resident six seconds after arrays were dropped."""
     for name in SIZES:
-        found = in_children(name)
-        sizes = ", ".join(f"{kind} {bytes / MIB:.0f} MiB" for kind, bytes in found.items())
-        print(f"{name}: {sizes}; heap/trim {found['heap'] / found['trim']:.2f}")
+        rss, wall, cpu = in_children(name)
+        sizes = ", ".join(f"{kind} {bytes / MIB:.0f} MiB" for kind, bytes in rss.items())
+        print(f"{name}: {sizes}; heap/trim {rss['heap'] / rss['trim']:.2f}")
+        print_speed(wall, cpu)
 
 
 def speed():
     """Temporaries and copies of arrays of 4 MB."""
-    found = in_children("speed")
-    ratios = ", ".join(f"{kind} {found['glibc'] / it:.2f}" for kind, it in found.items())
-    print(f"speed of copies and temporaries, as a ratio to glibc: {ratios}")
+    _, wall, cpu = in_children("speed")
+    print("copies and temporaries of 4 MB:")
+    print_speed(wall, cpu)
 
 
 COMMANDS = {"del": delete, "cache": cache, "shared": shared, "rss": rss, "speed": speed}

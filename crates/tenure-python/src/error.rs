@@ -1,5 +1,7 @@
 //! Errors as the exceptions that Python programs expect.
 
+use std::time::Duration;
+
 use pyo3::{
     create_exception,
     exceptions::{
@@ -48,22 +50,45 @@ pub fn purged(py: Python<'_>, runs: &[PageRange], start: usize) -> PyErr {
     }
 }
 
-/// Returns the number that an argument is: TypeError and ValueError have its name.
-pub fn size(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+/// Returns the error of an argument that is no number of the kind: TypeError and ValueError
+/// have its name.
+fn named(name: &str, value: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     let py = value.py();
-    value.extract().map_err(|error: PyErr| {
-        if error.is_instance_of::<PyTypeError>(py) {
-            return PyTypeError::new_err(format!("{name}: {}", error.value(py)));
+    if error.is_instance_of::<PyTypeError>(py) {
+        return PyTypeError::new_err(format!("{name}: {}", error.value(py)));
+    }
+    if !error.is_instance_of::<PyOverflowError>(py) {
+        return error;
+    }
+    match value.lt(0) {
+        Ok(true) => PyValueError::new_err(format!("{name} must not be negative")),
+        Ok(false) => PyValueError::new_err(format!("{name} is too large")),
+        Err(failed) => failed,
+    }
+}
+
+/// Returns the number that an argument is.
+pub fn size(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    value.extract().map_err(|error| named(name, value, error))
+}
+
+/// Returns the length that an argument is, of memory that is mapped.
+pub fn length(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    match size(name, value)? {
+        0 => Err(PyValueError::new_err(format!("{name} must be at least 1"))),
+        length if isize::try_from(length).is_err() => {
+            Err(PyValueError::new_err(format!("{name} is too large")))
         }
-        if !error.is_instance_of::<PyOverflowError>(py) {
-            return error;
-        }
-        match value.lt(0) {
-            Ok(true) => PyValueError::new_err(format!("{name} must not be negative")),
-            Ok(false) => PyValueError::new_err(format!("{name} is too large")),
-            Err(failed) => failed,
-        }
-    })
+        length => Ok(length),
+    }
+}
+
+/// Returns the time that an argument is, in seconds.
+pub fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    let seconds = value.extract();
+    let seconds = seconds.map_err(|error| named(name, value, error))?;
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
 }
 
 /// Returns the number that an argument is, if it is not None.

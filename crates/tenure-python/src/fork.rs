@@ -15,8 +15,16 @@ use pyo3::prelude::*;
 
 static GATE: RwLock<()> = RwLock::new(());
 
+/// The closed gate of a thread that forks, and how often it has closed it: a program that imports
+/// the package again registers the functions again.
+#[derive(Default)]
+struct Closed {
+    guard: Option<RwLockWriteGuard<'static, ()>>,
+    count: usize,
+}
+
 thread_local! {
-    static CLOSED: RefCell<Option<RwLockWriteGuard<'static, ()>>> = const { RefCell::new(None) };
+    static CLOSED: RefCell<Closed> = RefCell::default();
 }
 
 /// Runs `work` without the GIL, and keeps forks away meanwhile. The work may take locks of
@@ -32,13 +40,21 @@ pub fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
 #[pyfunction]
 pub fn before_fork(py: Python<'_>) {
     py.detach(|| {
-        let guard = GATE.write().unwrap_or_else(PoisonError::into_inner);
-        CLOSED.with_borrow_mut(|closed| *closed = Some(guard));
+        CLOSED.with_borrow_mut(|closed| {
+            let close = || GATE.write().unwrap_or_else(PoisonError::into_inner);
+            closed.guard.get_or_insert_with(close);
+            closed.count += 1;
+        });
     });
 }
 
 /// Opens the gate again, in the parent and in the child.
 #[pyfunction]
 pub fn after_fork() {
-    CLOSED.with_borrow_mut(|closed| *closed = None);
+    CLOSED.with_borrow_mut(|closed| {
+        closed.count = closed.count.saturating_sub(1);
+        if closed.count == 0 {
+            closed.guard = None;
+        }
+    });
 }

@@ -12,10 +12,10 @@ use std::{
     time::Duration,
 };
 
-use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
+use pyo3::{prelude::*, types::PyDict};
 use tenure_heap::HeapOptions;
 
-use crate::error::exception;
+use crate::error::{self, exception};
 
 /// `PyMemAllocatorEx`: the same in every version since 3.5, though not a part of the stable
 /// ABI.
@@ -137,12 +137,8 @@ extern "C" fn free(_: *mut c_void, block: *mut c_void) {
     }
 }
 
-fn seconds(name: &str, value: Option<f64>, default: Duration) -> PyResult<Duration> {
-    let Some(value) = value else {
-        return Ok(default);
-    };
-    Duration::try_from_secs_f64(value)
-        .map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
+fn seconds(name: &str, value: Option<&Bound<'_, PyAny>>, default: Duration) -> PyResult<Duration> {
+    value.map_or(Ok(default), |value| error::seconds(name, value))
 }
 
 /// Starts the heap and installs it. Returns whether it was installed by this call.
@@ -150,8 +146,8 @@ fn seconds(name: &str, value: Option<f64>, default: Duration) -> PyResult<Durati
 #[pyo3(signature = (dirty_decay = None, muzzy_decay = None))]
 pub fn heap_install(
     py: Python<'_>,
-    dirty_decay: Option<f64>,
-    muzzy_decay: Option<f64>,
+    dirty_decay: Option<&Bound<'_, PyAny>>,
+    muzzy_decay: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<bool> {
     let defaults = HeapOptions::default();
     let options = HeapOptions {
@@ -174,7 +170,8 @@ pub fn heap_install(
         return Ok(false);
     }
     let allocator = Allocator {
-        context: ptr::null_mut(),
+        // A thread without the GIL may call a function from before with this context.
+        context: before.context,
         malloc,
         calloc,
         realloc,

@@ -22,7 +22,25 @@ mod populate;
 mod shared_cache;
 mod volatile;
 
-use pyo3::prelude::*;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+use pyo3::{exceptions::PyImportError, ffi, prelude::*};
+
+/// The interpreter of this process that has imported the module. Classes and exceptions are
+/// its objects, which others must not use.
+static INTERPRETER: AtomicI64 = AtomicI64::new(NONE);
+const NONE: i64 = -1;
+
+fn refuse_second_interpreter() -> PyResult<()> {
+    // SAFETY: the calling thread has the GIL, and with it an interpreter.
+    let own = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
+    match INTERPRETER.compare_exchange(NONE, own, Relaxed, Relaxed) {
+        Err(first) if first != own => Err(PyImportError::new_err(
+            "another interpreter of this process has imported tenure: one can use it",
+        )),
+        _ => Ok(()),
+    }
+}
 
 #[pymodule(gil_used = true)]
 mod _native {
@@ -48,6 +66,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        refuse_second_interpreter()?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -41,7 +41,11 @@ fn open_error(error: &std::io::Error, path: &Path) -> PyErr {
     // The library's text ends with the number, which the exception shows itself.
     let message = error.to_string();
     let end = message.rfind(" (os error").unwrap_or(message.len());
-    PyOSError::new_err((errno, message[..end].to_owned(), path.to_owned()))
+    PyOSError::new_err((
+        errno,
+        message[..end].to_owned(),
+        path.as_os_str().to_owned(),
+    ))
 }
 
 #[pymethods]
@@ -103,8 +107,9 @@ impl LockedFile {
         self.0.len(tenure::LockedFile::len)
     }
 
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().0.ask(slf.py(), |_| ())?;
+        Ok(slf)
     }
 
     #[pyo3(signature = (*_exception))]

@@ -2,11 +2,11 @@
 
 use std::ffi::c_int;
 
-use pyo3::{exceptions::PyValueError, ffi, prelude::*};
+use pyo3::{ffi, prelude::*};
 use tenure::{Access, HugePages, populate::PopulateOptions};
 
 use crate::{
-    error::{exception, size},
+    error::{self, exception},
     exports::Exports,
     populate::run,
 };
@@ -35,10 +35,7 @@ impl Mapping {
         populate: bool,
         huge_pages: Option<bool>,
     ) -> PyResult<Self> {
-        let length = size("length", length)?;
-        if length == 0 {
-            return Err(PyValueError::new_err("length must be at least 1"));
-        }
+        let length = error::length("length", length)?;
         let builder = tenure::Mapping::anonymous(length);
         let builder = match huge_pages {
             None => builder,
@@ -66,8 +63,9 @@ impl Mapping {
         self.0.len(|mapping| mapping.len())
     }
 
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().0.ask(slf.py(), |_| ())?;
+        Ok(slf)
     }
 
     #[pyo3(signature = (*_exception))]

@@ -10,7 +10,7 @@ use std::{
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
 use tenure::{Count, Headroom, pressure};
 
-use crate::error::exception;
+use crate::error::{self, exception, optional_size};
 
 /// The memory of a process, in bytes. A figure that the kernel does not tell is None.
 #[pyclass(frozen, get_all, module = "tenure")]
@@ -49,8 +49,8 @@ impl Residency {
 /// :raises PermissionError: where this user may not look.
 #[pyfunction]
 #[pyo3(signature = (pid = None))]
-pub fn residency(py: Python<'_>, pid: Option<i64>) -> PyResult<Residency> {
-    let pid = match pid.map(u32::try_from) {
+pub fn residency(py: Python<'_>, pid: Option<&Bound<'_, PyAny>>) -> PyResult<Residency> {
+    let pid = match optional_size("pid", pid)?.map(u32::try_from) {
         None => None,
         Some(Ok(pid)) => Some(pid),
         Some(Err(_)) => return Err(PyValueError::new_err("pid must be from 0 to 4294967295")),
@@ -209,10 +209,8 @@ pub fn purge_all(py: Python<'_>) -> PyResult<()> {
 
 /// Sets after how many seconds volatile memory is offered to the kernel; 0: at once.
 #[pyfunction]
-pub fn set_offer_delay(seconds: f64) -> PyResult<()> {
-    let delay = Duration::try_from_secs_f64(seconds)
-        .map_err(|error| PyValueError::new_err(format!("seconds: {error}")))?;
-    tenure::volatile::set_offer_delay(delay);
+pub fn set_offer_delay(seconds: &Bound<'_, PyAny>) -> PyResult<()> {
+    tenure::volatile::set_offer_delay(error::seconds("seconds", seconds)?);
     Ok(())
 }
 

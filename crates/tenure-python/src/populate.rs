@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use pyo3::{exceptions::PyValueError, prelude::*};
+use pyo3::{
+    exceptions::{PyTypeError, PyValueError},
+    prelude::*,
+};
 use tenure::{
     Access, PageRange, page_size,
     populate::{CancelToken, PopulateOptions},
@@ -43,6 +46,9 @@ pub fn populate(
     let threads = optional_size("threads", threads.as_ref())?;
     if threads == Some(0) {
         return Err(PyValueError::new_err("threads must be at least 1"));
+    }
+    if progress.is_some_and(|progress| !progress.is_callable()) {
+        return Err(PyTypeError::new_err("progress must be callable"));
     }
     let bytes = Borrowed::of(buffer)?;
     if bytes.len() == 0 {

@@ -4,20 +4,15 @@
 //! and the buffers that lie beside it. Any process of this user may have written what is
 //! read here.
 
-use std::{ffi::c_int, iter, sync::Arc, time::Duration};
+use std::{ffi::c_int, iter, sync::Arc};
 
-use pyo3::{
-    exceptions::{PyMemoryError, PyValueError},
-    ffi,
-    prelude::*,
-    types::PyDict,
-};
+use pyo3::{exceptions::PyMemoryError, ffi, prelude::*, types::PyDict};
 use tenure::{CacheOptions, SharedArena, SharedValue};
 
 use crate::{
     buffer::{self, Borrowed},
     cache::{ALIGNMENT, places},
-    error::{exception, optional_size},
+    error::{exception, optional_size, seconds},
     volatile::priority,
 };
 
@@ -111,16 +106,14 @@ impl SharedCache {
         py: Python<'_>,
         name: &str,
         max_bytes: Option<Bound<'_, PyAny>>,
-        time_to_live: Option<f64>,
+        time_to_live: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut options = CacheOptions::new();
         if let Some(bytes) = optional_size("max_bytes", max_bytes.as_ref())? {
             options = options.max_bytes(bytes);
         }
-        if let Some(seconds) = time_to_live {
-            let lifetime = Duration::try_from_secs_f64(seconds)
-                .map_err(|error| PyValueError::new_err(format!("time_to_live: {error}")))?;
-            options = options.time_to_live(lifetime);
+        if let Some(lifetime) = time_to_live {
+            options = options.time_to_live(seconds("time_to_live", &lifetime)?);
         }
         let opened = py.detach(|| tenure::SharedCache::open(name, options));
         Ok(Self {

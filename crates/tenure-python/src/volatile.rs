@@ -82,10 +82,7 @@ impl VolatileBuffer {
     #[new]
     #[pyo3(signature = (length, *, priority = 2))]
     fn new(py: Python<'_>, length: &Bound<'_, PyAny>, priority: i64) -> PyResult<Self> {
-        let length = error::size("length", length)?;
-        if length == 0 {
-            return Err(PyValueError::new_err("length must be at least 1"));
-        }
+        let length = error::length("length", length)?;
         let options = VolatileOptions::new().priority(self::priority(priority)?);
         let made = py.detach(|| {
             let mut buffer = tenure::VolatileBuffer::new(length)?;

@@ -27,9 +27,9 @@ def keep_what_nobody_needs():
 def python():
     """Runs a program in an interpreter of its own; returns what it printed."""
 
-    def run(program, *, code=0, **options):
+    def run(program, *, code=0, timeout=300, **options):
         command = [sys.executable, "-B", "-c", textwrap.dedent(program)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
         assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
         return done.stdout
 

@@ -201,8 +201,15 @@ def test_worker_that_takes_much_memory_keeps_no_results(results, tmp_path):
 
 
 def test_wrong_arguments_are_refused():
-    for fraction in (0, -1, 1.5):
-        with pytest.raises(ValueError, match="max_fraction"):
-            ResultsPlugin(max_fraction=fraction)
-    with pytest.raises(ValueError, match="priority"):
-        ResultsPlugin(priority=4)
+    for plugin, parameter, value, error in (
+        (HeapPlugin, "dirty_decay", -1, ValueError),
+        (HeapPlugin, "dirty_decay", float("nan"), ValueError),
+        (HeapPlugin, "dirty_decay", "5", TypeError),
+        (ResultsPlugin, "max_fraction", 0, ValueError),
+        (ResultsPlugin, "max_fraction", 1.5, ValueError),
+        (ResultsPlugin, "max_fraction", "5", TypeError),
+        (ResultsPlugin, "priority", 4, ValueError),
+        (ResultsPlugin, "priority", 1.5, TypeError),
+    ):
+        with pytest.raises(error, match=parameter):
+            plugin(**{parameter: value})

@@ -28,6 +28,9 @@ def test_file_reads_as_it_is(file):
         memoryview(locked)
     with pytest.raises(ValueError, match="released"):
         locked.locked_bytes
+    with pytest.raises(ValueError, match="released"):
+        with locked:
+            raise AssertionError("entered")
 
 
 def test_bad_paths_are_errors(tmp_path):
@@ -35,7 +38,7 @@ def test_bad_paths_are_errors(tmp_path):
     with pytest.raises(FileNotFoundError) as raised:
         tenure.LockedFile(missing)
     error = raised.value
-    assert (error.errno, os.fspath(error.filename)) == (errno.ENOENT, str(missing))
+    assert (error.errno, error.filename) == (errno.ENOENT, str(missing))
     with pytest.raises(ValueError, match="null byte"):
         tenure.LockedFile("a\0b")
     fifo = tmp_path / "fifo"

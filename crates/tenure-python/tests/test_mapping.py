@@ -38,6 +38,9 @@ def test_with_block_releases_mapping():
     with tenure.Mapping(1) as mapping:
         assert len(mapping) == 1
     assert len(mapping) == 0 and "released" in repr(mapping)
+    with pytest.raises(ValueError, match="released"):
+        with mapping:
+            raise AssertionError("entered")
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,13 @@ def test_values_come_back_under_all_kinds_of_keys(cache):
         assert dict(cache.items()) == {key: {"key": key} for key in KEYS}
 
 
+def test_buffers_come_back_as_views(cache):
+    cache["buffer"] = [pickle.PickleBuffer(b"bytes" * 100), pickle.PickleBuffer(b"")]
+    found = cache.pop("buffer", None)
+    assert found == [b"bytes" * 100, b""] if found else cache.stats()["evicted"] > 0
+    assert all(isinstance(it, memoryview) and it.readonly for it in found or [])
+
+
 def test_equal_numbers_are_one_key_and_others_are_not(cache):
     for keys in ([1, 1.0, True], [0, -0.0, False], [(2,), (2.0,)]):
         cache[keys[0]] = keys[0]

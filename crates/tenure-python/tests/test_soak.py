@@ -4,6 +4,7 @@ TENURE_SOAK_S says for how many seconds; the seed of each run is printed."""
 
 import faulthandler
 import os
+import pickle
 import random
 import threading
 import time
@@ -15,6 +16,9 @@ SECONDS = float(os.environ.get("TENURE_SOAK_S", "20"))
 KEYS = 60
 
 cache = tenure.Cache()
+shared = tenure.SharedCache(f"soak.{os.getpid()}", max_bytes=64 << 20)
+# Children of fork share it by its mapping.
+shared.unlink()
 buffers = [tenure.VolatileBuffer(4096 * (1 + n % 5)) for n in range(12)]
 locks = [threading.Lock() for _ in buffers]
 objects = tenure.PressureDict()
@@ -57,6 +61,34 @@ def use_buffer(rng):
             buffer.purge()
 
 
+def use_shared(rng):
+    key = rng.randrange(KEYS)
+    found = shared.get(key)
+    assert found is None or found == value_of(key), key
+    if rng.random() < 0.5:
+        shared[key] = value_of(key)
+    elif rng.random() < 0.1:
+        shared.pop(key, None)
+
+
+def use_pins(rng):
+    """Values outlive their keys, and pins their cache, as long as they are referred to."""
+    kept = tenure.Cache()
+    buffers = [pickle.PickleBuffer(bytes([n]) * rng.randrange(1, 200_000)) for n in range(5)]
+    lengths = [len(buffer.raw()) for buffer in buffers]
+    kept["pins"] = buffers
+    views = kept.get("pins")
+    del kept, buffers
+    for n, view in enumerate(views or []):
+        assert len(view) == lengths[n] and set(bytes(view)[::97]) == {n}
+
+
+def use_populate(rng):
+    block = bytearray(rng.randrange(1, 1 << 20))
+    tenure.populate(block, progress=lambda done, total: None)
+    assert not any(block[::4096])
+
+
 def use_mapping(rng):
     with tenure.Mapping(rng.randrange(1, 3 << 20), populate=rng.random() < 0.5) as mapping:
         view = memoryview(mapping)
@@ -88,7 +120,8 @@ def look(rng):
         tenure.purge_all()
 
 
-USES = [use_cache, use_cache, use_buffer, use_buffer, use_mapping, use_heap, use_objects, look]
+USES = [use_cache, use_cache, use_buffer, use_buffer, use_shared, use_pins]
+USES += [use_populate, use_mapping, use_heap, use_objects, look]
 
 
 def work(seed, is_over, failures):

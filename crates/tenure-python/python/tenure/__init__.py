@@ -21,7 +21,14 @@ All sizes are in bytes, all times in seconds.
 
 import os as _os
 
-from . import _native, heap, pressure
+try:
+    from . import _native
+except ImportError as error:
+    if "subinterpreters" not in str(error):
+        raise
+    message = "tenure cannot be used in a sub-interpreter that has a GIL of its own"
+    raise ImportError(message, name=__name__) from error
+from . import heap, pressure
 from ._cache import Cache, cache
 from ._exit import fast_exit
 from ._native import (

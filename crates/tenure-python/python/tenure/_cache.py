@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from . import _native
+from ._arguments import priority_of
 from ._vanishing import RAISE, VanishingMapping
 
 K = TypeVar("K", bound=Hashable)
@@ -54,9 +55,7 @@ class Cache(VanishingMapping[K, V], Generic[K, V]):
     """
 
     def __init__(self, *, priority: int = 2) -> None:
-        if priority not in range(4):
-            raise ValueError("priority must be from 0 to 3")
-        self._priority = priority
+        self._priority = priority_of(priority)
         self._generation = _generation
         self._native = _native.Cache()
         self._entries: dict[K, _native.Entry] = {}
@@ -225,10 +224,11 @@ def cache(function: Any = None, /, *, typed: bool = False, priority: int = 2) ->
     >>> square.cache_info()
     CacheInfo(hits=1, misses=1, maxsize=None, currsize=1)
     """
+    priority = priority_of(priority)
     if function is None:
         return functools.partial(cache, typed=typed, priority=priority)
     if not callable(function):
-        raise TypeError("cache needs a callable")
+        raise TypeError("function must be callable")
     results: Cache[Any, Any] = Cache(priority=priority)
     counts = [0, 0]
 

@@ -79,6 +79,10 @@ def _flush_files() -> None:
         # A thread that waits for input from such a file has it locked.
         helper = threading.Thread(target=_flush_each, args=(shared,), daemon=True)
         try:
+            # Before Python 3.12 a start waits for ever once the interpreter ends, where a
+            # flush no longer waits for threads.
+            if sys.is_finalizing():
+                raise RuntimeError
             helper.start()
         except RuntimeError:
             _flush_each(shared)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any, Generic, TypeVar, cast, overload
 
 from . import _native
+from ._arguments import priority_of
 from ._vanishing import RAISE, VanishingMapping
 
 K = TypeVar("K", bound=Hashable)
@@ -56,8 +57,7 @@ class SharedCache(VanishingMapping[K, V], Generic[K, V]):
         max_bytes: int | None = None,
         time_to_live: float | None = None,
     ) -> None:
-        if priority not in range(4):
-            raise ValueError("priority must be from 0 to 3")
+        priority = priority_of(priority)
         self._native = _native.SharedCache(name, max_bytes, time_to_live)
         self._arguments = (name, priority, max_bytes, time_to_live)
 
@@ -70,7 +70,7 @@ class SharedCache(VanishingMapping[K, V], Generic[K, V]):
         parts = self._native.get(_bytes_of(key))
         if parts is None:
             raise KeyError(key)
-        return cast(V, pickle.loads(parts[0], buffers=parts[1:]))
+        return cast(V, pickle.loads(parts[0], buffers=map(memoryview, parts[1:])))
 
     def __setitem__(self, key: K, value: V) -> None:
         encoded = _bytes_of(key)
@@ -96,7 +96,7 @@ class SharedCache(VanishingMapping[K, V], Generic[K, V]):
             if default is RAISE:
                 raise KeyError(key)
             return default
-        return pickle.loads(parts[0], buffers=parts[1:])
+        return pickle.loads(parts[0], buffers=map(memoryview, parts[1:]))
 
     def __contains__(self, key: object) -> bool:
         return self._native.contains(_bytes_of(key))

@@ -1,9 +1,10 @@
 """VolatileBuffer: readable and writable inside ``with buffer.pinned() as view`` only."""
 
 from types import TracebackType
-from typing import final
+from typing import Self, final
 
 from . import _native
+from ._arguments import priority_of
 
 
 class VolatileBuffer(_native.VolatileBuffer):
@@ -24,6 +25,9 @@ class VolatileBuffer(_native.VolatileBuffer):
     """
 
     __slots__ = ()
+
+    def __new__(cls, length: int, *, priority: int = 2) -> Self:
+        return super().__new__(cls, length, priority=priority_of(priority))
 
     def pinned(self) -> "_Pinned":
         """Return a context manager that keeps the contents and gives a memoryview.

@@ -8,6 +8,7 @@ from distributed import WorkerPlugin
 from tornado.ioloop import PeriodicCallback
 
 from . import _cache, heap
+from ._arguments import fraction_of, priority_of, seconds_of
 
 __all__ = ["HeapPlugin", "ResultsPlugin"]
 
@@ -30,7 +31,7 @@ class HeapPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     name = "tenure-heap"
 
     def __init__(self, dirty_decay: float = 0.5) -> None:
-        self.dirty_decay = dirty_decay
+        self.dirty_decay = seconds_of("dirty_decay", dirty_decay)
 
     def setup(self, worker: Any) -> None:
         """Called by Dask on each worker."""
@@ -59,12 +60,10 @@ class ResultsPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     name = "tenure-results"
 
     def __init__(self, max_fraction: float | None = None, priority: int = 1) -> None:
-        if max_fraction is not None and not 0 < max_fraction <= 1:
-            raise ValueError("max_fraction must be above 0 and at most 1")
-        if priority not in range(4):
-            raise ValueError("priority must be from 0 to 3")
+        if max_fraction is not None:
+            max_fraction = fraction_of("max_fraction", max_fraction)
         self.max_fraction = max_fraction
-        self.priority = priority
+        self.priority = priority_of(priority)
 
     def setup(self, worker: Any) -> None:
         """Called by Dask on each worker."""

@@ -1,17 +1,20 @@
 """Blocks of this interpreter from tenure's heap, whose memory comes back.
 
-============================  ==================================  =====================
-memory of                     ``heap.install()`` reaches it        ``tenure run --heap``
-============================  ==================================  =====================
-bytes, bytearray, str, list   blocks of more than 512 bytes        the same
-numpy from 1.22 on, pandas    arrays                               the same
-pyarrow, polars, torch        no: they have allocators of their    where they use malloc
-                              own
-============================  ==================================  =====================
+============================  =============================  ===============================
+memory of                     ``heap.install()`` reaches it  ``tenure run --heap`` reaches it
+============================  =============================  ===============================
+bytes, bytearray, str, list   blocks of more than 512 bytes  the same
+numpy from 1.22 on            arrays                         the same
+pandas                        columns that are numpy's       the same
+pyarrow                       no                             with the system's memory pool
+polars                        no                             no
+torch, libraries in C         no                             what calls malloc
+============================  =============================  ===============================
 """
 
 import importlib.metadata
 import os
+import tracemalloc
 from typing import Any
 
 from . import _native
@@ -34,9 +37,13 @@ def install(*, dirty_decay: float | None = None, muzzy_decay: float | None = Non
     :returns: True if this call installed it; False if it is installed, or if the program
         runs under ``tenure run --heap`` already.
     :raises OSError: where there is no memory for the heap.
+    :raises RuntimeError: while :mod:`tracemalloc` traces. It can be started afterwards.
     """
     if "libtenure_preload" in os.environ.get("LD_PRELOAD", "") and "TENURE_HEAP" in os.environ:
         return False
+    if tracemalloc.is_tracing() and not _native.heap_is_installed():
+        # Its end puts the functions back that it has found, which cannot free the heap's blocks.
+        raise RuntimeError("tracemalloc is tracing: install the heap before tracemalloc.start()")
     is_installed = _native.heap_install(dirty_decay, muzzy_decay)
     if _numpy_version() < (2, 5):
         _serve_numpy()
@@ -72,8 +79,11 @@ def serves_numpy() -> bool:
 
 
 def stats() -> dict[str, int]:
-    """Return what the heap holds, in bytes: in use, dirty, muzzy, and given back in all.
+    """Return what the heap holds, and what it has given back; zeros before :func:`install`.
 
-    ``retained_bytes`` are addresses without memory that are kept for reuse.
+    ``blocks`` have ``in_use_bytes``, rounded up to the sizes in which blocks are made. Of free
+    pages ``dirty_bytes`` are kept for reuse, and the kernel may take ``muzzy_bytes``.
+    ``retained_bytes`` are addresses without memory that are kept for reuse, and
+    ``returned_bytes`` the memory that was given back to the kernel, in all.
     """
     return _native.heap_stats()

@@ -3,6 +3,7 @@
 import atexit
 import enum
 import os
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -110,6 +111,9 @@ class _Watcher:
 
     def _start(self) -> None:
         """Starts the thread, which tells the level at once; on failure nothing changes."""
+        if sys.is_finalizing():
+            # Before Python 3.12 the start waits for ever: no other thread gets the GIL now.
+            raise RuntimeError("the interpreter ends: no thread can be started")
         watch = _native.PressureWatch()
         target, arguments = self._run, (watch,)
         thread = threading.Thread(target=target, args=arguments, name="tenure-pressure")
