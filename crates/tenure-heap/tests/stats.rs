@@ -1,5 +1,10 @@
 //! The heap's figures, by groups of sizes, for the program itself and for other processes.
 
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "tests use blocks that they have allocated themselves"
+)]
+
 #[path = "../../tenure/tests/common/mod.rs"]
 mod common;
 mod heap;
