@@ -250,6 +250,28 @@ struct tenure_count {
 };
 
 /**
+ * Memory of a heap for blocks of some sizes.
+ */
+struct tenure_heap_group {
+    /**
+     * Blocks of these sizes, freed ones included that threads keep for themselves.
+     */
+    uint64_t in_use_bytes;
+    /**
+     * Free pages that are kept for reuse.
+     */
+    uint64_t dirty_bytes;
+    /**
+     * Free pages that the kernel may reclaim.
+     */
+    uint64_t muzzy_bytes;
+    /**
+     * Addresses without memory, kept for reuse.
+     */
+    uint64_t retained_bytes;
+};
+
+/**
  * Counters of the calls of tenure in this process since it began, or since it was forked.
  * Calls that failed, and calls on 0 bytes, are not counted. New fields come last.
  */
@@ -428,6 +450,44 @@ struct tenure_stats {
      * interface).
      */
     struct tenure_count shared_purged;
+    /**
+     * The memory of tenure's heap for blocks of up to 14 KiB, where pages have 4 KiB, at the
+     * moment (the heap is not in the C interface, here and below).
+     */
+    struct tenure_heap_group heap_small;
+    /**
+     * The heap's memory for larger blocks of up to 4 MiB, at the moment.
+     */
+    struct tenure_heap_group heap_medium;
+    /**
+     * The heap's memory for blocks of more than 4 MiB, at the moment.
+     */
+    struct tenure_heap_group heap_large;
+    /**
+     * Pages that hold blocks of the heap, at the moment.
+     */
+    uint64_t heap_active_bytes;
+    /**
+     * Freed blocks of the heap that threads keep for themselves, at the moment.
+     */
+    uint64_t heap_cached_bytes;
+    /**
+     * The most dirty memory that the heap keeps at present.
+     */
+    uint64_t heap_max_dirty_bytes;
+    /**
+     * Free memory that the heap's decay thread is about to return, at the moment.
+     */
+    uint64_t heap_pending_bytes;
+    /**
+     * Memory that the heap has returned to the kernel.
+     */
+    uint64_t heap_returned_bytes;
+    /**
+     * The times that memory pressure had the heap return memory early, and the memory that
+     * it returned under pressure.
+     */
+    struct tenure_count heap_returned_under_pressure;
 };
 
 /**
