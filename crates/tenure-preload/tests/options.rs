@@ -383,7 +383,7 @@ fn summary(shop: &Workshop) -> Verdict {
 /// A handler interrupts the program with a lock of the heap held in one of a few runs: the
 /// summary must not wait for it.
 fn exit_in_handler(shop: &Workshop) -> Verdict {
-    let program = shop.compile(&project("tests/preload/exit_in_handler.c"), &[]);
+    let program = shop.compile(&project("tests/preload/facts/exit_in_handler.c"), &[]);
     for run in 0..12 {
         let mut command = Command::new(&program);
         command.arg((5000 + 731 * run).to_string());

@@ -1,6 +1,6 @@
 /* Ends by _exit in a signal handler that has interrupted the heap, as far as chance has it:
  * after so many microseconds. */
-#include "../basics.h"
+#include "../../basics.h"
 
 #include <signal.h>
 #include <sys/time.h>
