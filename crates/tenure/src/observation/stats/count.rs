@@ -44,7 +44,7 @@ pub(super) fn sum_of_lookups(counters: &[u64; COUNTER_CAPACITY]) -> [u64; 2] {
     shards.take(LEASES).fold([0; 2], add)
 }
 
-/// A [`Count`](super::Count): calls and bytes.
+/// A [`Count`]: calls and bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Verb(usize);
 
