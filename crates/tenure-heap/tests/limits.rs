@@ -187,7 +187,7 @@ fn under_pressure() {
     assert!(comes_true(is_empty), "{:?}", stats());
     // The purge is counted when it is over.
     assert!(comes_true(|| stats().pressure_purges > 0), "{:?}", stats());
-    // What the limit of dirty pages had returned before is not counted as that of pressure.
+    // The limit of dirty pages may have returned all before, which does not count.
     let is_returned = || {
         drop(blocks_of(MIB, 4 * MIB));
         stats().pressure_returned_bytes > 0

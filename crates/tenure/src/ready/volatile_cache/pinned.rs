@@ -18,8 +18,7 @@ use super::segment::Segment;
 pub struct Pinned {
     start: NonNull<u8>,
     len: usize,
-    /// What is pinned. The cache refused a value without, because memory was unavailable:
-    /// its bytes are a boxed slice.
+    /// The pinned segment. A value that the cache refused has none: its bytes are a boxed slice.
     segment: Option<NonNull<Segment>>,
 }
 
