@@ -137,6 +137,7 @@ impl Cache {
         {
             self.recent.remove(page);
             self.list_as(page, PageState::Old);
+            self.recent.prefetch_oldest();
         }
     }
 
@@ -144,7 +145,9 @@ impl Cache {
     pub(crate) fn fetch(&mut self, key: u32, create: Create) -> Option<NonNull<Page>> {
         if let Some(page) = self.index.get(key) {
             // SAFETY: pages in the index are live.
-            let state = unsafe { page.as_ref() }.state;
+            let it = unsafe { page.as_ref() };
+            it.prefetch_for_use();
+            let state = it.state;
             if state == PageState::Pinned {
                 return Some(page);
             }
@@ -173,12 +176,21 @@ impl Cache {
 
     /// Takes a page that is in the index out of its list, and makes it nonvolatile. Returns
     /// whether its contents are intact; otherwise the caller drops it.
-    fn pin(&mut self, mut page: NonNull<Page>) -> bool {
-        if self.unlist(page) == PageState::Resting {
+    fn pin(&mut self, page: NonNull<Page>) -> bool {
+        // First, because a compare-and-swap waits for all earlier stores.
+        let is_intact = self.make_nonvolatile(page);
+        self.unlist(page);
+        is_intact
+    }
+
+    /// Makes an unpinned page nonvolatile, and returns whether its contents are intact.
+    fn make_nonvolatile(&self, mut page: NonNull<Page>) -> bool {
+        // SAFETY: pages in the index are live, and used by one thread at a time.
+        let it = unsafe { page.as_mut() };
+        if it.state == PageState::Resting {
             return true;
         }
-        // SAFETY: pages in the index are live, and used by one thread at a time.
-        let Contents::Volatile(buffer) = &mut unsafe { page.as_mut() }.contents else {
+        let Contents::Volatile(buffer) = &mut it.contents else {
             return true;
         };
         let was_offered = buffer.is_offered();
@@ -355,8 +367,8 @@ impl Cache {
         list.push(page);
     }
 
-    /// Takes a page out of the list that it is in, and returns which that was.
-    fn unlist(&mut self, mut page: NonNull<Page>) -> PageState {
+    /// Takes a page out of the list that it is in.
+    fn unlist(&mut self, mut page: NonNull<Page>) {
         // SAFETY: as in `list_as`.
         let state = &mut unsafe { page.as_mut() }.state;
         let before = std::mem::replace(state, PageState::Pinned);
@@ -366,7 +378,6 @@ impl Cache {
             PageState::Recent => self.recent.remove(page),
             PageState::Old => self.old.remove(page),
         }
-        before
     }
 }
 
