@@ -9,6 +9,7 @@
 
 use std::ptr::NonNull;
 
+use tenure::pressure::{self, Level};
 use tenure::volatile::{Priority, VolatileOptions};
 use tenure::{Outcome, sqlite_stats};
 
@@ -69,6 +70,9 @@ pub(crate) struct Cache {
     growth: Growth,
     /// New pages until the next sweep.
     until_sweep: u32,
+    /// Memory was short at the last look: the cache shrinks to its size. What the kernel has
+    /// been offered is then purged soon, and costs more than it saves.
+    is_short: bool,
     /// The process whose figures have the pages.
     process: Process,
 }
@@ -87,6 +91,7 @@ impl Cache {
             old: List::new(),
             growth: Growth::new(),
             until_sweep: SWEEP_INTERVAL,
+            is_short: false,
             process: Process::this(),
         })
     }
@@ -222,10 +227,17 @@ impl Cache {
         self.sweep();
         let may_grow = match self.kind {
             _ if self.is_limited() => self.len() + 1 < self.size,
+            Kind::Volatile if self.is_short && self.len() >= self.size => false,
             Kind::Volatile => self.growth.admits(self.sizes.bytes(), self.len()),
             Kind::Bounded | Kind::Kept => true,
         };
         if !may_grow {
+            if self.is_short
+                && self.len() > self.size
+                && let Some(page) = self.oldest()
+            {
+                self.drop_page(page);
+            }
             if let Some(page) = self.recycle(key) {
                 return Some(page);
             }
@@ -265,12 +277,14 @@ impl Cache {
         lists.into_iter().find_map(List::oldest)
     }
 
-    /// Drops some of the oldest pages if they are purged: nobody may ever ask for them.
+    /// Now and then looks whether memory is short, and drops some of the oldest pages if they
+    /// are purged: nobody may ever ask for them.
     fn sweep(&mut self) {
         self.until_sweep -= 1;
         if self.until_sweep > 0 {
             return;
         }
+        self.is_short = self.kind == Kind::Volatile && pressure::level() > Level::None;
         let mut swept = 0;
         while swept < SWEPT_PAGES
             && let Some(page) = self.oldest()

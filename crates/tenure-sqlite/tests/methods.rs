@@ -516,5 +516,6 @@ fn fill_cgroup() {
             cache.unpin(page, false);
         }
     }
-    assert!(cache.len() > 500, "{} pages", cache.len());
+    // Where memory is short the cache shrinks to its size; the kernel may have purged more.
+    assert!(cache.len() > 64, "{} pages", cache.len());
 }
