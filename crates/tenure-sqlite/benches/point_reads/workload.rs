@@ -22,6 +22,8 @@ fn open<'a>(sqlite: &'a Sqlite, arguments: &Arguments, file: &Path) -> Connectio
     let db = sqlite.open(file);
     if let Some(key) = arguments.get("key") {
         db.run(&format!("pragma key='{key}'"));
+        // The default since SQLCipher 4.
+        db.run("pragma cipher_page_size=4096");
     }
     db.run("pragma synchronous=off");
     db
