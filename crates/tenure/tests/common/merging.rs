@@ -37,22 +37,17 @@ pub fn merged_pages() -> usize {
     count.map_or(0, |count| count.trim().parse().unwrap())
 }
 
-/// Makes the kernel merge equal pages of the range until most of it is. An error is the
-/// reason why it does not here.
-pub fn merge(range: PageRange) -> Result<(), Completion> {
-    let refused = "may not make the kernel merge pages (/sys/kernel/mm/ksm)";
+/// Makes the kernel merge equal pages of the range until most of it is. Returns whether it
+/// does.
+pub fn merge(range: PageRange) -> bool {
     let Some(_merging) = start_merging() else {
-        return Err(skip(refused));
+        return false;
     };
-    if !advise_mergeable(range) {
-        return Err(skip("this kernel merges no pages (CONFIG_KSM)"));
-    }
     let end = Instant::now() + Duration::from_secs(20);
-    while merged_pages() < range.pages() / 4 * 3 {
-        if Instant::now() > end {
-            return Err(skip("the kernel has merged too little within 20 s"));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    let is_merged = || merged_pages() >= range.pages() / 4 * 3;
+    advise_mergeable(range)
+        && std::iter::repeat_with(is_merged)
+            .inspect(|_| std::thread::sleep(Duration::from_millis(20)))
+            .take_while(|_| Instant::now() < end)
+            .any(|is_merged| is_merged)
 }
