@@ -103,6 +103,7 @@ fn new_arena(bytes: usize, page_bytes: usize) -> Option<VolatileArena> {
         false => VolatileArena::new,
     };
     let arena = make(bytes).ok()?;
+    arena.defer_offers();
     let probe = Mapping::anonymous(bytes).map().ok()?;
     probe.munmap_sync().ok().map(|()| arena)
 }

@@ -9,6 +9,7 @@
 
 use std::ptr::NonNull;
 
+use tenure::pressure::{self, Level};
 use tenure::volatile::{Priority, VolatileOptions};
 use tenure::{Outcome, sqlite_stats};
 
@@ -69,6 +70,9 @@ pub(crate) struct Cache {
     growth: Growth,
     /// New pages until the next sweep.
     until_sweep: u32,
+    /// Memory was short at the last look: the cache shrinks to its size. What the kernel has
+    /// been offered is then purged soon, and costs more than it saves.
+    is_short: bool,
     /// The process whose figures have the pages.
     process: Process,
 }
@@ -87,6 +91,7 @@ impl Cache {
             old: List::new(),
             growth: Growth::new(),
             until_sweep: SWEEP_INTERVAL,
+            is_short: false,
             process: Process::this(),
         })
     }
@@ -137,6 +142,7 @@ impl Cache {
         {
             self.recent.remove(page);
             self.list_as(page, PageState::Old);
+            self.recent.prefetch_oldest();
         }
     }
 
@@ -144,7 +150,9 @@ impl Cache {
     pub(crate) fn fetch(&mut self, key: u32, create: Create) -> Option<NonNull<Page>> {
         if let Some(page) = self.index.get(key) {
             // SAFETY: pages in the index are live.
-            let state = unsafe { page.as_ref() }.state;
+            let it = unsafe { page.as_ref() };
+            it.prefetch_for_use();
+            let state = it.state;
             if state == PageState::Pinned {
                 return Some(page);
             }
@@ -173,12 +181,21 @@ impl Cache {
 
     /// Takes a page that is in the index out of its list, and makes it nonvolatile. Returns
     /// whether its contents are intact; otherwise the caller drops it.
-    fn pin(&mut self, mut page: NonNull<Page>) -> bool {
-        if self.unlist(page) == PageState::Resting {
+    fn pin(&mut self, page: NonNull<Page>) -> bool {
+        // First, because a compare-and-swap waits for all earlier stores.
+        let is_intact = self.make_nonvolatile(page);
+        self.unlist(page);
+        is_intact
+    }
+
+    /// Makes an unpinned page nonvolatile, and returns whether its contents are intact.
+    fn make_nonvolatile(&self, mut page: NonNull<Page>) -> bool {
+        // SAFETY: pages in the index are live, and used by one thread at a time.
+        let it = unsafe { page.as_mut() };
+        if it.state == PageState::Resting {
             return true;
         }
-        // SAFETY: pages in the index are live, and used by one thread at a time.
-        let Contents::Volatile(buffer) = &mut unsafe { page.as_mut() }.contents else {
+        let Contents::Volatile(buffer) = &mut it.contents else {
             return true;
         };
         let was_offered = buffer.is_offered();
@@ -210,10 +227,17 @@ impl Cache {
         self.sweep();
         let may_grow = match self.kind {
             _ if self.is_limited() => self.len() + 1 < self.size,
+            Kind::Volatile if self.is_short && self.len() >= self.size => false,
             Kind::Volatile => self.growth.admits(self.sizes.bytes(), self.len()),
             Kind::Bounded | Kind::Kept => true,
         };
         if !may_grow {
+            if self.is_short
+                && self.len() > self.size
+                && let Some(page) = self.oldest()
+            {
+                self.drop_page(page);
+            }
             if let Some(page) = self.recycle(key) {
                 return Some(page);
             }
@@ -253,12 +277,14 @@ impl Cache {
         lists.into_iter().find_map(List::oldest)
     }
 
-    /// Drops some of the oldest pages if they are purged: nobody may ever ask for them.
+    /// Now and then looks whether memory is short, and drops some of the oldest pages if they
+    /// are purged: nobody may ever ask for them.
     fn sweep(&mut self) {
         self.until_sweep -= 1;
         if self.until_sweep > 0 {
             return;
         }
+        self.is_short = self.kind == Kind::Volatile && pressure::level() > Level::None;
         let mut swept = 0;
         while swept < SWEPT_PAGES
             && let Some(page) = self.oldest()
@@ -355,8 +381,8 @@ impl Cache {
         list.push(page);
     }
 
-    /// Takes a page out of the list that it is in, and returns which that was.
-    fn unlist(&mut self, mut page: NonNull<Page>) -> PageState {
+    /// Takes a page out of the list that it is in.
+    fn unlist(&mut self, mut page: NonNull<Page>) {
         // SAFETY: as in `list_as`.
         let state = &mut unsafe { page.as_mut() }.state;
         let before = std::mem::replace(state, PageState::Pinned);
@@ -366,7 +392,6 @@ impl Cache {
             PageState::Recent => self.recent.remove(page),
             PageState::Old => self.old.remove(page),
         }
-        before
     }
 }
 

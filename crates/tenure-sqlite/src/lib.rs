@@ -17,6 +17,9 @@
 //! - `PRAGMA cache_size` is a priority: the last so many pages of each cache are purged after
 //!   all others. It also bounds what a transaction changes before SQLite writes it. Of less
 //!   than 400 KiB it is a limit.
+//! - While memory is ample, pages are offered to the kernel late
+//!   ([`VolatileArena::defer_offers`](tenure::VolatileArena::defer_offers)). While it is short
+//!   ([`Level::Some`](tenure::pressure::Level) and above), a cache shrinks to `cache_size`.
 //! - The last eighth of these, 64 pages at most, stays in memory.
 //! - `PRAGMA shrink_memory` drops all pages that are not in use.
 //! - Databases in memory, and temporary tables, stay in ordinary memory.

@@ -2,7 +2,7 @@
 
 use std::ptr::{NonNull, null_mut};
 
-use crate::page::Page;
+use crate::page::{CACHE_LINE_BYTES, Page, prefetch};
 
 /// A doubly linked list through the pages.
 pub(crate) struct List {
@@ -26,6 +26,17 @@ impl List {
 
     pub(crate) fn oldest(&self) -> Option<NonNull<Page>> {
         NonNull::new(self.oldest)
+    }
+
+    /// Fetches the oldest page, and the one after it, into the CPU's cache: they are the next
+    /// to be removed as the oldest, and were not used for long.
+    pub(crate) fn prefetch_oldest(&self) {
+        // SAFETY: pages in the list are live.
+        if let Some(oldest) = unsafe { self.oldest.as_ref() } {
+            oldest.prefetch_word();
+            prefetch(oldest.newer.cast());
+            prefetch(oldest.newer.wrapping_byte_add(CACHE_LINE_BYTES).cast());
+        }
     }
 
     /// Adds a live page that is in no list, as the newest.

@@ -1,7 +1,7 @@
 //! A page of a cache: what SQLite is shown of it, and its memory.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::{NonNull, null_mut};
+use std::ptr::{self, NonNull, null_mut};
 
 use tenure::VolatileBuffer;
 
@@ -49,6 +49,8 @@ pub(crate) struct Sizes {
 
 /// SQLite reads so many bytes past the end of a page, and may find anything there.
 pub(crate) const OVERRUN_BYTES: usize = 16;
+
+pub(crate) const CACHE_LINE_BYTES: usize = 64;
 
 /// The alignment of what SQLite keeps in the extra bytes.
 const EXTRA_ALIGN: usize = 16;
@@ -101,6 +103,28 @@ impl Contents {
 }
 
 impl Page {
+    /// Fetches what SQLite uses next into the CPU's cache: the beginning of the contents, and
+    /// the extra bytes, which lie behind this. They come while the page is taken out of its list.
+    #[inline]
+    pub(crate) fn prefetch_for_use(&self) {
+        /// The beginning of this is there already. SQLite 3.40 has 208 extra bytes.
+        const LINES: usize = 4;
+        prefetch(self.shown.buf.cast());
+        self.prefetch_word();
+        let start = ptr::from_ref(self).cast::<u8>();
+        for line in 1..=LINES {
+            prefetch(start.wrapping_add(line * CACHE_LINE_BYTES));
+        }
+    }
+
+    /// Fetches the state of volatile contents into the CPU's cache.
+    #[inline]
+    pub(crate) fn prefetch_word(&self) {
+        if let Contents::Volatile(buffer) = &self.contents {
+            prefetch(buffer.state_address());
+        }
+    }
+
     /// Makes a page; `None` if there is no memory, and the contents are freed then.
     pub(crate) fn new(sizes: Sizes, contents: Contents, key: u32) -> Option<NonNull<Self>> {
         let (layout, extra) = sizes.of_record()?;
@@ -155,4 +179,21 @@ impl Page {
             unsafe { dealloc(page.cast().as_ptr(), layout) };
         }
     }
+}
+
+/// Fetches the cache line at an address, which may be any.
+#[inline]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(clippy::missing_const_for_fn, reason = "it is not on x86-64")
+)]
+pub(crate) fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the CPU has SSE; a prefetch never faults.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }

@@ -101,7 +101,8 @@ fn any_call_sequence_matches_model_without_userfaultfd() {
 }
 
 fn call_sequences() {
-    set_offer_delay(Duration::from_micros(200));
+    // The cache waits 100 times as long where memory is ample.
+    set_offer_delay(Duration::from_micros(2));
     let config = Config {
         cases: 150,
         failure_persistence: None,
@@ -421,7 +422,7 @@ fn purged_pages_that_nobody_asks_for_are_dropped() -> Completion {
 }
 
 fn caches_of_threads_keep_their_contents() {
-    set_offer_delay(Duration::from_micros(500));
+    set_offer_delay(Duration::from_micros(5));
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..4_u64)
             .map(|thread| scope.spawn(move || use_cache(thread)))
@@ -515,5 +516,6 @@ fn fill_cgroup() {
             cache.unpin(page, false);
         }
     }
-    assert!(cache.len() > 500, "{} pages", cache.len());
+    // Where memory is short the cache shrinks to its size; the kernel may have purged more.
+    assert!(cache.len() > 64, "{} pages", cache.len());
 }

@@ -27,6 +27,7 @@ tests!(
     buffers_of_several_threads_keep_their_contents,
     overrun_of_buffer_is_readable_whatever_is_purged,
     dropped_small_buffers_are_freed_together,
+    deferred_buffers_are_offered_in_the_end_and_counted,
     child_unmarks_buffers_that_were_being_offered,
     place_that_was_locked_is_used_again,
     child_has_the_offered_bytes_of_its_parent,
@@ -35,6 +36,7 @@ tests!(
     children:
     unmark_with_madvise_only,
     read_overruns,
+    use_deferred_buffers,
     unmark_page_with_futex_only,
     unmark_page_where_futex_says_try_again,
     unmark_partly_offered_buffer_in_child,
@@ -354,6 +356,41 @@ fn dropped_small_buffers_are_freed_together() {
     drop(buffers);
     // At most 64 places of two pages wait for the next drop.
     assert!(rss_bytes(arena.range()) <= 128 * page_size());
+}
+
+fn deferred_buffers_are_offered_in_the_end_and_counted() -> Completion {
+    if !can_offer() {
+        return skip("nothing can be offered");
+    }
+    // The figures and the delay are the process's.
+    in_child_ok("use_deferred_buffers");
+    Completion::Completed
+}
+
+fn use_deferred_buffers() {
+    tenure::volatile::set_offer_delay(SOON);
+    let arena = VolatileArena::new(MIB).unwrap();
+    arena.defer_offers();
+    let mut buffers: Vec<_> = (1..=8).map(|pages| filled(&arena, pages)).collect();
+    let bytes: usize = buffers.iter().map(|buffer| buffer.range().len()).sum();
+    for buffer in &mut buffers {
+        buffer.mark_volatile();
+        // Renewed.
+        buffer.mark_volatile();
+    }
+    assert_eq!(tenure::stats().volatile_bytes, bytes as u64);
+    while buffers.iter().any(|buffer| !buffer.is_offered()) {
+        std::thread::sleep(SOON);
+    }
+    for buffer in &mut buffers[..4] {
+        let outcome = buffer.mark_nonvolatile().unwrap();
+        assert!(outcome == Outcome::Intact || was_under_pressure());
+        assert_eq!(buffer.mark_nonvolatile(), Ok(Outcome::Intact));
+    }
+    let bytes: usize = buffers[4..].iter().map(|buffer| buffer.range().len()).sum();
+    assert_eq!(tenure::stats().volatile_bytes, bytes as u64);
+    drop(buffers);
+    assert_eq!(tenure::stats().volatile_bytes, 0);
 }
 
 fn place_that_was_locked_is_used_again() {

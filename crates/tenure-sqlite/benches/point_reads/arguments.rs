@@ -32,13 +32,19 @@ impl Arguments {
         self.number("rounds").unwrap_or(3)
     }
 
-    pub fn millis(&self) -> u64 {
-        self.number("millis").unwrap_or(2000) as u64
+    /// How many operations are measured, after twice as many for a start.
+    pub fn count(&self) -> usize {
+        self.number("count").unwrap_or(200_000)
     }
 
     /// How many operations of a hundred change a row.
     pub fn updates(&self) -> usize {
         self.number("updates").unwrap_or(0)
+    }
+
+    /// How many operations make a transaction.
+    pub fn operations(&self) -> usize {
+        self.number("operations").unwrap_or(1)
     }
 
     pub fn group(&self) -> Option<usize> {

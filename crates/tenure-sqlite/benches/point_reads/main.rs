@@ -3,8 +3,10 @@
 //!
 //! ```text
 //! cargo bench -p tenure-sqlite --bench point_reads -- bytes=1073741824 rounds=5
+//!     count=500000                           as many operations, after twice as many for a start
 //!     library=libsqlcipher.so.0 key=secret   an encrypted database
 //!     updates=5                              five of a hundred operations change a row
+//!     operations=100                         as many in a transaction, 1 unless set
 //!     database=/tmp/db                       a file that stays, and is made if it is absent
 //!     group=805306368 taken=268435456        in a memory cgroup (v1) with a process that
 //!                                            takes and writes so much memory
@@ -59,18 +61,19 @@ fn main() {
     for ((name, _), results) in SETTINGS.iter().zip(results) {
         let killed = results.iter().filter(|result| result.is_none()).count();
         let results: Vec<_> = results.into_iter().flatten().collect();
+        let others = results.iter().filter(|row| row[3] == 0.0).count();
         let figures = [0, 1, 2].map(|column| median(results.iter().map(|row| row[column])));
         let [rate, micros, mib] = figures;
-        let killed = match killed {
-            0 => String::new(),
-            times => format!(" (killed {times} times)"),
+        let killed = match (killed, others) {
+            (0, 0) => String::new(),
+            (own, others) => format!(" (killed {own} times, the other process {others} times)"),
         };
         println!("| {name}{killed} | {rate:.0} | {micros:.2} | {mib:.0} |");
     }
 }
 
 /// Runs a child with a setting. `None` if it is killed.
-fn measure(arguments: &Arguments, file: &Path, setting: usize) -> Option<[f64; 3]> {
+fn measure(arguments: &Arguments, file: &Path, setting: usize) -> Option<[f64; 4]> {
     let group = arguments.group().map(Group::new);
     let mut command = Command::new(std::env::current_exe().unwrap());
     command

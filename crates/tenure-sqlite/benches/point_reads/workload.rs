@@ -1,5 +1,8 @@
 //! The database, and the operations on it.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -8,11 +11,8 @@ use crate::sqlite::{Connection, Sqlite};
 
 const ROW_BYTES: usize = 1000;
 
-/// Operations between two looks at the clock.
-const BATCH: usize = 100;
-
 /// How many operations are drawn ahead; they repeat then.
-const DRAWN: usize = 1 << 20;
+const DRAWN: usize = 1 << 21;
 
 fn load(arguments: &Arguments) -> Sqlite {
     Sqlite::load(arguments.get("library").unwrap_or("libsqlite3.so.0"))
@@ -22,26 +22,30 @@ fn open<'a>(sqlite: &'a Sqlite, arguments: &Arguments, file: &Path) -> Connectio
     let db = sqlite.open(file);
     if let Some(key) = arguments.get("key") {
         db.run(&format!("pragma key='{key}'"));
+        // The default since SQLCipher 4.
+        db.run("pragma cipher_page_size=4096");
     }
     db.run("pragma synchronous=off");
     db
 }
 
 fn rows(arguments: &Arguments) -> usize {
-    arguments.bytes() / (ROW_BYTES + 365)
+    // Four to a page of 4 KiB.
+    arguments.bytes() / (ROW_BYTES + 27)
 }
 
 pub fn make(arguments: &Arguments, file: &Path) {
     let sqlite = load(arguments);
     let db = open(&sqlite, arguments, file);
-    db.run("pragma journal_mode=wal");
+    // Without a journal the database is on the disk once, not twice.
+    db.run("pragma journal_mode=off");
     db.run("create table t(k integer primary key, n, v)");
     db.run(&format!(
         "with recursive i(k) as (select 0 union all select k + 1 from i limit {}) \
          insert into t select k, 0, randomblob({ROW_BYTES}) from i",
         rows(arguments)
     ));
-    db.run("pragma wal_checkpoint(truncate)");
+    db.run("pragma journal_mode=wal");
     let bytes = std::fs::metadata(file).unwrap().len();
     eprintln!("{} rows, {} MiB", rows(arguments), bytes >> 20);
 }
@@ -63,50 +67,62 @@ fn draw(rows: usize) -> Vec<i64> {
     (0..DRAWN).map(key).collect()
 }
 
+/// Has the kernel forget the pages of the file and read them again, for the cgroup of this
+/// process, whose memory is theirs then.
+fn read_anew(file: &Path) {
+    let file = File::open(file).unwrap();
+    let code = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    assert_eq!(code, 0);
+    let mut part = vec![0; 1 << 20];
+    while (&file).read(&mut part).unwrap() > 0 {}
+}
+
 /// Runs the operations in a child, and prints operations a second, CPU time in microseconds
-/// for each, and the largest anonymous memory in MiB.
+/// for each, the anonymous memory in MiB, and whether the process beside it lives.
 pub fn run(arguments: &Arguments, pragma: &str, is_tenure: bool) {
     let sqlite = load(arguments);
     if is_tenure {
         unsafe { tenure_sqlite::install_with(sqlite.config) }.unwrap();
     }
     let keys = draw(rows(arguments));
+    let file = Path::new(arguments.get("file").unwrap());
     let mut hog = None;
     if let Some(tasks) = arguments.get("tasks") {
         std::fs::write(tasks, "0").unwrap();
+        read_anew(file);
         hog = Some(take(arguments.taken()));
     }
-    let db = open(
-        &sqlite,
-        arguments,
-        Path::new(arguments.get("file").unwrap()),
-    );
+    let db = open(&sqlite, arguments, file);
     db.run(pragma);
     let mut read = db.prepare("select v from t where k = ?");
     let mut update = db.prepare("update t set n = n + 1 where k = ?");
     let updates = arguments.updates();
     let mut random = fastrand::Rng::with_seed(3);
+    let operations = arguments.operations();
+    let (mut begin, mut commit) = (db.prepare("begin"), db.prepare("commit"));
     let mut keys = keys.iter().cycle();
-    let mut run_for = |time: Duration| {
+    let mut run = |count: usize| {
         let (begun, cpu) = (Instant::now(), cpu_time());
-        let mut count = 0;
-        while begun.elapsed() < time {
-            for _ in 0..BATCH {
-                let key = keys.next().copied();
-                match random.usize(0..100) < updates {
-                    true => update.run(key),
-                    false => read.run(key),
-                };
+        for number in 0..count {
+            if operations > 1 && number % operations == 0 {
+                begin.run(None);
             }
-            count += BATCH;
+            let key = keys.next().copied();
+            match random.usize(0..100) < updates {
+                true => update.run(key),
+                false => read.run(key),
+            };
+            if operations > 1 && (number + 1) % operations == 0 {
+                commit.run(None);
+            }
         }
         let count = count as f64;
         let micros = (cpu_time() - cpu).as_secs_f64() * 1e6 / count;
         (count / begun.elapsed().as_secs_f64(), micros)
     };
-    let time = Duration::from_millis(arguments.millis());
-    run_for(2 * time);
-    let (rate, micros) = run_for(time);
+    let count = arguments.count().next_multiple_of(operations);
+    run(2 * count);
+    let (rate, micros) = run(count);
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let anonymous = status
         .lines()
@@ -114,8 +130,8 @@ pub fn run(arguments: &Arguments, pragma: &str, is_tenure: bool) {
     let kib: f64 = anonymous
         .and_then(|text| text.split_whitespace().next()?.parse().ok())
         .unwrap();
-    println!("{rate} {micros} {}", kib / 1024.0);
-    drop(hog);
+    let is_alive = hog.as_ref().is_none_or(Hog::is_alive);
+    println!("{rate} {micros} {} {}", kib / 1024.0, u8::from(is_alive));
 }
 
 /// The CPU time of the process, of its other threads as well.
@@ -146,6 +162,12 @@ fn take(bytes: usize) -> Hog {
         }
     }
     Hog(pid)
+}
+
+impl Hog {
+    fn is_alive(&self) -> bool {
+        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::WNOHANG) == 0 }
+    }
 }
 
 impl Drop for Hog {

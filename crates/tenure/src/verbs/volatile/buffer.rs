@@ -220,6 +220,13 @@ impl VolatileBuffer {
         }
     }
 
+    fn defers_offers(&self) -> bool {
+        match &self.0 {
+            Memory::Own { .. } => false,
+            Memory::InArena { place, .. } => place.memory().defers_offers(),
+        }
+    }
+
     /// Returns whether the buffer is volatile.
     pub fn is_volatile(&self) -> bool {
         self.word().read().state() != State::Nonvolatile
@@ -232,6 +239,13 @@ impl VolatileBuffer {
             self.word().read().unclaimed_state(),
             State::Nonvolatile | State::Marked
         )
+    }
+
+    /// Returns where the word of the buffer lies, for a prefetch before it is marked or
+    /// unmarked. It must not be read.
+    #[doc(hidden)]
+    pub fn state_address(&self) -> *const u8 {
+        std::ptr::from_ref(self.word()).cast()
     }
 
     /// Borrows the bytes.
@@ -288,8 +302,16 @@ impl VolatileBuffer {
     /// Does what [`mark_volatile`](Self::mark_volatile) does, with a priority, or
     /// with the offer made inside the call.
     pub fn mark_volatile_with(&mut self, options: VolatileOptions) {
-        let was_nonvolatile = self.word().mark(options.priority, Timestamp::now());
-        COUNTS.add_mark(self.range().len(), was_nonvolatile);
+        let defers_offers = self.defers_offers();
+        let timestamp = match defers_offers {
+            true => Timestamp::coarse(),
+            false => Timestamp::now(),
+        };
+        let was_nonvolatile = self.word().mark(options.priority, timestamp);
+        match defers_offers {
+            true => COUNTS.add_leased_mark(self.range().len(), was_nonvolatile),
+            false => COUNTS.add_mark(self.range().len(), was_nonvolatile),
+        }
         if options.offer_now || offer_delay().is_zero() {
             self.offer();
         }
@@ -316,7 +338,10 @@ impl VolatileBuffer {
                 Memory::InArena { place, .. } => place.revoke_offer()?,
             },
         };
-        COUNTS.add_unmark(self.range().len());
+        match self.defers_offers() {
+            true => COUNTS.add_leased_unmark(self.range().len()),
+            false => COUNTS.add_unmark(self.range().len()),
+        }
         Ok(outcome)
     }
 

@@ -15,6 +15,8 @@ const SHARDS: usize = 16;
 /// shard, and the ENGINE lock holder flushes the sums.
 pub(super) struct Counts {
     shards: [Shard; SHARDS],
+    /// For the marks of buffers whose marks must be cheap.
+    leased: [Shard; LEASES],
     unpinned_bytes: [Unpinned; LEASES],
 }
 
@@ -46,6 +48,21 @@ impl Shard {
             dropped_bytes: AtomicU64::new(0),
             revoked_bytes: AtomicU64::new(0),
         }
+    }
+
+    #[inline]
+    fn add_mark(&self, bytes: usize, was_nonvolatile: bool, add: impl Fn(&AtomicU64, usize)) {
+        add(&self.marks, 1);
+        add(&self.marked_bytes, bytes);
+        if !was_nonvolatile {
+            add(&self.renewed_bytes, bytes);
+        }
+    }
+
+    #[inline]
+    fn add_unmark(&self, bytes: usize, add: impl Fn(&AtomicU64, usize)) {
+        add(&self.unmarks, 1);
+        add(&self.unmarked_bytes, bytes);
     }
 }
 
@@ -90,6 +107,7 @@ impl Counts {
     const fn new() -> Self {
         Self {
             shards: [const { Shard::new() }; SHARDS],
+            leased: [const { Shard::new() }; LEASES],
             unpinned_bytes: [const { Unpinned(AtomicU64::new(0)) }; LEASES],
         }
     }
@@ -97,18 +115,28 @@ impl Counts {
     /// Counts a mark.
     pub(super) fn add_mark(&self, bytes: usize, was_nonvolatile: bool) {
         let shard = self.shard();
-        add(&shard.marks, 1);
-        add(&shard.marked_bytes, bytes);
-        if !was_nonvolatile {
-            add(&shard.renewed_bytes, bytes);
-        }
+        shard.add_mark(bytes, was_nonvolatile, add);
     }
 
     /// Counts an unmark of a volatile object.
     pub(super) fn add_unmark(&self, bytes: usize) {
-        let shard = self.shard();
-        add(&shard.unmarks, 1);
-        add(&shard.unmarked_bytes, bytes);
+        self.shard().add_unmark(bytes, add);
+    }
+
+    /// Counts a mark with a [`Lease`].
+    pub(super) fn add_leased_mark(&self, bytes: usize, was_nonvolatile: bool) {
+        let lease = Lease::of_thread();
+        let shard = &self.leased[lease.shard()];
+        shard.add_mark(bytes, was_nonvolatile, |count, more| {
+            lease.add(count, more as u64);
+        });
+    }
+
+    /// Counts an unmark of a volatile object with a [`Lease`].
+    pub(super) fn add_leased_unmark(&self, bytes: usize) {
+        let lease = Lease::of_thread();
+        let shard = &self.leased[lease.shard()];
+        shard.add_unmark(bytes, |count, more| lease.add(count, more as u64));
     }
 
     /// Counts the drop of a volatile object.
@@ -140,7 +168,7 @@ impl Counts {
         let mut sums = Sums::ZERO;
         // The counts that end volatility are read first, so that the difference is not negative.
         let add_to = |sum: &mut u64, count: fn(&Shard) -> &AtomicU64| {
-            let counts = self.shards.iter().map(count);
+            let counts = self.shards.iter().chain(&self.leased).map(count);
             *sum = counts.map(|count| count.load(Ordering::Acquire)).sum();
         };
         add_to(&mut sums.unmarks, |shard| &shard.unmarks);
@@ -181,13 +209,16 @@ mod tests {
                     counts.add_mark(30, true);
                     counts.add_mark(7, true);
                     counts.add_drop(7);
+                    counts.add_leased_mark(100, true);
+                    counts.add_leased_mark(100, false);
+                    counts.add_leased_unmark(100);
                 });
             }
         });
         let sums = counts.sums();
         let threads = 2 * SHARDS as u64;
-        assert_eq!((sums.marks, sums.unmarks), (4 * threads, threads));
-        assert_eq!(sums.marked_bytes, 237 * threads);
+        assert_eq!((sums.marks, sums.unmarks), (6 * threads, 2 * threads));
+        assert_eq!(sums.marked_bytes, 437 * threads);
         assert_eq!(sums.volatile_bytes() as u64, 30 * threads);
     }
 }

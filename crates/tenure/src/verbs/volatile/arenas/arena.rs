@@ -69,6 +69,20 @@ impl VolatileArena {
         Self::reserve(len, page_size())
     }
 
+    /// Has volatile buffers of this arena offered late while memory is ample: 100 times the
+    /// [offer delay](crate::volatile::set_offer_delay) after their marks, 10 s unless that is set. For
+    /// many small buffers, of which each hit within that time then takes no system call.
+    ///
+    /// Memory is ample while the machine and each cgroup around the process have 256 MiB for
+    /// each CPU left over an eighth of their limits. The offer thread looks at that ten times
+    /// a second, and offers what is older than the offer delay as soon as it is not so.
+    ///
+    /// Marks of such buffers take less time, and have that of the clock's last tick (1 to 10
+    /// ms).
+    pub fn defer_offers(&self) {
+        self.0.0.defer_offers();
+    }
+
     fn reserve(len: usize, overrun_bytes: usize) -> Result<Self> {
         if len == 0 {
             return Err(Error::EmptyMapping);

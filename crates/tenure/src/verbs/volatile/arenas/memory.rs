@@ -25,6 +25,8 @@ pub(crate) struct ArenaMemory {
     /// Nothing that the program does to its descriptors ends the protection of what is
     /// offered, so that owners may revoke offers without a look at it.
     is_kept: AtomicBool,
+    /// While memory is ample, what is volatile is offered late.
+    defers_offers: AtomicBool,
     /// The rest of the arena is dropped as a whole: buffers that are dropped leave their
     /// places as they are.
     is_closed: AtomicBool,
@@ -38,6 +40,7 @@ impl ArenaMemory {
             table,
             overrun_bytes,
             is_kept: AtomicBool::new(false),
+            defers_offers: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
         }
     }
@@ -49,6 +52,14 @@ impl ArenaMemory {
 
     pub(super) fn is_kept(&self) -> bool {
         self.is_kept.load(Ordering::Acquire)
+    }
+
+    pub(in crate::verbs::volatile) fn defers_offers(&self) -> bool {
+        self.defers_offers.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn defer_offers(&self) {
+        self.defers_offers.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -41,7 +41,7 @@ impl Place {
         })
     }
 
-    pub(super) fn memory(&self) -> &ArenaMemory {
+    pub(in crate::verbs::volatile) fn memory(&self) -> &ArenaMemory {
         &self.owner.0
     }
 

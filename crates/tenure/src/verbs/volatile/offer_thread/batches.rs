@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::deferral::Deferral;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::flush_lazyfree_batch;
 use crate::observation::stats;
@@ -22,9 +23,10 @@ pub(super) fn offer_due(delay: Duration, live: &LiveArenas) -> bool {
     if !can_offer() {
         return true;
     }
+    let deferral = Deferral::now(live);
     let mut all_offered = true;
     for memory in live.iter() {
-        all_offered &= arenas::offer_due(memory, delay);
+        all_offered &= arenas::offer_due(memory, delay.saturating_mul(deferral.of(memory)));
     }
     let mut due = ENGINE.lock().due(delay);
     due.sort_unstable_by_key(|due| due.range().start());

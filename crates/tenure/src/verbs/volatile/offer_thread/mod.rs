@@ -24,6 +24,7 @@
 //! consistent, so that one of the two sees the other.
 
 mod batches;
+mod deferral;
 mod delay;
 mod purge;
 mod retry;
