@@ -253,12 +253,12 @@ impl SharedBuffer {
     }
 
     fn place(&self) -> Result<u64> {
-        let place = self.core.table.geometry.place(self.index, self.len);
+        let place = self.core.table.geometry.place(self.index, 0, self.len);
         place.ok_or_else(|| self.gone())
     }
 
     fn is_same(&self, entry: &Entry) -> bool {
-        entry.generation.load(Ordering::Acquire) == self.generation
+        entry.generation().load(Ordering::Acquire) == self.generation
     }
 
     fn gone(&self) -> Error {
