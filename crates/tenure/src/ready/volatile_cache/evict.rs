@@ -102,7 +102,7 @@ impl<K: Eq> Shard<K> {
             };
         }
         if !record.is_shared {
-            let number = record.members.first().copied();
+            let number = state.numbers_in(id).first().copied();
             let entry = number.and_then(|number| state.entries.get_mut(number));
             if let Some(entry) = entry.filter(|entry| entry.frequency > 0 && !is_forced) {
                 entry.frequency = after_round(queue, entry.frequency);
@@ -211,18 +211,9 @@ fn after_round(queue: Queue, frequency: u8) -> u8 {
 
 impl<K> State<K> {
     /// Returns the numbers of the values that are in the segment.
-    fn numbers_in(&self, id: SegmentId) -> Vec<u32> {
+    fn numbers_in(&self, id: SegmentId) -> Vec<usize> {
         let members = self.segments.get(id).map(|record| &record.members[..]);
-        let is_in = |&number: &u32| {
-            let entry = self.entries.get(number);
-            entry.is_some_and(|entry| entry.segment == id)
-        };
-        members
-            .into_iter()
-            .flatten()
-            .copied()
-            .filter(is_in)
-            .collect()
+        self.entries.of_segment(id, members.unwrap_or_default())
     }
 
     /// Returns how many bytes the values of a segment take that were found lately.
@@ -262,8 +253,7 @@ impl<K> State<K> {
             let Some(entry) = self.entries.get(number) else {
                 continue;
             };
-            // The list may have the number twice.
-            if entry.frequency == 0 || entry.segment != id {
+            if entry.frequency == 0 {
                 continue;
             }
             let bytes = place_bytes(entry.len);
@@ -294,7 +284,7 @@ impl<K> State<K> {
             entry.frequency = after_round(queue, entry.frequency);
             record.filled += bytes;
             record.live += 1;
-            record.members.push(number);
+            record.members.push(entry.hash);
             self.leave(id, garbage);
         }
     }

@@ -95,8 +95,8 @@ use self::shared::Shared;
 ///
 /// # What it costs
 ///
-/// A small value takes its bytes, rounded up to 8, and about 40 bytes with a key of 8: 200,000
-/// values of 256 bytes take 1.12 times the bytes of keys and values
+/// A small value takes its bytes, rounded up to 8, and about 53 bytes with a key of 8: 200,000
+/// values of 256 bytes take 1.17 times the bytes of keys and values
 /// (`cargo test -p tenure --test volatile_cache_values -- take_a_quarter --nocapture` prints
 /// it). A large value takes whole pages, and about 260 bytes besides its key. On average half
 /// a page is unused: an eighth of what a value of 16 KiB takes.
