@@ -1,5 +1,6 @@
 //! `VolatileCache`: a cache that follows memory pressure.
 
+mod admit;
 mod arenas;
 mod closure;
 mod entries;
@@ -18,6 +19,7 @@ mod shard;
 mod shared;
 mod state;
 mod stats;
+mod survivors;
 
 pub use options::CacheOptions;
 pub use pinned::Pinned;
