@@ -71,6 +71,10 @@ const MIN_TICK_MS: usize = 10;
 const MAX_TICK_MS: usize = 100;
 const DIRTY_TICKS: usize = 20;
 
+/// While next to nothing is dirty, the headroom is read at one of so many ticks: it takes
+/// half a millisecond of the CPU where there are many cgroups.
+const READING_TICKS: usize = 8;
+
 /// Under pressure, decay is so many times as fast.
 const HURRY: usize = 8;
 
@@ -213,6 +217,7 @@ extern "C" fn body(_: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
         subscription: None,
         hurry: 1,
         busy_at: sys::now(),
+        ticks_to_reading: 0,
     };
     // In the child of a fork this also ends a purge that a thread of the parent was in.
     thread.set_decay(1);
@@ -262,6 +267,8 @@ struct DecayThread {
     hurry: usize,
     /// The last time at which more than next to nothing was free.
     busy_at: Duration,
+    /// Until the headroom is read although next to nothing is dirty.
+    ticks_to_reading: usize,
 }
 
 impl DecayThread {
@@ -270,7 +277,6 @@ impl DecayThread {
             self.subscription = pressure::subscribe(on_pressure).ok();
         }
         let mut freed_bytes = deferred::free_all();
-        update_limit();
         let level = LEVEL.load(Relaxed);
         let is_under_pressure = level > Level::None as u8;
         IS_UNDER_PRESSURE.store(is_under_pressure, Relaxed);
@@ -281,6 +287,11 @@ impl DecayThread {
             jemalloc::decay();
         }
         let (mut dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
+        self.ticks_to_reading = self.ticks_to_reading.saturating_sub(1);
+        if self.ticks_to_reading == 0 || dirty_bytes >= NEGLIGIBLE_BYTES {
+            update_limit();
+            self.ticks_to_reading = READING_TICKS;
+        }
         IS_PURGING.store(true, Relaxed);
         if level >= Level::Severe as u8 && dirty_bytes + muzzy_bytes > 0 {
             jemalloc::purge_all();

@@ -325,7 +325,10 @@ fn borrow_without_protection() {
     close_userfaultfd();
     let all: PageRange = buffer.range();
     assert_eq!(buffer.mark_nonvolatile(), Ok(Outcome::Purged(vec![all])));
-    assert!(is_zero(pages(all, 0, 10)) && is_filled(pages(all, 10, 54)));
+    assert!(is_zero(pages(all, 0, 10)));
+    // The kernel may have purged more by itself, but never a part of a page.
+    let mut kept = (10..all.pages()).map(|page| pages(all, page, 1));
+    assert!(kept.all(|page| is_zero(page) || is_filled(page)));
     assert_borrow_does_not_change(&buffer);
 }
 

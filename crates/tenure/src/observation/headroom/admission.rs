@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::bounds::{Bounds, Headroom};
 use super::ledger::Watermark;
-use super::reader::{LEDGER, refresh, refresh_if_before, take_exactly};
+use super::reader::{LEDGER, refresh, refresh_if_before, take_exactly, take_reading};
 use crate::ground::error::{Error, Result};
 use crate::ground::headroom_limit::HeadroomLimit;
 use crate::ground::sys::process::monotonic_nanos;
@@ -163,6 +163,8 @@ pub(crate) fn take(bytes: usize, watermark: Watermark) -> Option<Admission> {
 /// As for [`Headroom::lower_bound`].
 #[doc(hidden)]
 pub fn read() -> Result<Headroom> {
-    let _ = refresh();
-    Headroom::lower_bound()
+    take_reading().map_err(|errno| Error::System {
+        call: "reading the memory limits",
+        errno,
+    })
 }

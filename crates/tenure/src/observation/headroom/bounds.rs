@@ -69,7 +69,7 @@ impl Headroom {
     /// # Ok::<(), tenure::Error>(())
     /// ```
     pub fn lower_bound() -> Result<Self> {
-        Ok(Bounds::now()?.tightest_with(|| 0))
+        Ok(Bounds::now()?.lower_bound())
     }
 
     fn smallest(available_bytes: usize, in_groups: impl Iterator<Item = Self>) -> Self {
@@ -180,6 +180,11 @@ impl Bounds {
     pub(crate) fn tightest(&self) -> Headroom {
         let lazily_free = LazyCell::new(lazily_free_bytes);
         self.tightest_with(|| *lazily_free)
+    }
+
+    /// Returns the same without walking pages, as [`Headroom::lower_bound`].
+    pub(super) fn lower_bound(&self) -> Headroom {
+        self.tightest_with(|| 0)
     }
 
     fn tightest_with(&self, lazily_free_bytes: impl Fn() -> usize) -> Headroom {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
-use super::bounds::{Bounds, assure_memory};
+use super::bounds::{Bounds, Headroom, assure_memory};
 use super::ledger::{Ledger, Limit, ReadingStart};
 use crate::ground::sys::cgroup::Groups;
 use crate::ground::sys::fork::{self, ForkMutex};
@@ -98,6 +98,19 @@ pub(super) fn take_exactly(bytes: usize) -> Result<bool, Errno> {
         LEDGER.end_reading_and_take(start, limits, cpus, bytes)
     });
     Ok(is_taken?.unwrap_or(false))
+}
+
+/// Takes a reading and returns the headroom by it, as [`Headroom::lower_bound`].
+///
+/// # Errors
+///
+/// The kernel's error, if the limits cannot be read. The last reading holds.
+pub(super) fn take_reading() -> Result<Headroom, Errno> {
+    let now_nanos = monotonic_nanos();
+    let start = LEDGER.begin_reading(now_nanos);
+    let bounds = sample_known(now_nanos).inspect_err(|_| LEDGER.abandon_reading(&start))?;
+    LEDGER.end_reading(&start, &bounds.limits(), affinity::process_cpu_count());
+    Ok(bounds.lower_bound())
 }
 
 /// How often a thread that waits for another's reading looks whether it has ended.
