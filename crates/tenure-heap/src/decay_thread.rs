@@ -114,10 +114,21 @@ pub(crate) fn note_growth(mapped_bytes: usize) {
     }
 }
 
+/// Returns whether the next thread that frees a block is to start the decay thread.
+#[inline]
+pub(crate) fn is_wanted() -> bool {
+    IS_WANTED.load(Relaxed)
+}
+
+/// Returns whether the heap has so few addresses that it needs no decay thread.
+pub(crate) fn is_needless() -> bool {
+    is_small(pages::mapped_bytes())
+}
+
 /// Starts the decay thread if the heap needs one and has none, and the caller may start one.
 #[inline]
 pub(crate) fn ensure_running(may_start: impl FnOnce() -> bool) {
-    if IS_WANTED.load(Relaxed) && may_start() {
+    if is_wanted() && may_start() {
         spawn();
     }
 }

@@ -101,7 +101,9 @@ mod stats;
 mod sys;
 mod table;
 
-pub use allocate::{allocate, allocate_zeroed, deallocate, deallocate_with, owns, usable_size};
+pub use allocate::{allocate, allocate_zeroed, deallocate, owns, usable_size};
+#[doc(hidden)]
+pub use allocate::{allocate_small, deallocate_simple, deallocate_with};
 #[doc(hidden)]
 pub use decay_thread::publish as publish_by_decay_thread;
 pub use fork::register_fork_handlers;
@@ -110,5 +112,7 @@ pub use heap::Heap;
 pub use moves::count as moved_blocks;
 pub use options::HeapOptions;
 pub use reallocate::reallocate;
+#[doc(hidden)]
+pub use start::small_limit;
 pub use start::{start, threshold_bytes};
 pub use stats::{HeapStats, stats, trim};

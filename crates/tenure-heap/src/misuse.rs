@@ -7,8 +7,9 @@ use crate::huge::MIN_BYTES;
 use crate::sys;
 use crate::table::{self, FREED, LARGE, UNIT_BYTES};
 
+/// Returns whether the pointer is null, or a unit begins there: only there are flags.
 #[inline]
-fn may_be_large(ptr: *const u8) -> bool {
+pub(crate) fn may_be_large(ptr: *const u8) -> bool {
     ptr.addr().is_multiple_of(UNIT_BYTES)
 }
 

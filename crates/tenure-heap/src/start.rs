@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tenure::{Errno, Error};
 
 use crate::options::HeapOptions;
-use crate::{decay_thread, fork, huge, jemalloc, stats, sys};
+use crate::{decay_thread, fork, huge, jemalloc, late, stats, sys};
 
 const NOT_YET: u8 = 0;
 const STARTING: u8 = 1;
@@ -17,6 +17,10 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 
 /// The threshold while the heap is on; before and without it, no size reaches this.
 static SERVED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// The sizes below this one are served without another check; 0 before and without the heap,
+/// and if it has a threshold.
+static SMALL_LIMIT: AtomicUsize = AtomicUsize::new(0);
 
 /// Starts this process's heap. Without this call, the first allocation starts it with the
 /// [default options](HeapOptions::default).
@@ -57,6 +61,11 @@ pub fn start(options: HeapOptions) -> Result<(), Error> {
     THRESHOLD.store(threshold, Ordering::Relaxed);
     STATE.store(state, Ordering::Release);
     SERVED_FROM.store(threshold, Ordering::Release);
+    let small_limit = match threshold {
+        0 => late::MIN_COUNTED_BYTES,
+        _ => 0,
+    };
+    SMALL_LIMIT.store(small_limit, Ordering::Release);
     made
 }
 
@@ -99,6 +108,14 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
 #[must_use]
 pub fn threshold_bytes() -> usize {
     THRESHOLD.load(Ordering::Relaxed)
+}
+
+/// Returns the size below which [`allocate_small`](crate::allocate_small) serves requests.
+#[doc(hidden)]
+#[inline]
+#[must_use]
+pub fn small_limit() -> usize {
+    SMALL_LIMIT.load(Ordering::Acquire)
 }
 
 /// Returns whether the heap serves a request; starts it if nobody has yet.

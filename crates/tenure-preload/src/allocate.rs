@@ -23,6 +23,10 @@ const ALIGN: usize = 16;
 /// while a thread is inside tenure.
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
+/// The heap serves requests below this size without another check; 0 until it is on, and
+/// while a thread is inside tenure.
+static SMALL_LIMIT: AtomicUsize = AtomicUsize::new(0);
+
 /// Whether the heap is on.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
@@ -37,11 +41,12 @@ pub(crate) fn is_on() -> bool {
 
 /// Has every request check whether its thread is inside tenure, or not.
 pub(crate) fn set_checks(are_needed: bool) {
-    let bytes = match is_on() && !are_needed {
-        true => heap::threshold_bytes(),
-        false => usize::MAX,
+    let (bytes, small_limit) = match is_on() && !are_needed {
+        true => (heap::threshold_bytes(), heap::small_limit()),
+        false => (usize::MAX, 0),
     };
     MIN_BYTES.store(bytes, Ordering::SeqCst);
+    SMALL_LIMIT.store(small_limit, Ordering::SeqCst);
 }
 
 /// Allocates a block; null if the real allocator must be asked. Only failures change `errno`.
@@ -69,6 +74,19 @@ fn is_served_after_check(size: usize) -> bool {
 /// The conditions are C's, here and below.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    if size < SMALL_LIMIT.load(Ordering::Relaxed) {
+        // SAFETY: `malloc` has no preconditions.
+        return heap::allocate_small(size, || unsafe { REAL.malloc.get()(size) }.cast()).cast();
+    }
+    // SAFETY: `malloc` has no preconditions.
+    unsafe { malloc_any(size) }
+}
+
+/// # Safety
+///
+/// The call has no preconditions.
+#[inline(never)]
+unsafe fn malloc_any(size: usize) -> *mut c_void {
     if is_served(size) {
         let block = from_heap(size, ALIGN);
         if !block.is_null() {
@@ -106,6 +124,18 @@ pub unsafe extern "C" fn free(ptr: *mut c_void) {
 /// The C library frees blocks while it holds a lock that starting a thread takes. So those
 /// calls start none.
 unsafe extern "C" fn free_for(ptr: *mut c_void, caller: usize) {
+    // SAFETY: null, or a block that the caller gives up. Nothing behind this changes `errno`.
+    if !unsafe { heap::deallocate_simple(ptr.cast()) } {
+        // SAFETY: as above.
+        unsafe { free_any(ptr, caller) };
+    }
+}
+
+/// # Safety
+///
+/// The conditions are those of `free`.
+#[cold]
+unsafe fn free_any(ptr: *mut c_void, caller: usize) {
     if heap::owns(ptr.cast()) {
         let may_start_thread = || !c_library::contains(caller);
         // SAFETY: a block of the heap, which the caller gives up. Nothing behind this changes
@@ -153,7 +183,7 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
 /// # Safety
 ///
 /// `ptr` must be a live block of the heap.
-#[cold]
+#[inline(never)]
 unsafe fn realloc_ours(ptr: *mut c_void, size: usize) -> *mut c_void {
     if size == 0 {
         // The GNU C library does the same.
