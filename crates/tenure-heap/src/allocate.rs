@@ -41,32 +41,31 @@ const MIN_UNCLEARED_BYTES: usize = 4 << 10;
 #[must_use = "the block stays allocated until it is given to `deallocate`"]
 pub fn allocate(size: usize, align: usize) -> *mut u8 {
     if align <= MIN_ALIGN && size < start::small_limit() {
-        return allocate_small(size, ptr::null_mut);
+        return allocate_small(size);
     }
     allocate_any(size, align)
 }
 
 /// Allocates a block below [`small_limit`](crate::small_limit), with an alignment of 16. Returns
-/// the answer of `otherwise` if there is no memory.
+/// null if there is no memory.
 ///
 /// The call adds one check to jemalloc's: most programs make hundreds of small blocks for each
 /// large one.
 #[doc(hidden)]
 #[inline]
-pub fn allocate_small(size: usize, otherwise: impl FnOnce() -> *mut u8) -> *mut u8 {
+pub fn allocate_small(size: usize) -> *mut u8 {
     // SAFETY: `malloc` has no preconditions.
     let block = unsafe { je::malloc(size.max(MIN_ALIGN)) }.cast();
     if misuse::may_be_large(block) {
-        return note_small(block, size, otherwise);
+        return note_small(block, size);
     }
     block
 }
 
+/// Records that a small block was allocated, which a null pointer is not.
+#[doc(hidden)]
 #[cold]
-fn note_small(block: *mut u8, size: usize, otherwise: impl FnOnce() -> *mut u8) -> *mut u8 {
-    if block.is_null() {
-        return otherwise();
-    }
+pub extern "C" fn note_small(block: *mut u8, size: usize) -> *mut u8 {
     misuse::note_allocated(block, size);
     block
 }
@@ -109,7 +108,7 @@ fn allocate_any(size: usize, align: usize) -> *mut u8 {
 #[must_use = "the block stays allocated until it is given to `deallocate`"]
 pub fn allocate_zeroed(size: usize, align: usize) -> *mut u8 {
     if align <= MIN_ALIGN && size < start::small_limit().min(MIN_UNCLEARED_BYTES) {
-        let block = allocate_small(size, ptr::null_mut);
+        let block = allocate_small(size);
         if !block.is_null() {
             // SAFETY: a new block of this size.
             unsafe { block.write_bytes(0, size) };
@@ -241,7 +240,8 @@ pub unsafe fn deallocate_with(ptr: *mut u8, may_start_thread: impl FnOnce() -> b
 #[inline]
 #[must_use = "the block may not be freed"]
 pub unsafe fn deallocate_simple(ptr: *mut u8) -> bool {
-    let is_simple = owns(ptr) && !misuse::may_be_large(ptr) && !decay_thread::is_wanted();
+    let is_simple =
+        table::is_in_span(ptr.addr()) && !misuse::may_be_large(ptr) && !decay_thread::is_wanted();
     if is_simple {
         // SAFETY: a live block of the heap, which the caller gives up.
         unsafe { je::free(ptr.cast()) };

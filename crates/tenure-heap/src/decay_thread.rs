@@ -28,7 +28,8 @@ const RUNNING: u32 = 1;
 const NOTIFIED: u32 = 2;
 
 /// Whether the next thread that frees a block is to start the decay thread.
-static IS_WANTED: AtomicBool = AtomicBool::new(false);
+#[doc(hidden)]
+pub static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
 /// The process that has the heap. A child of vfork(2) uses its memory as well, but a thread
 /// that the child starts ends when the child calls exec, and holds locks for ever.

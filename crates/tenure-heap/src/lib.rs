@@ -103,11 +103,19 @@ mod table;
 
 pub use allocate::{allocate, allocate_zeroed, deallocate, owns, usable_size};
 #[doc(hidden)]
-pub use allocate::{allocate_small, deallocate_simple, deallocate_with};
+pub use allocate::{allocate_small, deallocate_simple, deallocate_with, note_small};
 #[doc(hidden)]
 pub use decay_thread::publish as publish_by_decay_thread;
 pub use fork::register_fork_handlers;
 pub use heap::Heap;
+/// What the entry points of a C library's malloc and free need, if they are written in
+/// assembly.
+#[doc(hidden)]
+pub mod entry {
+    pub use crate::decay_thread::IS_WANTED;
+    pub use crate::table::{SPAN, Span, UNIT_BYTES};
+    pub use tikv_jemalloc_sys::{free, malloc};
+}
 #[doc(hidden)]
 pub use moves::count as moved_blocks;
 pub use options::HeapOptions;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tenure::{Errno, Error};
 
 use crate::options::HeapOptions;
-use crate::{decay_thread, fork, huge, jemalloc, late, stats, sys};
+use crate::{decay_thread, fork, huge, jemalloc, late, stats, sys, table};
 
 const NOT_YET: u8 = 0;
 const STARTING: u8 = 1;
@@ -89,6 +89,7 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
             errno: Errno::NOMEM,
         });
     }
+    table::start_span();
     fork::start().map_err(|errno| Error::System {
         call: "pthread_atfork",
         errno,

@@ -5,19 +5,19 @@
 //! program has its own: those of the C++ library call these functions. The library defines
 //! none: a program that replaces some of the forms counts on the others calling them.
 
-use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::ptr::{copy_nonoverlapping, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tenure_heap as heap;
 
+pub(crate) use crate::entry::{free, malloc};
 use crate::real::REAL;
 use crate::reentrancy::{is_inside_tenure, preserve_errno, run_inside};
 use crate::{c_library, private_heap};
 
 /// The alignment of every block, whatever its size.
-const ALIGN: usize = 16;
+pub(crate) const ALIGN: usize = 16;
 
 /// The heap serves requests from this size on; larger than every size until it is on, and
 /// while a thread is inside tenure.
@@ -25,7 +25,7 @@ static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// The heap serves requests below this size without another check; 0 until it is on, and
 /// while a thread is inside tenure.
-static SMALL_LIMIT: AtomicUsize = AtomicUsize::new(0);
+pub(crate) static SMALL_LIMIT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the heap is on.
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -67,26 +67,10 @@ fn is_served_after_check(size: usize) -> bool {
     size >= heap::threshold_bytes() && !is_inside_tenure()
 }
 
-/// `malloc(3)`
-///
-/// # Safety
-///
-/// The conditions are C's, here and below.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
-    if size < SMALL_LIMIT.load(Ordering::Relaxed) {
-        // SAFETY: `malloc` has no preconditions.
-        return heap::allocate_small(size, || unsafe { REAL.malloc.get()(size) }.cast()).cast();
-    }
-    // SAFETY: `malloc` has no preconditions.
-    unsafe { malloc_any(size) }
-}
-
-/// # Safety
-///
-/// The call has no preconditions.
+/// As [`malloc`], for every size. Like each C function it does not unwind, so its callers can
+/// jump to it.
 #[inline(never)]
-unsafe fn malloc_any(size: usize) -> *mut c_void {
+pub(crate) extern "C" fn malloc_any(size: usize) -> *mut c_void {
     if is_served(size) {
         let block = from_heap(size, ALIGN);
         if !block.is_null() {
@@ -111,31 +95,14 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     unsafe { REAL.calloc.get()(count, size) }
 }
 
-/// `free(3)`. Passes the return address on.
-#[unsafe(naked)]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn free(ptr: *mut c_void) {
-    #[cfg(target_arch = "x86_64")]
-    naked_asm!("mov rsi, [rsp]", "jmp {}", sym free_for);
-    #[cfg(target_arch = "aarch64")]
-    naked_asm!("mov x1, x30", "b {}", sym free_for);
-}
-
-/// The C library frees blocks while it holds a lock that starting a thread takes. So those
-/// calls start none.
-unsafe extern "C" fn free_for(ptr: *mut c_void, caller: usize) {
-    // SAFETY: null, or a block that the caller gives up. Nothing behind this changes `errno`.
-    if !unsafe { heap::deallocate_simple(ptr.cast()) } {
-        // SAFETY: as above.
-        unsafe { free_any(ptr, caller) };
-    }
-}
-
+/// As [`free`], for every block. The C library frees blocks while it holds a lock that
+/// starting a thread takes. So those calls start none.
+///
 /// # Safety
 ///
 /// The conditions are those of `free`.
 #[cold]
-unsafe fn free_any(ptr: *mut c_void, caller: usize) {
+pub(crate) unsafe extern "C" fn free_any(ptr: *mut c_void, caller: usize) {
     if heap::owns(ptr.cast()) {
         let may_start_thread = || !c_library::contains(caller);
         // SAFETY: a block of the heap, which the caller gives up. Nothing behind this changes
@@ -184,7 +151,7 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
 ///
 /// `ptr` must be a live block of the heap.
 #[inline(never)]
-unsafe fn realloc_ours(ptr: *mut c_void, size: usize) -> *mut c_void {
+unsafe extern "C" fn realloc_ours(ptr: *mut c_void, size: usize) -> *mut c_void {
     if size == 0 {
         // The GNU C library does the same.
         // SAFETY: the caller gives the block up.
