@@ -62,10 +62,8 @@ pub fn allocate_small(size: usize) -> *mut u8 {
     block
 }
 
-/// Records that a small block was allocated, which a null pointer is not.
-#[doc(hidden)]
 #[cold]
-pub extern "C" fn note_small(block: *mut u8, size: usize) -> *mut u8 {
+extern "C" fn note_small(block: *mut u8, size: usize) -> *mut u8 {
     misuse::note_allocated(block, size);
     block
 }

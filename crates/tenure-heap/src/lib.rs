@@ -103,7 +103,7 @@ mod table;
 
 pub use allocate::{allocate, allocate_zeroed, deallocate, owns, usable_size};
 #[doc(hidden)]
-pub use allocate::{allocate_small, deallocate_simple, deallocate_with, note_small};
+pub use allocate::{allocate_small, deallocate_simple, deallocate_with};
 #[doc(hidden)]
 pub use decay_thread::publish as publish_by_decay_thread;
 pub use fork::register_fork_handlers;
@@ -113,6 +113,7 @@ pub use heap::Heap;
 #[doc(hidden)]
 pub mod entry {
     pub use crate::decay_thread::IS_WANTED;
+    pub use crate::start::SMALL_LIMIT;
     pub use crate::table::{SPAN, Span, UNIT_BYTES};
     pub use tikv_jemalloc_sys::{free, malloc};
 }
@@ -121,6 +122,6 @@ pub use moves::count as moved_blocks;
 pub use options::HeapOptions;
 pub use reallocate::reallocate;
 #[doc(hidden)]
-pub use start::small_limit;
+pub use start::{close_short_way, small_limit};
 pub use start::{start, threshold_bytes};
 pub use stats::{HeapStats, stats, trim};

@@ -1,11 +1,11 @@
 //! Starts the heap.
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use tenure::{Errno, Error};
 
 use crate::options::HeapOptions;
-use crate::{decay_thread, fork, huge, jemalloc, late, stats, sys, table};
+use crate::{decay_thread, fork, huge, jemalloc, late, pages, stats, sys, table};
 
 const NOT_YET: u8 = 0;
 const STARTING: u8 = 1;
@@ -19,8 +19,13 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 static SERVED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// The sizes below this one are served without another check; 0 before and without the heap,
-/// and if it has a threshold.
-static SMALL_LIMIT: AtomicUsize = AtomicUsize::new(0);
+/// if it has a threshold, once it was near the end of memory, and while the short way is
+/// closed.
+#[doc(hidden)]
+pub static SMALL_LIMIT: AtomicUsize = AtomicUsize::new(0);
+
+static IS_NEAR_END: AtomicBool = AtomicBool::new(false);
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Starts this process's heap. Without this call, the first allocation starts it with the
 /// [default options](HeapOptions::default).
@@ -61,11 +66,7 @@ pub fn start(options: HeapOptions) -> Result<(), Error> {
     THRESHOLD.store(threshold, Ordering::Relaxed);
     STATE.store(state, Ordering::Release);
     SERVED_FROM.store(threshold, Ordering::Release);
-    let small_limit = match threshold {
-        0 => late::MIN_COUNTED_BYTES,
-        _ => 0,
-    };
-    SMALL_LIMIT.store(small_limit, Ordering::Release);
+    set_small_limit();
     made
 }
 
@@ -84,6 +85,12 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
         });
     }
     if !(jemalloc::install_hooks() && jemalloc::claim_early_pages()) {
+        return Err(Error::System {
+            call: "mmap",
+            errno: Errno::NOMEM,
+        });
+    }
+    if !pages::prepare_reserve() {
         return Err(Error::System {
             call: "mmap",
             errno: Errno::NOMEM,
@@ -109,6 +116,40 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
 #[must_use]
 pub fn threshold_bytes() -> usize {
     THRESHOLD.load(Ordering::Relaxed)
+}
+
+/// Sets the limit for small blocks by what it depends on.
+fn set_small_limit() {
+    loop {
+        let is_open = has_started()
+            && threshold_bytes() == 0
+            && !IS_NEAR_END.load(Ordering::SeqCst)
+            && !IS_CLOSED.load(Ordering::SeqCst);
+        let limit = match is_open {
+            true => late::MIN_COUNTED_BYTES,
+            false => 0,
+        };
+        if SMALL_LIMIT.swap(limit, Ordering::SeqCst) == limit {
+            // Another thread that changes the conditions finds this value, or this one is
+            // what it stores.
+            return;
+        }
+    }
+}
+
+/// Has all requests take the long way, on which another allocator is asked where the heap has
+/// no memory.
+pub(crate) fn note_end_of_memory() {
+    if !IS_NEAR_END.swap(true, Ordering::SeqCst) {
+        set_small_limit();
+    }
+}
+
+/// Has no request be served without a check of [`small_limit`], or those below it again.
+#[doc(hidden)]
+pub fn close_short_way(is_closed: bool) {
+    IS_CLOSED.store(is_closed, Ordering::SeqCst);
+    set_small_limit();
 }
 
 /// Returns the size below which [`allocate_small`](crate::allocate_small) serves requests.

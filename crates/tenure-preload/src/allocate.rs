@@ -23,10 +23,6 @@ pub(crate) const ALIGN: usize = 16;
 /// while a thread is inside tenure.
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// The heap serves requests below this size without another check; 0 until it is on, and
-/// while a thread is inside tenure.
-pub(crate) static SMALL_LIMIT: AtomicUsize = AtomicUsize::new(0);
-
 /// Whether the heap is on.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
@@ -41,12 +37,12 @@ pub(crate) fn is_on() -> bool {
 
 /// Has every request check whether its thread is inside tenure, or not.
 pub(crate) fn set_checks(are_needed: bool) {
-    let (bytes, small_limit) = match is_on() && !are_needed {
-        true => (heap::threshold_bytes(), heap::small_limit()),
-        false => (usize::MAX, 0),
+    let bytes = match is_on() && !are_needed {
+        true => heap::threshold_bytes(),
+        false => usize::MAX,
     };
     MIN_BYTES.store(bytes, Ordering::SeqCst);
-    SMALL_LIMIT.store(small_limit, Ordering::SeqCst);
+    heap::close_short_way(bytes == usize::MAX);
 }
 
 /// Allocates a block; null if the real allocator must be asked. Only failures change `errno`.
