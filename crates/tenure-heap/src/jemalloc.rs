@@ -394,6 +394,15 @@ pub(crate) fn active_bytes() -> usize {
     read::<usize>(c"stats.active").unwrap_or(0)
 }
 
+/// Returns how many blocks were requested, as far as the threads have told their arenas by the
+/// last [`refresh`].
+pub(crate) fn requests() -> usize {
+    ["small.nrequests", "large.nrequests"]
+        .map(|name| figure(ALL, name))
+        .iter()
+        .sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

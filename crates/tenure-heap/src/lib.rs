@@ -90,6 +90,7 @@ mod heap;
 mod huge;
 mod jemalloc;
 mod late;
+mod main_thread;
 mod misuse;
 mod moves;
 mod options;

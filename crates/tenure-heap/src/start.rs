@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use tenure::{Errno, Error};
 
 use crate::options::HeapOptions;
-use crate::{decay_thread, fork, huge, jemalloc, late, pages, stats, sys, table};
+use crate::{decay_thread, fork, huge, jemalloc, late, main_thread, pages, stats, sys, table};
 
 const NOT_YET: u8 = 0;
 const STARTING: u8 = 1;
@@ -104,6 +104,7 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
     huge::start(options);
     stats::prepare();
     decay_thread::start(options);
+    main_thread::watch();
     Ok(())
 }
 
