@@ -303,6 +303,11 @@ pub(crate) fn process() -> u32 {
     rustix::process::getpid().as_raw_pid() as u32
 }
 
+/// Returns whether the calling thread is the process's first.
+pub(crate) fn is_main_thread() -> bool {
+    rustix::thread::gettid() == rustix::process::getpid()
+}
+
 /// Returns the calling thread, as pthread_self(3) names it.
 pub(crate) fn thread() -> usize {
     // SAFETY: the call has no preconditions.
