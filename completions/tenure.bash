@@ -689,7 +689,7 @@ _tenure() {
             return 0
             ;;
         tenure__subcmd__run)
-            opts="-h --heap --heap-threshold --heap-dirty-decay --heap-muzzy-decay --munmap --discard --lock --populate --pool --exit --sqlite-cache --stats --verbose --config --print-environment --help"
+            opts="-h --heap --heap-threshold --heap-dirty-decay --heap-muzzy-decay --munmap --discard --lock --populate --pool --pool-released --exit --sqlite-cache --stats --verbose --config --print-environment --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -728,6 +728,10 @@ _tenure() {
                     return 0
                     ;;
                 --pool)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pool-released)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -109,6 +109,7 @@ complete -c tenure -n "__fish_tenure_using_subcommand run" -l discard -d 'Have m
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l lock -d 'Lock all memory, each page on its first use' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l populate -d 'Fault private anonymous mappings of SIZE and more in when they are made' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l pool -d 'Keep SIZE of zeroed memory ready for --populate' -r
+complete -c tenure -n "__fish_tenure_using_subcommand run" -l pool-released -d 'Let what --munmap and --discard free become memory of --pool' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l exit -d 'Let the process\'s end be seen before its memory is freed' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l sqlite-cache -d 'Have SQLite keep pages for as long as there is memory, whatever cache_size is' -r
 complete -c tenure -n "__fish_tenure_using_subcommand run" -l stats -d 'Print a summary to standard error when a program ends' -r

@@ -14,6 +14,10 @@ const MIN_ALIGN: usize = 16;
 /// of them: their pages are discarded.
 const MIN_DISCARDED_BYTES: usize = huge::MIN_BYTES;
 
+/// Smaller blocks are always cleared: jemalloc's `malloc` has a shorter way for them than its
+/// `calloc`, which clears them as well.
+const MIN_UNCLEARED_BYTES: usize = 4 << 10;
+
 /// Allocates a block of `size` bytes on a multiple of `align`, which is a power of two:
 /// `malloc(3)`. Its contents are undefined.
 ///
@@ -36,6 +40,35 @@ const MIN_DISCARDED_BYTES: usize = huge::MIN_BYTES;
 #[inline]
 #[must_use = "the block stays allocated until it is given to `deallocate`"]
 pub fn allocate(size: usize, align: usize) -> *mut u8 {
+    if align <= MIN_ALIGN && size < start::small_limit() {
+        return allocate_small(size);
+    }
+    allocate_any(size, align)
+}
+
+/// Allocates a block below [`small_limit`](crate::small_limit), with an alignment of 16. Returns
+/// null if there is no memory.
+///
+/// The call adds one check to jemalloc's: most programs make hundreds of small blocks for each
+/// large one.
+#[doc(hidden)]
+#[inline]
+pub fn allocate_small(size: usize) -> *mut u8 {
+    // SAFETY: `malloc` has no preconditions.
+    let block = unsafe { je::malloc(size.max(MIN_ALIGN)) }.cast();
+    if misuse::may_be_large(block) {
+        return note_small(block, size);
+    }
+    block
+}
+
+#[cold]
+extern "C" fn note_small(block: *mut u8, size: usize) -> *mut u8 {
+    misuse::note_allocated(block, size);
+    block
+}
+
+fn allocate_any(size: usize, align: usize) -> *mut u8 {
     if !start::is_served(size) {
         return ptr::null_mut();
     }
@@ -72,6 +105,18 @@ pub fn allocate(size: usize, align: usize) -> *mut u8 {
 #[inline]
 #[must_use = "the block stays allocated until it is given to `deallocate`"]
 pub fn allocate_zeroed(size: usize, align: usize) -> *mut u8 {
+    if align <= MIN_ALIGN && size < start::small_limit().min(MIN_UNCLEARED_BYTES) {
+        let block = allocate_small(size);
+        if !block.is_null() {
+            // SAFETY: a new block of this size.
+            unsafe { block.write_bytes(0, size) };
+        }
+        return block;
+    }
+    allocate_zeroed_any(size, align)
+}
+
+fn allocate_zeroed_any(size: usize, align: usize) -> *mut u8 {
     if !start::is_served(size) {
         return ptr::null_mut();
     }
@@ -181,6 +226,25 @@ pub unsafe fn deallocate_with(ptr: *mut u8, may_start_thread: impl FnOnce() -> b
     decay_thread::ensure_running(may_start_thread);
     // SAFETY: a live block, which the caller gives up.
     unsafe { je::free(ptr.cast()) };
+}
+
+/// Frees a block of the heap if nothing but jemalloc must know of that. Returns false if the
+/// block is not freed: the caller then asks [`owns`], and frees it by [`deallocate`].
+///
+/// # Safety
+///
+/// The conditions are those of [`deallocate`], but that the block may be another allocator's.
+#[doc(hidden)]
+#[inline]
+#[must_use = "the block may not be freed"]
+pub unsafe fn deallocate_simple(ptr: *mut u8) -> bool {
+    let is_simple =
+        table::is_in_span(ptr.addr()) && !misuse::may_be_large(ptr) && !decay_thread::is_wanted();
+    if is_simple {
+        // SAFETY: a live block of the heap, which the caller gives up.
+        unsafe { je::free(ptr.cast()) };
+    }
+    is_simple
 }
 
 /// Returns how many bytes of a block may be used, at least as many as were requested:

@@ -3,8 +3,9 @@
 //! free pages when their time is over.
 //!
 //! It starts when blocks are freed and the heap has a few MiB, and exits after ten seconds
-//! in which next to nothing was free: a program whose `main` calls pthread_exit(3) ends
-//! with its last thread. If no thread can be started, the threads of the program return
+//! in which next to nothing was free. Once `main` has called pthread_exit(3), the process
+//! ends with its last thread: then the decay thread returns all free pages and exits as soon as
+//! it sees no requests for half a second. If no thread can be started, the threads of the program return
 //! free pages at once.
 
 use std::sync::atomic::{
@@ -16,7 +17,7 @@ use tenure::headroom;
 use tenure::pressure::{self, Level, Subscription};
 
 use crate::options::HeapOptions;
-use crate::{deferred, jemalloc, late, pages, stats, sys};
+use crate::{deferred, jemalloc, late, main_thread, pages, stats, sys};
 
 /// The thread's state; it waits on this word.
 static STATE: AtomicU32 = AtomicU32::new(ABSENT);
@@ -28,7 +29,8 @@ const RUNNING: u32 = 1;
 const NOTIFIED: u32 = 2;
 
 /// Whether the next thread that frees a block is to start the decay thread.
-static IS_WANTED: AtomicBool = AtomicBool::new(false);
+#[doc(hidden)]
+pub static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
 /// The process that has the heap. A child of vfork(2) uses its memory as well, but a thread
 /// that the child starts ends when the child calls exec, and holds locks for ever.
@@ -82,6 +84,9 @@ const HURRY: usize = 8;
 const NEGLIGIBLE_BYTES: usize = 4 << 20;
 const IDLE_EXIT: Duration = Duration::from_secs(10);
 
+/// Once the main thread has ended, the thread exits when nothing was requested for so long.
+const LAST_EXIT: Duration = Duration::from_millis(500);
+
 /// Sets the limits. Called once, with jemalloc's arenas set up.
 pub(crate) fn start(options: &HeapOptions) {
     let ms = |time: Duration| usize::try_from(time.as_millis()).unwrap_or(usize::MAX);
@@ -118,10 +123,21 @@ pub(crate) fn note_growth(mapped_bytes: usize) {
     }
 }
 
+/// Returns whether the next thread that frees a block is to start the decay thread.
+#[inline]
+pub(crate) fn is_wanted() -> bool {
+    IS_WANTED.load(Relaxed)
+}
+
+/// Returns whether the heap has so few addresses that it needs no decay thread.
+pub(crate) fn is_needless() -> bool {
+    is_small(pages::mapped_bytes())
+}
+
 /// Starts the decay thread if the heap needs one and has none, and the caller may start one.
 #[inline]
 pub(crate) fn ensure_running(may_start: impl FnOnce() -> bool) {
-    if IS_WANTED.load(Relaxed) && may_start() {
+    if is_wanted() && may_start() {
         spawn();
     }
 }
@@ -218,6 +234,8 @@ extern "C" fn body(_: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
         hurry: 1,
         busy_at: sys::now(),
         ticks_to_reading: 0,
+        requests: 0,
+        requested_at: sys::now(),
     };
     // In the child of a fork this also ends a purge that a thread of the parent was in.
     thread.set_decay(1);
@@ -269,6 +287,9 @@ struct DecayThread {
     busy_at: Duration,
     /// Until the headroom is read although next to nothing is dirty.
     ticks_to_reading: usize,
+    /// How many blocks were requested, and since when it is that many.
+    requests: usize,
+    requested_at: Duration,
 }
 
 impl DecayThread {
@@ -338,8 +359,26 @@ impl DecayThread {
         }
     }
 
-    fn may_exit(&self) -> bool {
+    fn may_exit(&mut self) -> bool {
+        if main_thread::has_ended() {
+            return self.may_exit_as_last();
+        }
         sys::now().saturating_sub(self.busy_at) >= IDLE_EXIT
+    }
+
+    /// Returns whether the process may be waiting for this thread. All free pages are returned
+    /// then: if other threads are left, they need no decay thread before they free a block.
+    fn may_exit_as_last(&mut self) -> bool {
+        let requests = jemalloc::requests();
+        if requests != self.requests {
+            self.requests = requests;
+            self.requested_at = sys::now();
+        }
+        let may_exit = sys::now().saturating_sub(self.requested_at) >= LAST_EXIT;
+        if may_exit {
+            jemalloc::purge_all();
+        }
+        may_exit
     }
 }
 

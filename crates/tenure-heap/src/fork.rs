@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tenure::Errno;
 
-use crate::{decay_thread, deferred, jemalloc, stats, sys};
+use crate::{decay_thread, deferred, jemalloc, main_thread, stats, sys};
 
 static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
@@ -33,4 +33,5 @@ unsafe extern "C" fn in_child() {
     deferred::reset();
     decay_thread::reset();
     stats::reset();
+    main_thread::reset();
 }

@@ -3,7 +3,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
 
-use crate::{allocate, allocate_zeroed, deallocate, owns, reallocate, threshold_bytes};
+use crate::{
+    allocate, allocate_zeroed, deallocate, deallocate_simple, owns, reallocate, threshold_bytes,
+};
 
 /// Serves all requests from the heap; another allocator serves those below the
 /// [threshold](crate::HeapOptions::threshold_bytes), and all if the heap is off.
@@ -54,6 +56,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Heap<A> {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller frees a live block.
+        if unsafe { deallocate_simple(block) } {
+            return;
+        }
         if owns(block) {
             // SAFETY: `owns` is true, and the caller frees a live block.
             unsafe { deallocate(block) }

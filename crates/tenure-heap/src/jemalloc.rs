@@ -280,6 +280,32 @@ pub(crate) fn flush_thread() {
     };
 }
 
+/// Returns the size of the range of pages that begins at the address or has a block there; 0 if
+/// there is none.
+pub(crate) fn bytes_of_range(ptr: *const u8) -> usize {
+    #[derive(Default)]
+    #[repr(C)]
+    struct Range {
+        free_blocks: usize,
+        blocks: usize,
+        bytes: usize,
+    }
+    let (mut range, mut ptr) = (Range::default(), ptr);
+    let mut bytes = size_of::<Range>();
+    // SAFETY: jemalloc reads one pointer, which it does not dereference, and writes three
+    // numbers.
+    unsafe {
+        je::mallctl(
+            c"experimental.utilization.batch_query".as_ptr(),
+            (&raw mut range).cast(),
+            &raw mut bytes,
+            (&raw mut ptr).cast(),
+            size_of::<*const u8>(),
+        )
+    };
+    range.bytes
+}
+
 /// Updates the figures that [`figure`] and [`read`] return.
 pub(crate) fn refresh() {
     // SAFETY: the value is a number.
@@ -366,6 +392,15 @@ pub(crate) fn free_bytes() -> (usize, usize) {
 /// Returns the memory of the pages that hold blocks, as of the last [`refresh`].
 pub(crate) fn active_bytes() -> usize {
     read::<usize>(c"stats.active").unwrap_or(0)
+}
+
+/// Returns how many blocks were requested, as far as the threads have told their arenas by the
+/// last [`refresh`].
+pub(crate) fn requests() -> usize {
+    ["small.nrequests", "large.nrequests"]
+        .map(|name| figure(ALL, name))
+        .iter()
+        .sum()
 }
 
 #[cfg(test)]

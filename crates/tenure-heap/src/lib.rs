@@ -90,6 +90,7 @@ mod heap;
 mod huge;
 mod jemalloc;
 mod late;
+mod main_thread;
 mod misuse;
 mod moves;
 mod options;
@@ -101,14 +102,27 @@ mod stats;
 mod sys;
 mod table;
 
-pub use allocate::{allocate, allocate_zeroed, deallocate, deallocate_with, owns, usable_size};
+pub use allocate::{allocate, allocate_zeroed, deallocate, owns, usable_size};
+#[doc(hidden)]
+pub use allocate::{allocate_small, deallocate_simple, deallocate_with};
 #[doc(hidden)]
 pub use decay_thread::publish as publish_by_decay_thread;
 pub use fork::register_fork_handlers;
 pub use heap::Heap;
+/// What the entry points of a C library's malloc and free need, if they are written in
+/// assembly.
+#[doc(hidden)]
+pub mod entry {
+    pub use crate::decay_thread::IS_WANTED;
+    pub use crate::start::SMALL_LIMIT;
+    pub use crate::table::{SPAN, Span, UNIT_BYTES};
+    pub use tikv_jemalloc_sys::{free, malloc};
+}
 #[doc(hidden)]
 pub use moves::count as moved_blocks;
 pub use options::HeapOptions;
 pub use reallocate::reallocate;
+#[doc(hidden)]
+pub use start::{close_short_way, small_limit};
 pub use start::{start, threshold_bytes};
 pub use stats::{HeapStats, stats, trim};

@@ -4,11 +4,12 @@
 //! Large blocks begin on a boundary of a unit, whose flags tell whether one lives there.
 
 use crate::huge::MIN_BYTES;
-use crate::sys;
 use crate::table::{self, FREED, LARGE, UNIT_BYTES};
+use crate::{jemalloc, sys};
 
+/// Returns whether the pointer is null, or a unit begins there: only there are flags.
 #[inline]
-fn may_be_large(ptr: *const u8) -> bool {
+pub(crate) fn may_be_large(ptr: *const u8) -> bool {
     ptr.addr().is_multiple_of(UNIT_BYTES)
 }
 
@@ -38,8 +39,19 @@ pub(crate) fn note_freed(ptr: *const u8) {
 #[inline]
 pub(crate) fn expect_live(ptr: *const u8, call: &str) {
     if may_be_large(ptr) && table::has(ptr.addr(), FREED) {
+        expect_small(ptr, call);
+    }
+}
+
+/// Aborts unless a smaller block has come to lie where a large one was freed: that one may have
+/// been allocated without a note.
+#[cold]
+fn expect_small(ptr: *const u8, call: &str) {
+    let range_bytes = jemalloc::bytes_of_range(ptr);
+    if range_bytes == 0 || range_bytes >= MIN_BYTES {
         abort(ptr, call);
     }
+    table::clear(ptr.addr(), FREED);
 }
 
 #[cold]

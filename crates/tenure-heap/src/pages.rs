@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tikv_jemalloc_sys::extent_hooks_t;
 
 use crate::table::{self, MOVED, UNIT_BYTES};
-use crate::{decay_thread, deferred, jemalloc, moves, stats, sys};
+use crate::{decay_thread, deferred, jemalloc, moves, start, stats, sys};
 
 /// Ranges from this size on are moved away, and not purged, by threads of the program.
 const MIN_DEFERRED_BYTES: usize = 4 << 20;
@@ -69,7 +69,8 @@ unsafe extern "C" fn alloc(
         return null_mut();
     };
     let Some(at) = map_aligned(bytes, align) else {
-        return null_mut();
+        // SAFETY: jemalloc passes pointers to two flags.
+        return unsafe { from_reserve(bytes, align, is_zero, is_committed) };
     };
     if !table::add(at, bytes) {
         // SAFETY: mapped above, and no other code knows the address.
@@ -77,14 +78,81 @@ unsafe extern "C" fn alloc(
         return null_mut();
     }
     LATEST.store(at, Relaxed);
+    // SAFETY: jemalloc's pointers.
+    unsafe { give(at, bytes, is_zero, is_committed) }
+}
+
+/// Gives jemalloc memory that nobody has touched.
+///
+/// # Safety
+///
+/// The pointers must be those of two flags.
+unsafe fn give(
+    at: usize,
+    bytes: usize,
+    is_zero: *mut bool,
+    is_committed: *mut bool,
+) -> *mut c_void {
     let mapped_bytes = MAPPED_BYTES.fetch_add(bytes, Relaxed) + bytes;
     decay_thread::note_growth(mapped_bytes);
-    // SAFETY: jemalloc passes pointers to two flags.
+    // SAFETY: two flags, as the caller ensures.
     unsafe {
         *is_zero = true;
         *is_committed = true;
     }
     with_exposed_provenance_mut(at)
+}
+
+/// The reserve's units, of which so many are left, and where they are.
+static RESERVE_UNITS: AtomicUsize = AtomicUsize::new(0);
+static RESERVE: AtomicUsize = AtomicUsize::new(0);
+const MAX_RESERVE_UNITS: usize = 2;
+
+/// Maps a reserve. malloc's short way does not ask another allocator when jemalloc has no
+/// memory; it is closed when the first unit of the reserve is used. Returns false if there is
+/// no memory for that.
+pub(crate) fn prepare_reserve() -> bool {
+    if RESERVE.load(Relaxed) != 0 {
+        return true;
+    }
+    let bytes = MAX_RESERVE_UNITS * UNIT_BYTES;
+    let Some(at) = map_aligned(bytes, UNIT_BYTES) else {
+        return false;
+    };
+    if !table::add(at, bytes) {
+        // SAFETY: mapped above, and no other code knows the address.
+        unsafe { sys::unmap((at, bytes)) };
+        return false;
+    }
+    LATEST.store(at, Relaxed);
+    RESERVE.store(at, Relaxed);
+    RESERVE_UNITS.store(MAX_RESERVE_UNITS, Relaxed);
+    true
+}
+
+/// Gives jemalloc a part of the reserve, if it asks for no more.
+///
+/// # Safety
+///
+/// The pointers must be those of two flags.
+unsafe fn from_reserve(
+    bytes: usize,
+    align: usize,
+    is_zero: *mut bool,
+    is_committed: *mut bool,
+) -> *mut c_void {
+    let units = bytes / UNIT_BYTES;
+    if units > MAX_RESERVE_UNITS || align > UNIT_BYTES {
+        return null_mut();
+    }
+    start::note_end_of_memory();
+    let take = |left: usize| left.checked_sub(units);
+    let Ok(left) = RESERVE_UNITS.fetch_update(Relaxed, Relaxed, take) else {
+        return null_mut();
+    };
+    let at = RESERVE.load(Relaxed) + (left - units) * UNIT_BYTES;
+    // SAFETY: jemalloc's pointers; nobody else has this part.
+    unsafe { give(at, bytes, is_zero, is_committed) }
 }
 
 fn map_aligned(bytes: usize, align: usize) -> Option<usize> {

@@ -43,6 +43,24 @@ const GROWTH: usize = 8;
 #[inline]
 #[must_use = "the block may have moved"]
 pub unsafe fn reallocate(ptr: *mut u8, new_size: usize) -> *mut u8 {
+    let is_simple = !misuse::may_be_large(ptr) && !decay_thread::is_wanted();
+    if is_simple && new_size < start::small_limit() {
+        // SAFETY: a live block, as the caller ensures, and a size that is not 0.
+        let block: *mut u8 = unsafe { je::realloc(ptr.cast(), new_size.max(16)).cast() };
+        if misuse::may_be_large(block) {
+            // Without memory the block stays where it is.
+            misuse::note_allocated(block, new_size);
+        }
+        return block;
+    }
+    // SAFETY: the caller's conditions are the same.
+    unsafe { reallocate_any(ptr, new_size) }
+}
+
+/// # Safety
+///
+/// The conditions of [`reallocate`] hold.
+unsafe fn reallocate_any(ptr: *mut u8, new_size: usize) -> *mut u8 {
     // A block that shrinks to just below the threshold stays, because copying it gains
     // little.
     if new_size < start::threshold_bytes() / 2 || new_size > isize::MAX as usize {

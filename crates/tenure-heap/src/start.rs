@@ -1,11 +1,11 @@
 //! Starts the heap.
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use tenure::{Errno, Error};
 
 use crate::options::HeapOptions;
-use crate::{decay_thread, fork, huge, jemalloc, stats, sys};
+use crate::{decay_thread, fork, huge, jemalloc, late, main_thread, pages, stats, sys, table};
 
 const NOT_YET: u8 = 0;
 const STARTING: u8 = 1;
@@ -17,6 +17,15 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 
 /// The threshold while the heap is on; before and without it, no size reaches this.
 static SERVED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// The sizes below this one are served without another check; 0 before and without the heap,
+/// if it has a threshold, once it was near the end of memory, and while the short way is
+/// closed.
+#[doc(hidden)]
+pub static SMALL_LIMIT: AtomicUsize = AtomicUsize::new(0);
+
+static IS_NEAR_END: AtomicBool = AtomicBool::new(false);
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Starts this process's heap. Without this call, the first allocation starts it with the
 /// [default options](HeapOptions::default).
@@ -57,6 +66,7 @@ pub fn start(options: HeapOptions) -> Result<(), Error> {
     THRESHOLD.store(threshold, Ordering::Relaxed);
     STATE.store(state, Ordering::Release);
     SERVED_FROM.store(threshold, Ordering::Release);
+    set_small_limit();
     made
 }
 
@@ -80,6 +90,13 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
             errno: Errno::NOMEM,
         });
     }
+    if !pages::prepare_reserve() {
+        return Err(Error::System {
+            call: "mmap",
+            errno: Errno::NOMEM,
+        });
+    }
+    table::start_span();
     fork::start().map_err(|errno| Error::System {
         call: "pthread_atfork",
         errno,
@@ -87,6 +104,7 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
     huge::start(options);
     stats::prepare();
     decay_thread::start(options);
+    main_thread::watch();
     Ok(())
 }
 
@@ -99,6 +117,48 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
 #[must_use]
 pub fn threshold_bytes() -> usize {
     THRESHOLD.load(Ordering::Relaxed)
+}
+
+/// Sets the limit for small blocks by what it depends on.
+fn set_small_limit() {
+    loop {
+        let is_open = has_started()
+            && threshold_bytes() == 0
+            && !IS_NEAR_END.load(Ordering::SeqCst)
+            && !IS_CLOSED.load(Ordering::SeqCst);
+        let limit = match is_open {
+            true => late::MIN_COUNTED_BYTES,
+            false => 0,
+        };
+        if SMALL_LIMIT.swap(limit, Ordering::SeqCst) == limit {
+            // Another thread that changes the conditions finds this value, or this one is
+            // what it stores.
+            return;
+        }
+    }
+}
+
+/// Has all requests take the long way, on which another allocator is asked where the heap has
+/// no memory.
+pub(crate) fn note_end_of_memory() {
+    if !IS_NEAR_END.swap(true, Ordering::SeqCst) {
+        set_small_limit();
+    }
+}
+
+/// Has no request be served without a check of [`small_limit`], or those below it again.
+#[doc(hidden)]
+pub fn close_short_way(is_closed: bool) {
+    IS_CLOSED.store(is_closed, Ordering::SeqCst);
+    set_small_limit();
+}
+
+/// Returns the size below which [`allocate_small`](crate::allocate_small) serves requests.
+#[doc(hidden)]
+#[inline]
+#[must_use]
+pub fn small_limit() -> usize {
+    SMALL_LIMIT.load(Ordering::Acquire)
 }
 
 /// Returns whether the heap serves a request; starts it if nobody has yet.

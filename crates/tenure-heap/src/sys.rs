@@ -216,16 +216,38 @@ pub(crate) fn bytes_of_mapping((at, bytes): Part) -> usize {
     known * page_bytes
 }
 
-/// Returns whether the kernel uses huge pages without MADV_HUGEPAGE: `[always]`.
-pub(crate) fn huge_pages_are_always() -> bool {
-    first_byte(c"/sys/kernel/mm/transparent_hugepage/enabled") == Some(b'[')
+/// Where the kernel uses huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HugePages {
+    Never,
+    /// After MADV_HUGEPAGE.
+    Advised,
+    Always,
 }
 
-fn first_byte(path: &CStr) -> Option<u8> {
+/// Returns where the kernel uses huge pages: nowhere if it does not tell.
+pub(crate) fn huge_pages() -> HugePages {
+    let mut text = [0; 64];
+    let path = c"/sys/kernel/mm/transparent_hugepage/enabled";
+    let len = read_start(path, &mut text).unwrap_or(0);
+    let is_chosen = |mode: &[u8]| text[..len].windows(mode.len()).any(|part| part == mode);
+    if is_chosen(b"[always]") {
+        HugePages::Always
+    } else if is_chosen(b"[madvise]") {
+        HugePages::Advised
+    } else {
+        HugePages::Never
+    }
+}
+
+/// Returns whether the kernel uses huge pages without MADV_HUGEPAGE: `[always]`.
+pub(crate) fn huge_pages_are_always() -> bool {
+    huge_pages() == HugePages::Always
+}
+
+fn read_start(path: &CStr, bytes: &mut [u8]) -> Option<usize> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut byte = [0];
-    let read = rustix::io::read(file, &mut byte).ok()?;
-    (read == 1).then(|| byte[0])
+    rustix::io::read(file, bytes).ok()
 }
 
 /// Returns the time of the monotonic clock.
@@ -279,6 +301,11 @@ pub(crate) fn atfork_child(child: unsafe extern "C" fn()) -> Result<(), Errno> {
 pub(crate) fn process() -> u32 {
     // Process numbers are positive.
     rustix::process::getpid().as_raw_pid() as u32
+}
+
+/// Returns whether the calling thread is the process's first.
+pub(crate) fn is_main_thread() -> bool {
+    rustix::thread::gettid() == rustix::process::getpid()
 }
 
 /// Returns the calling thread, as pthread_self(3) names it.

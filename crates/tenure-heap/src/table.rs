@@ -7,13 +7,14 @@
 
 use std::ptr::null_mut;
 use std::sync::atomic::{
-    AtomicPtr, AtomicU8, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release, Ordering::SeqCst,
 };
 
 use crate::sys;
 
 /// The heap maps addresses in multiples of this, the size of a huge page.
-pub(crate) const UNIT_BYTES: usize = 2 << 20;
+pub const UNIT_BYTES: usize = 2 << 20;
 
 const LEAF_BYTES: usize = 64 << 30;
 const LEAF_UNITS: usize = LEAF_BYTES / UNIT_BYTES;
@@ -47,11 +48,84 @@ fn unit(address: usize) -> Option<&'static AtomicU8> {
 
 /// The start of a range of UNIT_BYTES that jemalloc took before the heap gave it addresses,
 /// on whatever boundary; before it is known, an address that no mapping has.
-static EARLY: AtomicUsize = AtomicUsize::new(usize::MAX / 2);
+static EARLY: AtomicUsize = AtomicUsize::new(NOWHERE);
+const NOWHERE: usize = usize::MAX / 2;
 
 /// Sets the start of the range that jemalloc took by itself.
 pub(crate) fn set_early(address: usize) {
     EARLY.store(address, Relaxed);
+}
+
+/// Has the span begin with what jemalloc took by itself: small programs need no more. Called
+/// once, behind [`set_early`].
+pub(crate) fn start_span() {
+    SPAN.is_changing.store(false, Release);
+    let early = EARLY.load(Relaxed);
+    if early != NOWHERE {
+        SPAN.add(early, UNIT_BYTES);
+    }
+}
+
+/// One range of the heap's addresses, so that most look-ups need two comparisons. The start
+/// must be read before the end.
+#[doc(hidden)]
+#[derive(Debug)]
+#[repr(C)]
+pub struct Span {
+    pub start: AtomicUsize,
+    pub end: AtomicUsize,
+    is_changing: AtomicBool,
+}
+
+#[doc(hidden)]
+pub static SPAN: Span = Span {
+    // Nothing is added before the heap has started.
+    is_changing: AtomicBool::new(true),
+    ..Span::new()
+};
+
+impl Span {
+    const fn new() -> Self {
+        Self {
+            start: AtomicUsize::new(usize::MAX),
+            end: AtomicUsize::new(0),
+            is_changing: AtomicBool::new(false),
+        }
+    }
+
+    #[inline]
+    fn contains(&self, address: usize) -> bool {
+        address >= self.start.load(Acquire) && address < self.end.load(Acquire)
+    }
+
+    /// Adds addresses that lie right below the span, or has them be the span if they lie
+    /// lower and are as many.
+    ///
+    /// Both of the span's ends only ever fall, the upper one first. So a reader with the old
+    /// start and a new end has an empty span, and one with a new start has the new end.
+    fn add(&self, start: usize, bytes: usize) {
+        if self.is_changing.swap(true, Acquire) {
+            // Look-ups find these addresses in the table.
+            return;
+        }
+        let (old_start, old_end) = (self.start.load(Relaxed), self.end.load(Relaxed));
+        let end = start + bytes;
+        let is_larger = end < old_start && bytes >= old_end.saturating_sub(old_start);
+        if is_larger {
+            self.end.store(end, Release);
+        }
+        if is_larger || end == old_start {
+            self.start.store(start, Release);
+        }
+        self.is_changing.store(false, Release);
+    }
+}
+
+/// Returns whether the address lies in the heap, for most addresses of large heaps: false says
+/// nothing.
+#[inline]
+pub(crate) fn is_in_span(address: usize) -> bool {
+    SPAN.contains(address)
 }
 
 /// Returns whether the address lies in the heap.
@@ -71,6 +145,7 @@ pub(crate) fn add(at: usize, bytes: usize) -> bool {
     for address in units() {
         set(address, OWNED);
     }
+    SPAN.add(at, bytes);
     true
 }
 
@@ -124,6 +199,26 @@ mod tests {
         assert!(!owns(at - 1) && !owns(at + 4 * UNIT_BYTES));
         assert!(set(at, HUGE) && !set(at, HUGE) && has(at, HUGE));
         assert!(clear(at, HUGE) && !clear(at, HUGE) && owns(at));
+    }
+
+    #[test]
+    fn span_grows_downwards_and_moves_to_larger_ranges() {
+        let span = Span::new();
+        let ends = || (span.start.load(Relaxed), span.end.load(Relaxed));
+        assert!(!span.contains(0) && !span.contains(usize::MAX));
+        span.add(100, 10);
+        assert!(span.contains(100) && span.contains(109) && !span.contains(110));
+        span.add(90, 10);
+        assert_eq!(ends(), (90, 110));
+        // Smaller, higher, and while another thread changes it.
+        span.add(50, 19);
+        span.add(200, 50);
+        span.is_changing.store(true, Relaxed);
+        span.add(80, 10);
+        assert_eq!(ends(), (90, 110));
+        span.is_changing.store(false, Relaxed);
+        span.add(50, 20);
+        assert_eq!(ends(), (50, 70));
     }
 
     #[test]

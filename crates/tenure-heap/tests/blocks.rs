@@ -28,6 +28,8 @@ tests!(
     reallocate_freed_large_block_aborts,
     usable_size_of_freed_large_block_aborts,
     small_block_where_large_was_freed_is_live,
+    unnoted_block_where_large_was_freed_is_live,
+    short_way_closes_before_memory_ends,
     threshold_option_is_applied,
     addresses_are_mapped_as_they_are_needed,
     blocks_under_address_limit_are_served;
@@ -35,6 +37,8 @@ tests!(
     free_twice,
     resize_a_freed_block,
     size_of_a_freed_block,
+    use_unnoted_blocks,
+    fill_all_addresses,
     choose_the_threshold,
     map_little,
     under_address_limit,
@@ -217,6 +221,47 @@ fn choose_the_threshold() {
     // A second start changes nothing.
     tenure_heap::start(HeapOptions::default()).unwrap();
     assert_eq!(tenure_heap::threshold_bytes(), 64 * KIB);
+}
+
+/// malloc's short way allocates without a note.
+fn unnoted_block_where_large_was_freed_is_live() {
+    in_child_ok("use_unnoted_blocks");
+}
+
+fn use_unnoted_blocks() {
+    let large = freed_large_block();
+    let mut blocks = Vec::new();
+    while blocks.last() != Some(&large) {
+        assert!(
+            blocks.len() < 1 << 16,
+            "the large block's place is not reused"
+        );
+        blocks.push(unsafe { tenure_heap::entry::malloc(4000) }.cast());
+    }
+    for block in blocks {
+        assert!(unsafe { tenure_heap::usable_size(block) } >= 4000);
+        unsafe { tenure_heap::deallocate(block) };
+    }
+}
+
+/// The caller of the short way does not ask another allocator.
+fn short_way_closes_before_memory_ends() {
+    in_child_ok("fill_all_addresses");
+}
+
+fn fill_all_addresses() {
+    drop(Block::filled(100, 1));
+    assert!(tenure_heap::small_limit() > 0);
+    let figures = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = figures.split(' ').next().unwrap().parse().unwrap();
+    let maximum = getrlimit(Resource::As).maximum;
+    let current = Some(pages * tenure::page_size() as u64 + (16 << 20));
+    setrlimit(Resource::As, Rlimit { current, maximum }).unwrap();
+    while tenure_heap::small_limit() > 0 {
+        assert!(!unsafe { tenure_heap::entry::malloc(1000) }.is_null());
+    }
+    while !tenure_heap::allocate(1000, 16).is_null() {}
+    assert_eq!(tenure_heap::small_limit(), 0);
 }
 
 fn addresses_are_mapped_as_they_are_needed() {

@@ -10,21 +10,35 @@ mod common;
 mod heap;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::pool::{LEN, Pool, fill_pool, given_bytes, missing};
 use common::*;
 use heap::*;
 use libtest_mimic::Completion;
+use tenure::pool::{self, PoolOptions};
 
 tests!(
     unless: missing;
     large_blocks_take_pages_of_pool,
+    block_with_huge_pages_takes_no_base_pages_of_pool,
+    block_of_heap_does_not_start_prefilling,
     large_block_during_fork_is_served;
     children:
     during_fork,
 );
 
+/// Where the kernel uses huge pages: `always`, `madvise` or `never`.
+fn has_huge_pages(mode: &str) -> bool {
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.contains(&format!("[{mode}]"))
+}
+
 fn large_blocks_take_pages_of_pool() -> Completion {
+    if has_huge_pages("always") {
+        return skip("all blocks have huge pages, and the pool of the test has none");
+    }
     let _pool = Pool::of(LEN);
     if let Err(skipped) = fill_pool(LEN) {
         return skipped;
@@ -37,6 +51,34 @@ fn large_blocks_take_pages_of_pool() -> Completion {
     block.fill(7);
     assert!(block.is_filled() && zeroed.is_zero());
     Completion::Completed
+}
+
+fn block_with_huge_pages_takes_no_base_pages_of_pool() -> Completion {
+    if !has_huge_pages("always") && !has_huge_pages("madvise") {
+        return skip("the kernel has no huge pages");
+    }
+    let _pool = Pool::of(LEN);
+    if let Err(skipped) = fill_pool(LEN) {
+        return skipped;
+    }
+    let before = given_bytes();
+    let mut block = Block::new(LEN);
+    assert_eq!(given_bytes(), before);
+    block.fill(7);
+    assert!(block.is_filled());
+    Completion::Completed
+}
+
+/// Most blocks are memory that the heap has kept.
+fn block_of_heap_does_not_start_prefilling() {
+    let options = PoolOptions::new().max_bytes(LEN).prefill_bytes(LEN);
+    pool::configure(&options.prefill_on_use(true)).unwrap();
+    let _pool = Pool;
+    let before = pool::stats().prefilled_bytes;
+    assert!(Block::filled(LEN, 1).is_filled() && Block::filled(LEN / 4, 2).is_filled());
+    // A thread that fills the pool would have begun.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(pool::stats().prefilled_bytes, before);
 }
 
 fn large_block_during_fork_is_served() {

@@ -15,12 +15,14 @@ mod word;
 mod offer;
 mod parking;
 mod pins;
+mod replacing;
 mod shared;
 mod sync;
 
 pub use offer::*;
 pub use parking::*;
 pub use pins::*;
+pub use replacing::*;
 pub use shared::*;
 
 /// Stands for the modules of `tenure` that the included files import.

@@ -27,7 +27,7 @@ impl Segment {
     fn marked() -> Arc<Self> {
         let word = Word::nonvolatile();
         word.set_pinned(Priority::Normal);
-        assert_eq!(word.unpin(Timestamp::from_nanos(16)), Unpinned::Volatile);
+        assert_eq!(word.unpin(), Unpinned::Volatile);
         Arc::new(Self {
             word,
             contents: UnsafeCell::new(7),
@@ -56,7 +56,7 @@ impl Segment {
         if is_pinned {
             // SAFETY: as in `write`.
             assert_eq!(self.contents.with(|contents| unsafe { *contents }), 7);
-            if self.word.unpin(Timestamp::from_nanos(32)) == Unpinned::Detached {
+            if self.word.unpin() == Unpinned::Detached {
                 self.free();
             }
         }
@@ -90,7 +90,7 @@ impl Segment {
             self.word
                 .publish_revoked(now, std::time::Duration::ZERO, is_intact);
             self.give_up();
-            if self.word.unpin(now) == Unpinned::Detached {
+            if self.word.unpin() == Unpinned::Detached {
                 self.free();
             }
         } else {

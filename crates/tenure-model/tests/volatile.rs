@@ -61,4 +61,24 @@ mod thorough {
     fn what_a_dead_process_has_is_cleared_beside_others() {
         tenure_model::what_a_dead_process_has_is_cleared_beside_others();
     }
+
+    #[test]
+    fn replaced_value_is_found_all_the_time() {
+        tenure_model::replaced_value_is_found_all_the_time();
+    }
+
+    #[test]
+    fn concurrent_insertions_leave_nothing_older() {
+        tenure_model::concurrent_insertions_leave_nothing_older();
+    }
+
+    #[test]
+    fn value_survives_the_death_of_the_process_that_replaces_it() {
+        tenure_model::value_survives_the_death_of_the_process_that_replaces_it();
+    }
+
+    #[test]
+    fn value_removed_while_it_is_replaced_is_gone_or_the_new_one() {
+        tenure_model::value_removed_while_it_is_replaced_is_gone_or_the_new_one();
+    }
 }

@@ -32,6 +32,8 @@ pub struct Options {
     pub populate_bytes: Option<usize>,
     /// The size of the page pool, in bytes.
     pub pool_bytes: Option<usize>,
+    /// What is freed in the background enters the page pool.
+    pub pool_released: bool,
     /// The process's memory is freed after its end has been reported.
     pub exit: bool,
     /// SQLite uses the page cache of the crate tenure-sqlite.
@@ -53,6 +55,7 @@ impl Options {
         lock: false,
         populate_bytes: None,
         pool_bytes: None,
+        pool_released: false,
         exit: false,
         sqlite_cache: false,
         stats: false,
@@ -71,6 +74,7 @@ impl Options {
             discard: false,
             populate_bytes: None,
             pool_bytes: None,
+            pool_released: false,
             ..self
         }
     }
@@ -124,6 +128,7 @@ impl Options {
                     options.populate_bytes = Some(bytes);
                 }
                 (OptionName::Pool, Value::Bytes(bytes)) => options.pool_bytes = Some(bytes),
+                (OptionName::PoolReleased, Value::On(is_on)) => options.pool_released = is_on,
                 (OptionName::Exit, Value::On(is_on)) => options.exit = is_on,
                 (OptionName::SqliteCache, Value::On(is_on)) => options.sqlite_cache = is_on,
                 (OptionName::Stats, Value::On(is_on)) => options.stats = is_on,
@@ -260,6 +265,7 @@ mod tests {
             ("TENURE_LOCK", "onfault"),
             ("TENURE_POPULATE", "1M"),
             ("TENURE_POOL", "1G"),
+            ("TENURE_POOL_RELEASED", "1"),
             ("TENURE_EXIT", "background"),
             ("TENURE_SQLITE_CACHE", "1"),
             ("TENURE_STATS", "1"),
@@ -275,6 +281,7 @@ mod tests {
             lock: true,
             populate_bytes: Some(1 << 20),
             pool_bytes: Some(1 << 30),
+            pool_released: true,
             exit: true,
             sqlite_cache: true,
             stats: true,

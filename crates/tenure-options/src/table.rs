@@ -21,6 +21,8 @@ pub enum OptionName {
     Populate,
     /// `--pool`
     Pool,
+    /// `--pool-released`
+    PoolReleased,
     /// `--exit`
     Exit,
     /// `--sqlite-cache`
@@ -69,7 +71,7 @@ pub struct OptionRow {
 }
 
 /// All options, in the order of the documentation.
-pub static TABLE: [OptionRow; 13] = [
+pub static TABLE: [OptionRow; 14] = [
     OptionRow {
         name: OptionName::Heap,
         flag: "heap",
@@ -190,6 +192,22 @@ pub static TABLE: [OptionRow; 13] = [
                seconds, or all where memory is short, are the kernel's to take. Needs Linux \
                5.14, and for mappings below 32 MiB Linux 6.8 and userfaultfd. Off together \
                with --lock.",
+    },
+    OptionRow {
+        name: OptionName::PoolReleased,
+        flag: "pool-released",
+        variable: "TENURE_POOL_RELEASED",
+        kind: Kind::Switch,
+        unit: None,
+        default: "off",
+        help: "Let what --munmap and --discard free become memory of --pool",
+        when: "For programs that replace large mappings by others, together with --pool, \
+               --populate, and --munmap or --discard: workers zero what was unmapped for the \
+               next mapping, which takes less CPU time than the kernel needs to free and \
+               populate it. Not for programs that leave pages of memory which they unmap in \
+               a pipe (vmsplice) or a socket (MSG_ZEROCOPY): the reader would find zeros, or \
+               the contents of the memory that gets the page next. Needs Linux 6.8 and \
+               userfaultfd.",
     },
     OptionRow {
         name: OptionName::Exit,

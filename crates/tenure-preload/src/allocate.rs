@@ -5,19 +5,19 @@
 //! program has its own: those of the C++ library call these functions. The library defines
 //! none: a program that replaces some of the forms counts on the others calling them.
 
-use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::ptr::{copy_nonoverlapping, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tenure_heap as heap;
 
+pub(crate) use crate::entry::{free, malloc};
 use crate::real::REAL;
 use crate::reentrancy::{is_inside_tenure, preserve_errno, run_inside};
 use crate::{c_library, private_heap};
 
 /// The alignment of every block, whatever its size.
-const ALIGN: usize = 16;
+pub(crate) const ALIGN: usize = 16;
 
 /// The heap serves requests from this size on; larger than every size until it is on, and
 /// while a thread is inside tenure.
@@ -42,6 +42,7 @@ pub(crate) fn set_checks(are_needed: bool) {
         false => usize::MAX,
     };
     MIN_BYTES.store(bytes, Ordering::SeqCst);
+    heap::close_short_way(bytes == usize::MAX);
 }
 
 /// Allocates a block; null if the real allocator must be asked. Only failures change `errno`.
@@ -62,13 +63,10 @@ fn is_served_after_check(size: usize) -> bool {
     size >= heap::threshold_bytes() && !is_inside_tenure()
 }
 
-/// `malloc(3)`
-///
-/// # Safety
-///
-/// The conditions are C's, here and below.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+/// As [`malloc`], for every size. Like each C function it does not unwind, so its callers can
+/// jump to it.
+#[inline(never)]
+pub(crate) extern "C" fn malloc_any(size: usize) -> *mut c_void {
     if is_served(size) {
         let block = from_heap(size, ALIGN);
         if !block.is_null() {
@@ -93,19 +91,14 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     unsafe { REAL.calloc.get()(count, size) }
 }
 
-/// `free(3)`. Passes the return address on.
-#[unsafe(naked)]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn free(ptr: *mut c_void) {
-    #[cfg(target_arch = "x86_64")]
-    naked_asm!("mov rsi, [rsp]", "jmp {}", sym free_for);
-    #[cfg(target_arch = "aarch64")]
-    naked_asm!("mov x1, x30", "b {}", sym free_for);
-}
-
-/// The C library frees blocks while it holds a lock that starting a thread takes. So those
-/// calls start none.
-unsafe extern "C" fn free_for(ptr: *mut c_void, caller: usize) {
+/// As [`free`], for every block. The C library frees blocks while it holds a lock that
+/// starting a thread takes. So those calls start none.
+///
+/// # Safety
+///
+/// The conditions are those of `free`.
+#[cold]
+pub(crate) unsafe extern "C" fn free_any(ptr: *mut c_void, caller: usize) {
     if heap::owns(ptr.cast()) {
         let may_start_thread = || !c_library::contains(caller);
         // SAFETY: a block of the heap, which the caller gives up. Nothing behind this changes
@@ -153,8 +146,8 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
 /// # Safety
 ///
 /// `ptr` must be a live block of the heap.
-#[cold]
-unsafe fn realloc_ours(ptr: *mut c_void, size: usize) -> *mut c_void {
+#[inline(never)]
+unsafe extern "C" fn realloc_ours(ptr: *mut c_void, size: usize) -> *mut c_void {
     if size == 0 {
         // The GNU C library does the same.
         // SAFETY: the caller gives the block up.

@@ -7,6 +7,7 @@
 //! - `allocate`: malloc and its relatives. Tenure's heap serves them, and the real
 //!   allocator (`real`) those below its threshold or while it is off.
 //! - `c_library`: where the code of the C library is.
+//! - `entry`: the short way of malloc and free.
 //! - `fork`: the order of fork handlers.
 //! - `map`: mmap, munmap, mremap and madvise, with the options in effect.
 //! - `private_heap`: memory for tenure itself, and for requests that arrive while the
@@ -46,6 +47,7 @@ compile_error!("the entry points of mmap and its relatives exist for x86-64 and 
 mod allocate;
 mod allocators;
 mod c_library;
+mod entry;
 mod fork;
 mod line;
 mod map;

@@ -161,8 +161,9 @@ fn turn_on(options: Options) {
             true => Some(Box::new("lock=onfault locks all memory")),
             false => {
                 // Most programs that a script starts populate nothing.
-                let options = PoolOptions::new().max_bytes(bytes).prefill_bytes(bytes);
-                pool::configure(&options.prefill_on_use(true))
+                let pool = PoolOptions::new().max_bytes(bytes).prefill_bytes(bytes);
+                let pool = pool.prefill_on_use(true);
+                pool::configure(&pool.recycle_released(options.pool_released))
                     .err()
                     .map(|error| Box::new(error) as _)
             }
@@ -171,6 +172,11 @@ fn turn_on(options: Options) {
             print_left_out("pool", &reason);
             on.pool_bytes = None;
         }
+    }
+    if on.pool_released && (on.pool_bytes.is_none() || !(on.munmap || on.discard)) {
+        let reason = "it needs --pool, and --munmap=background or --discard=background";
+        print_left_out("pool-released", &reason);
+        on.pool_released = false;
     }
     if options.sqlite_cache {
         sqlite::turn_on();
@@ -276,6 +282,7 @@ fn print_options(on: &Options, next: &CStr) {
             pool_bytes.is_some(),
             format_args!("pool of {}, ", size(pool_bytes)),
         ),
+        (on.pool_released, format_args!("pool-released, ")),
         (on.exit, format_args!("exit=background, ")),
         (on.sqlite_cache, format_args!("sqlite-cache, ")),
         (on.stats, format_args!("stats, ")),

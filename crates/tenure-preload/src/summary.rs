@@ -199,6 +199,13 @@ fn summary_line(pid: i32, caller: Caller) -> Option<Line> {
     add("discarded", stats.discard);
     add("freed in the background", stats.deferred_free);
     add("populated", stats.populate);
+    add("taken from the page pool", stats.pool_given);
+    if stats.pool_recycled_bytes > 0 {
+        let separator = if any { ";" } else { "" };
+        any = true;
+        let kept = Bytes(stats.pool_recycled_bytes);
+        text.add(format_args!("{separator} kept by the page pool {kept}"));
+    }
     text.end();
     any.then_some(text)
 }

@@ -8,9 +8,11 @@ mod undo;
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode, Output};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::*;
 use libtest_mimic::{Completion, Trial};
+use tenure::pressure::{self, Level};
 use undo::{change_setting, lock_setting};
 
 type Test = (&'static str, fn(&Workshop) -> Verdict);
@@ -18,7 +20,7 @@ type Test = (&'static str, fn(&Workshop) -> Verdict);
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 20] = [
+        let tests: [Test; 22] = [
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
@@ -26,6 +28,14 @@ fn main() -> ExitCode {
             ("munmap_and_discard_options_defer_the_free", release),
             ("populate_option_faults_new_mappings_in", populate),
             ("pool_option_feeds_populate_and_is_off_beside_lock", pool),
+            (
+                "pool_released_option_keeps_what_munmap_frees",
+                pool_released,
+            ),
+            (
+                "pool_released_option_alone_is_left_out",
+                pool_released_alone,
+            ),
             ("lock_option_locks_on_fault", lock),
             ("lock_option_with_node_runs", lock_with_node),
             (
@@ -235,6 +245,59 @@ fn pool(shop: &Workshop) -> Verdict {
     let wanted = "pool is left out: lock=onfault locks all memory";
     let is_locked = !told.contains("lock=onfault is left out");
     assert!(!is_locked || told.contains(wanted), "{told}");
+    Ok(Completion::Completed)
+}
+
+const POOL_RELEASED: (&str, &str) = ("TENURE_POOL_RELEASED", "1");
+
+fn pool_released(shop: &Workshop) -> Verdict {
+    const LIMIT: Duration = Duration::from_secs(60);
+    const KEPT: &str = "kept by the page pool";
+    if !can_recycle() {
+        let reason = "needs UFFDIO_MOVE (Linux 6.8), and no strict overcommit";
+        return Ok(Completion::ignored_with(reason));
+    }
+    const POOL: (&str, &str) = ("TENURE_POOL", "32M");
+    let facts = Facts::of(shop, &[POOL, MUNMAP, STATS], "replace");
+    assert!(!facts.line().contains(KEPT), "{}", facts.line());
+    let start = Instant::now();
+    let keeps = || {
+        let options = &[POOL, POOL_RELEASED, MUNMAP, STATS];
+        Facts::of(shop, options, "replace").line().contains(KEPT)
+    };
+    // A worker may get no CPU before the program ends.
+    while !keeps() {
+        if start.elapsed() > LIMIT {
+            assert_ne!(pressure::level(), Level::None, "the pool has kept nothing");
+            let reason = "memory is short, and the pool keeps nothing";
+            return Ok(Completion::ignored_with(reason));
+        }
+    }
+    Ok(Completion::Completed)
+}
+
+fn can_recycle() -> bool {
+    const UFFD_FEATURE_MOVE: u64 = 1 << 16;
+    let features = tenure::Features::get();
+    let moves = features
+        .userfaultfd
+        .is_ok_and(|found| found & UFFD_FEATURE_MOVE != 0);
+    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    moves && features.pagemap_scan.is_ok() && mode.trim() != "2"
+}
+
+fn pool_released_alone(shop: &Workshop) -> Verdict {
+    for options in [
+        &[POOL_RELEASED, MUNMAP][..],
+        &[POOL_RELEASED, ("TENURE_POOL", "32M")],
+    ] {
+        let facts = Facts::of(shop, options, "");
+        let told = facts.ours.join("\n");
+        assert!(
+            told.contains("pool-released is left out: it needs"),
+            "{told}"
+        );
+    }
     Ok(Completion::Completed)
 }
 

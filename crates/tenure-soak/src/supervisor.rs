@@ -24,8 +24,9 @@ use super::report::{Report, Setting};
 use super::soaked::Config;
 use super::step::Count;
 
-/// A thread that begins no operation for so long hangs.
-const STALL: Duration = Duration::from_secs(60);
+/// A thread that begins no operation for so long hangs. On a busy machine it may have to wait
+/// for two children of others, each of which may take 45 s.
+const STALL: Duration = Duration::from_secs(120);
 
 /// The soaked process may take so long to end after it was told to.
 const END: Duration = Duration::from_secs(180);

@@ -1,9 +1,9 @@
 //! A thread of the soak: does what its plan decides, and bounds the memory that it holds
 //! and that the kernel cannot reclaim.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::{Mutex, RwLock};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{LockResult, Mutex, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use std::{mem, thread};
 
@@ -23,11 +23,27 @@ use super::ready::{Cache, Ready};
 use super::shortage::{limit_data, run_out_of_descriptors};
 use super::slot::Slot;
 use super::step::{Count, End, Step, Verb};
-use super::verbs::{Scale, Tools};
+use super::verbs::{self, Scale, Tools};
 
 /// `lock_all` takes it for writing, because locking all memory changes the answers that
 /// other threads get and what the kernel can reclaim.
 pub static GATE: RwLock<()> = RwLock::new(());
+
+/// How many threads wait to take it for writing: all others wait for them.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes [`GATE`] for writing. Operations that take long end soon meanwhile.
+fn close_gate() -> LockResult<RwLockWriteGuard<'static, ()>> {
+    WAITING.fetch_add(1, Relaxed);
+    let closed = GATE.write();
+    WAITING.fetch_sub(1, Relaxed);
+    closed
+}
+
+/// Whether other threads wait for all operations under way.
+pub fn is_gate_wanted() -> bool {
+    WAITING.load(Relaxed) > 0
+}
 
 /// A thread takes it to fork: one child exists at a time, because pages that its parent
 /// writes meanwhile exist twice.
@@ -210,7 +226,7 @@ impl<'a> Worker<'a> {
 
     /// Closes tenure's descriptors while the other threads wait.
     fn close_descriptors(&mut self) -> Checked {
-        let _closed = GATE.write();
+        let _closed = close_gate();
         self.check_own_files()?;
         self.own_files = Some(close_tenures(self.shared.board)?);
         Ok(())
@@ -293,7 +309,7 @@ impl<'a> Worker<'a> {
             true => scope,
             false => LockScope::Current,
         };
-        let _closed = GATE.write();
+        let _closed = close_gate();
         // mlockall allocates, and would exceed a full cgroup's limit: once it has locked the
         // pages, the kernel can reclaim none.
         for slot in self.slots.iter().flatten() {
@@ -318,7 +334,7 @@ impl<'a> Worker<'a> {
     /// Clears the locks of one mode or of both while the other threads wait.
     fn unlock_all(&mut self, flags: LockFlags, from_future: bool) -> Checked {
         let from_future = from_future && self.tools.may_lock_anything;
-        let _closed = GATE.write();
+        let _closed = close_gate();
         if from_future {
             let locked = lock_all(LockScope::Future, LockMode::OnFault);
             self.tools.expect(locked, &[])?;
@@ -405,8 +421,8 @@ impl<'a> Worker<'a> {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
             let stats = stats();
-            let marked = stats.volatile_bytes.saturating_sub(stats.offered_bytes);
-            let is_too_much = marked > max_bytes || stats.pending_release_bytes > max_bytes;
+            let is_too_much = verbs::unoffered_bytes(&stats) > max_bytes
+                || stats.pending_release_bytes > max_bytes;
             if !is_too_much || Instant::now() >= end {
                 return Ok(());
             }

@@ -207,9 +207,23 @@ fn locked_memory_is_left_to_kernel() -> Completion {
 }
 
 fn inherited_memory_stays_out_of_pool() {
+    inherited_memory_stays_out(recycle);
+    inherited_memory_stays_out(|mut memory| {
+        memory.discard(..).unwrap();
+        tenure::drain(Some(LIMIT)).unwrap();
+        assert!(is_all_zero(&memory));
+        memory.munmap_sync().unwrap();
+    });
+}
+
+/// Releases memory of which a child shares each page.
+fn inherited_memory_stays_out(release: fn(Mapping)) {
     let _pool = Pool::of(LEN);
+    let options = PoolOptions::new().max_bytes(LEN).recycle_released(true);
+    pool::configure(&options).unwrap();
     let memory = base_pages(LEN);
     let range = memory.range();
+    let before = pool::stats().recycled_bytes;
     // The child shares the pages until the parent has released and zeroed what it can.
     let (mut reader, writer) = std::io::pipe().unwrap();
     let pid = unsafe { libc::fork() };
@@ -220,11 +234,13 @@ fn inherited_memory_stays_out_of_pool() {
         unsafe { libc::_exit(i32::from(bytes.iter().any(|&byte| byte != 7))) };
     }
     drop(reader);
-    recycle(memory);
+    release(memory);
+    let recycled_bytes = pool::stats().recycled_bytes - before;
     drop(writer);
     let mut status = 0;
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     assert_eq!(status, 0, "the child has lost its contents");
+    assert_eq!(recycled_bytes, 0);
     assert!(is_all_zero(&map_populated(LEN)));
 }
 

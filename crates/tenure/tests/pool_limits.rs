@@ -24,6 +24,7 @@ tests!(
     memory_of_thread_with_policy_is_left_to_kernel,
     pool_that_was_locked_keeps_recycled_memory_again,
     block_that_moved_in_part_leaves_no_bytes_behind,
+    pool_of_mergeable_process_is_not_mergeable,
     [thorough] program_that_needs_memory_in_pool_runs_as_without;
     everywhere:
     pool_of_refused_size_is_off_and_takes_no_memory;
@@ -31,6 +32,7 @@ tests!(
     configure_refused_sizes,
     recycle_after_munlockall,
     recycle_what_moves_in_part,
+    pool_beside_mergeable_memory,
     need_900_mib_beside_pool,
 );
 
@@ -210,4 +212,29 @@ fn configure_refused_sizes() {
 
 fn pool_of_refused_size_is_off_and_takes_no_memory() {
     in_child_ok("configure_refused_sizes");
+}
+
+/// PR_SET_MEMORY_MERGE (Linux 6.4): all memory of the process may be merged.
+const SET_MEMORY_MERGE: i32 = 67;
+
+fn pool_of_mergeable_process_is_not_mergeable() -> Completion {
+    in_child_ok("pool_beside_mergeable_memory");
+    Completion::Completed
+}
+
+fn pool_beside_mergeable_memory() {
+    // Refused without CAP_SYS_RESOURCE: then no memory is mergeable.
+    unsafe { libc::prctl(SET_MEMORY_MERGE, 1, 0, 0, 0) };
+    let _pool = Pool::of(LEN);
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let flags = |line: &str| Some(format!("{} ", line.strip_prefix("VmFlags: ")?));
+    // Of all mappings the pool's alone are in no child and no dump.
+    let of_pool: Vec<_> = (smaps.lines().filter_map(flags))
+        .filter(|flags| flags.contains("dc ") && flags.contains("dd "))
+        .collect();
+    assert!(!of_pool.is_empty());
+    assert!(
+        of_pool.iter().all(|flags| !flags.contains("mg ")),
+        "{of_pool:?}"
+    );
 }

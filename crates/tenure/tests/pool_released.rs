@@ -26,7 +26,6 @@ tests!(
     dropped_mapping_enters_pool_if_asked_for,
     munmapped_range_of_several_mappings_enters_pool_if_asked_for,
     discarded_memory_enters_pool_if_asked_for,
-    discarded_memory_of_child_stays_out_of_pool,
     releases_that_end_at_once_never_enter_pool,
     setting_for_released_memory_ends_with_the_next;
     children:
@@ -121,28 +120,6 @@ fn discarded_memory_enters_pool_if_asked_for() -> Completion {
         assert!(memory.as_slice().iter().all(|&byte| byte == 5));
         memory.munmap_sync().unwrap();
     })
-}
-
-fn discarded_memory_of_child_stays_out_of_pool() {
-    let _pool = pool_of_released();
-    let mut memory = base_pages(LEN);
-    let range = memory.range();
-    let (mut reader, writer) = std::io::pipe().unwrap();
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        drop(writer);
-        let _ = reader.read(&mut [0]);
-        let bytes = unsafe { std::slice::from_raw_parts(range.as_ptr(), range.len()) };
-        unsafe { libc::_exit(i32::from(bytes.iter().any(|&byte| byte != 7))) };
-    }
-    drop(reader);
-    memory.discard(..).unwrap();
-    tenure::drain(Some(LIMIT)).unwrap();
-    drop(writer);
-    let mut status = 0;
-    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-    assert_eq!(status, 0, "the child has lost its contents");
-    assert!(is_all_zero(&memory));
 }
 
 fn releases_that_end_at_once_never_enter_pool() {

@@ -10,12 +10,14 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::merging::{advise_mergeable, merge};
 use common::neighbour::beside_neighbour;
 use common::*;
 use libtest_mimic::Completion;
 use rustix::mm::MprotectFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tenure::{Error, Mapping, PageRange, drain, page_size, release::ReleaseLimits};
+use tenure::release::ReleaseLimits;
+use tenure::{Error, HugePages, Mapping, PageRange, drain, page_size, stats};
 
 tests!(
     release_without_address_space_frees_in_place,
@@ -26,6 +28,7 @@ tests!(
     failed_move_unmaps_no_neighbour,
     release_under_strict_overcommit_frees_in_place,
     release_past_pending_limit_is_freed_by_caller,
+    release_of_merged_memory_unmerges_nothing,
     worker_count_stays_within_max_active,
     workers_leave_batch_policy_while_drain_waits;
     children:
@@ -36,6 +39,7 @@ tests!(
     release_at_map_count_limit,
     discard_at_data_limit_beside_neighbour,
     release_under_strict_overcommit,
+    release_merged_memory,
 );
 
 const MIB: usize = 1 << 20;
@@ -337,4 +341,38 @@ fn worker_count_stays_within_max_active() {
     let seen = max_workers_seen();
     assert!(seen <= 1, "{seen} workers");
     ReleaseLimits::default().set();
+}
+
+/// To move merged pages, the kernel takes memory for each.
+fn release_of_merged_memory_unmerges_nothing() -> Completion {
+    let output = in_child("release_merged_memory");
+    assert_ended_well("release_merged_memory", &output);
+    match String::from_utf8_lossy(&output.stdout).contains(NOT_MERGED) {
+        true => skip(NOT_MERGED),
+        false => Completion::Completed,
+    }
+}
+
+const NOT_MERGED: &str = "the kernel merges no pages here (/sys/kernel/mm/ksm)";
+
+fn release_merged_memory() {
+    let memory = || {
+        let memory = Mapping::anonymous(16 * MIB).huge_pages(HugePages::Never);
+        let mut memory = memory.map().unwrap();
+        memory.as_mut_slice().unwrap().fill(7);
+        memory
+    };
+    let (kept, mut released) = (memory(), memory());
+    advise_mergeable(kept.range());
+    if !merge(released.range()) {
+        println!("{NOT_MERGED}");
+        return;
+    }
+    let before = stats().deferred_free.bytes;
+    released.discard(..).unwrap();
+    assert!(is_zero(released.range()));
+    released.as_mut_slice().unwrap().fill(7);
+    released.munmap().unwrap();
+    assert_eq!(stats().deferred_free.bytes, before);
+    assert!(kept.as_slice().iter().all(|&byte| byte == 7));
 }

@@ -27,6 +27,7 @@ tests!(
     missing_value_is_made_and_found_again,
     retain_and_clear_remove_values,
     threads_find_whole_values_while_others_replace_them,
+    replaced_value_is_never_missing_nor_older_than_one_found,
     name_is_shared_and_survives_its_processes,
     arena_is_no_cache_and_cache_no_arena,
     truncated_cache_misses_and_refuses,
@@ -245,6 +246,40 @@ fn threads_find_whole_values_while_others_replace_them() {
     });
     let stats = cache.stats().unwrap();
     assert!(stats.values <= 3, "{stats:?}");
+}
+
+fn replaced_value_is_never_missing_nor_older_than_one_found() {
+    const VERSIONS: u32 = 1500;
+    let cache = cache();
+    let insert_version = |version: u32| {
+        let mut value = version.to_ne_bytes().to_vec();
+        value.resize(4 + version as usize % 7 * 1500, 0);
+        insert(&cache, b"key", &value);
+    };
+    insert_version(0);
+    let find_all = || {
+        let mut newest = 0;
+        while newest < VERSIONS {
+            let found = cache.get(b"key");
+            let version = found.map(|value| value[..4].try_into().unwrap());
+            match version.map(u32::from_ne_bytes) {
+                Some(version) => {
+                    assert!(version >= newest, "{version} after {newest}");
+                    newest = version;
+                }
+                // Without memory for a value the key has none.
+                None if was_under_pressure() || cache.stats().unwrap().refused > 0 => return,
+                None => panic!("no value after {newest}"),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(find_all);
+        scope.spawn(find_all);
+        (1..=VERSIONS).for_each(insert_version);
+    });
+    let stats = cache.stats().unwrap();
+    assert!(stats.values <= 1 && stats.bytes <= 64 << 10, "{stats:?}");
 }
 
 /// A name of this process, whose file is removed in the end.

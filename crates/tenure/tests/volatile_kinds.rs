@@ -10,10 +10,11 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use common::merging::{advise_mergeable, merged_pages, start_merging};
 use common::volatile::{can_offer, matches_outcome};
 use common::*;
 use libtest_mimic::Completion;
-use rustix::mm::{Advice, MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use tenure::{
     Error, HugePages, LockMode, Mapping, MemoryKind, Outcome, PageRange, VolatileBuffer, page_size,
 };
@@ -196,11 +197,6 @@ fn marking_hugetlb_memory_is_rejected() -> Completion {
     Completion::Completed
 }
 
-fn advise_mergeable(range: PageRange) -> bool {
-    let advice = Advice::LinuxMergeable;
-    unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), advice) }.is_ok()
-}
-
 fn marked_memory_is_unmergeable() -> Completion {
     let memory = anonymous(64);
     let range = memory.range();
@@ -219,32 +215,6 @@ fn marked_memory_is_unmergeable() -> Completion {
     let outcome = unsafe { part.mark_nonvolatile() }.unwrap();
     assert!(matches_outcome(part, &outcome));
     Completion::Completed
-}
-
-/// Makes the kernel merge pages until the returned value is dropped.
-fn start_merging() -> Option<Undo> {
-    let file = |name| format!("/sys/kernel/mm/ksm/{name}");
-    let values = [
-        ("pages_to_scan", "5000"),
-        ("sleep_millisecs", "20"),
-        ("run", "1"),
-    ];
-    let lock = lock_setting(&file("run"))?;
-    let read = |(name, _)| Some((name, std::fs::read_to_string(file(name)).ok()?));
-    let before: Vec<_> = values.into_iter().map(read).collect::<Option<_>>()?;
-    let set_back = |(name, value): &(_, String)| std::fs::write(file(*name), value.trim()).is_ok();
-    let undo = Undo::later(move || {
-        let is_undone = before.iter().rev().all(set_back) || !is_root();
-        drop(lock);
-        is_undone
-    });
-    let set = |(name, value)| std::fs::write(file(name), value).ok();
-    values.into_iter().try_for_each(set).map(|()| undo)
-}
-
-fn merged_pages() -> usize {
-    let count = std::fs::read_to_string("/proc/self/ksm_merging_pages");
-    count.map_or(0, |count| count.trim().parse().unwrap())
 }
 
 fn merged_pages_are_unmerged_and_purged() -> Completion {

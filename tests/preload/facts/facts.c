@@ -32,6 +32,18 @@ static void tell_helper(void)
     printf("helper %s", name);
 }
 
+/* Replaces a table by another, each of which begins with zeros. */
+static void replace_tables(size_t len)
+{
+    for (int round = 0; round < 10; round++) {
+        char *table = map(len);
+        for (size_t at = 0; at < len; at += page())
+            CHECK_IS(table[at], 0);
+        memset(table, 1, len);
+        CHECK_IS(munmap(table, len), 0);
+    }
+}
+
 int main(int count, char **arguments)
 {
     size_t len = (size_t)8 << 20;
@@ -67,6 +79,8 @@ int main(int count, char **arguments)
         quick_exit(3);
     if (count > 1 && strcmp(arguments[1], "close") == 0)
         fclose(stderr);
+    if (count > 1 && strcmp(arguments[1], "replace") == 0)
+        replace_tables(len);
     if (count > 1 && strcmp(arguments[1], "fork") == 0) {
         if (fork() == 0)
             exit(0);

@@ -3,19 +3,21 @@
 use std::ops::Range;
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use tenure::volatile::{Priority, VolatileOptions};
-use tenure::{Outcome, PageRange, VolatileArena, VolatileBuffer, page_size, stats};
+use tenure::{Outcome, PageRange, Stats, VolatileArena, VolatileBuffer, page_size, stats};
 
 use super::Tools;
 use crate::model::{Checked, Page, Seen, fill, mismatch};
 use crate::peek;
 use crate::step::Count;
+use crate::worker::is_gate_wanted;
 
 /// One thread does one of these operations at a time, which bounds the memory; the others
 /// go on.
@@ -33,6 +35,15 @@ const UNMARKED_PART: usize = 64;
 
 /// After so many objects the thread waits until enough of them are offered.
 const BATCH: usize = 1024;
+
+/// The addresses that are marked and hardly have any memory.
+static EMPTY_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Returns how much is marked and not offered, at most.
+pub fn unoffered_bytes(stats: &Stats) -> u64 {
+    let marked = stats.volatile_bytes.saturating_sub(stats.offered_bytes);
+    marked.saturating_sub(EMPTY_BYTES.load(Relaxed))
+}
 
 /// An operation adds no object after this time: the others that wait for it must not seem
 /// to hang.
@@ -165,18 +176,15 @@ impl Tools<'_> {
     }
 
     /// Waits while too much memory is marked but not offered. Returns whether the run ends,
-    /// or the operation's time.
+    /// or the operation's time, or other threads wait for its end.
     fn must_stop(&self, max_pending: Option<u64>, end: Instant) -> bool {
         let max_bytes = max_pending.unwrap_or(u64::MAX);
-        let is_too_much = || {
-            let stats = stats();
-            stats.volatile_bytes.saturating_sub(stats.offered_bytes) > max_bytes
-        };
+        let is_too_much = || unoffered_bytes(&stats()) > max_bytes;
         while is_too_much() && Instant::now() < end {
             self.board.add(Count::Waits, 1);
             thread::sleep(Duration::from_millis(1));
         }
-        self.board.stop.load(Acquire) || Instant::now() >= end
+        self.board.stop.load(Acquire) || is_gate_wanted() || Instant::now() >= end
     }
 
     /// Returns a random part, of so many pages at most.
@@ -196,7 +204,9 @@ impl Tools<'_> {
         let Some(range) = map_without_reserve(scale.empty_bytes) else {
             return Ok(());
         };
+        EMPTY_BYTES.store(scale.empty_bytes as u64, Relaxed);
         let done = self.use_empty_range(range);
+        EMPTY_BYTES.store(0, Relaxed);
         // SAFETY: nothing borrows the range, and only this operation knows of it.
         self.release(|| unsafe { range.munmap() })?;
         done

@@ -22,7 +22,7 @@ use super::shortage::Begin;
 use super::slot::{Body, Part, Slot};
 use super::step::{Count, Populate};
 
-pub use large::Scale;
+pub use large::{Scale, unoffered_bytes};
 
 macro_rules! errors {
     ($($variant:ident = $name:literal,)+) => {

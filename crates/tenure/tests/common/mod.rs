@@ -11,6 +11,7 @@
 pub mod cached;
 pub mod cgroup;
 pub mod mappings;
+pub mod merging;
 pub mod missing;
 pub mod names;
 pub mod neighbour;

@@ -19,7 +19,8 @@
 //! refuses, wait for pending memory before they fail. Only anonymous memory moves:
 //! memory with a file (seals, file locks, unmounting, drivers) must be unmapped
 //! when munmap returns, and locked memory must be uncharged. The caller frees
-//! memory that cannot move, in chunks.
+//! memory that cannot move, in chunks, and all of it where much is merged with equal
+//! pages (KSM): to move that, the kernel would give each page memory of its own.
 
 mod calls;
 #[cfg(any(test, fuzzing))]
@@ -45,7 +46,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, DestructiveAdvice, advise, advise_destructive};
 use crate::ground::sys::fork::ForkGuard;
 use crate::ground::sys::reservation::Reservation;
-use crate::ground::sys::{Errno, map, page_size, pending, pmd_bytes, pud_bytes};
+use crate::ground::sys::{Errno, map, merged, page_size, pending, pmd_bytes, pud_bytes};
 use crate::observation::stats;
 
 /// How often a waiter without a deadline checks whether all is freed.
@@ -85,7 +86,7 @@ pub(crate) unsafe fn defer_free(
     after: AfterMove,
     destination: Destination,
 ) -> Vec<PageRange> {
-    if parts.is_empty() || register_fork_handlers().is_err() {
+    if parts.is_empty() || register_fork_handlers().is_err() || merged::are_many() {
         return parts;
     }
     let mut queue = QUEUE.lock();
@@ -142,14 +143,14 @@ pub(crate) unsafe fn defer_free(
 /// memory, where all of it may be deferred. Returns `false` otherwise, with the range
 /// mapped as before. (If it was MADV_WIPEONFORK it no longer is.)
 ///
-/// It needs neither `/proc`, whose files take some 30 µs to open once the caches are cold,
-/// nor memory.
+/// It reads no list of mappings from `/proc`, whose files take some 30 µs to open once the
+/// caches are cold, and needs no memory.
 ///
 /// # Safety
 ///
 /// No part of the range may be locked, and nothing may use it any more.
 pub(crate) unsafe fn defer_free_of_mapping(range: PageRange, destination: Destination) -> bool {
-    if register_fork_handlers().is_err() {
+    if register_fork_handlers().is_err() || merged::are_many() {
         return false;
     }
     let mut queue = QUEUE.lock();

@@ -5,6 +5,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{
     Advice, DestructiveAdvice, LockState, advise, advise_destructive, discard_contents, lock_state,
 };
+use crate::ground::sys::registration::unmerge;
 use crate::ground::sys::zero::write_zeros;
 use crate::ground::sys::{Errno, lock, map, page_size, pmd_bytes, pud_bytes};
 
@@ -82,6 +83,9 @@ impl Arena {
         }
         advise(whole, Advice::DontFork).map_err(|errno| ("madvise(MADV_DONTFORK)", errno))?;
         advise(whole, Advice::DontDump).map_err(|errno| ("madvise(MADV_DONTDUMP)", errno))?;
+        // Where all memory is mergeable (PR_SET_MEMORY_MERGE), its zeros would be merged, and
+        // merged pages do not move.
+        unmerge(whole).map_err(|errno| ("madvise(MADV_UNMERGEABLE)", errno))?;
         if pmd_bytes() > BLOCK_BYTES {
             // A huge page would be many blocks. A kernel without huge pages answers EINVAL.
             let _ = advise(whole, Advice::NoHugePage);

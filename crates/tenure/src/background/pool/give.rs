@@ -11,7 +11,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, LockState, advise, lock_state};
 use crate::ground::sys::page_mover::{self, PageMover};
 use crate::ground::sys::page_runs::populate_write;
-use crate::ground::sys::{Errno, map, numa, page_size, pmd_bytes};
+use crate::ground::sys::{Errno, map, numa, page_size, pagemap, pmd_bytes};
 use crate::observation::headroom::{Watermark, take};
 use crate::observation::stats;
 
@@ -32,6 +32,9 @@ pub(crate) fn has_blocks_for(range: PageRange) -> bool {
 /// as the pool has any. Returns the bytes that are filled now: zeros, of which the first write
 /// takes no page fault. The rest is as it was.
 ///
+/// It is no use for which [prefilling](super::PoolOptions::prefill_on_use) waits: most of what a heap
+/// makes blocks of is memory that it has kept, and the pool would fill itself for nothing.
+///
 /// A heap calls it for addresses that it has reserved and is about to use: it takes no memory
 /// from the allocator, and waits for nothing but for other threads' short use of the pool. It
 /// fills nothing while a fork is under way, which may wait for the caller. `is_huge` says whether huge pages or base pages suit the memory, if
@@ -44,7 +47,7 @@ pub(crate) fn has_blocks_for(range: PageRange) -> bool {
 /// mappings is left out.
 #[doc(hidden)]
 pub unsafe fn fill_missing(range: PageRange, is_huge: Option<bool>) -> usize {
-    if !has_blocks_for(range) {
+    if range.len() < BLOCK_BYTES || filled() == 0 || !page_mover::is_supported() {
         return 0;
     }
     let mut unfilled_bytes = 0;
@@ -84,10 +87,11 @@ fn fill_with<E>(
     let mut at = range.start();
     let mut given_bytes = 0;
     for part in PageRange::between(start, end).chunks(MAX_REGISTERED * BLOCK_BYTES) {
-        if !is_fillable(part) {
+        let candidates = missing_blocks(part);
+        if candidates == 0 || !is_fillable(part) {
             continue;
         }
-        let filled = open().map_or(0, |mover| fill_blocks(&mover, part, is_huge));
+        let filled = open().map_or(0, |mover| fill_blocks(&mover, part, candidates, is_huge));
         given_bytes += filled.count_ones() as usize * BLOCK_BYTES;
         for (number, block) in part.chunks(BLOCK_BYTES).enumerate() {
             if filled >> number & 1 == 0 {
@@ -109,6 +113,11 @@ fn fill_with<E>(
     }
 }
 
+/// Returns whether a block suits: a huge page, or base pages, or either.
+fn suits(is_huge: Option<bool>) -> impl Fn(Block) -> bool {
+    move |block| is_huge.is_none_or(|is_huge| block.is_huge == is_huge)
+}
+
 fn is_fillable(range: PageRange) -> bool {
     filled() > 0
         && lock_state(range) == Ok(LockState::Unlocked)
@@ -116,17 +125,33 @@ fn is_fillable(range: PageRange) -> bool {
         && numa::is_default_policy(None)
 }
 
-/// Fills blocks of the range, all of which lies on boundaries of blocks. Returns a bit for
-/// each, which is set if it is filled.
-fn fill_blocks(mover: &PageMover, range: PageRange, is_huge: Option<bool>) -> u64 {
+/// Returns a bit for each block of the range, which is set if the block's first page is
+/// missing: the others are hardly ever, and to find that out here takes less than to register
+/// them.
+fn missing_blocks(range: PageRange) -> u64 {
+    let blocks = range.chunks(BLOCK_BYTES).enumerate();
+    blocks.fold(0, |missing, (number, block)| {
+        missing | u64::from(!pagemap::is_resident(block.start())) << number
+    })
+}
+
+/// Fills blocks of the range, all of which lies on boundaries of blocks, of which the bits in
+/// `candidates` are set. Returns a bit for each, which is set if it is filled.
+fn fill_blocks(mover: &PageMover, range: PageRange, candidates: u64, is_huge: Option<bool>) -> u64 {
     let mut filled = 0;
+    // Not before the mover is open: a fork under way holds the mutex.
+    if !POOL.lock().has_block(suits(is_huge)) {
+        return filled;
+    }
     let Ok(destination) = mover.register(range) else {
         return filled;
     };
-    let suits = |block: Block| is_huge.is_none_or(|is_huge| block.is_huge == is_huge);
     let near = numa::own_node();
     for (number, target) in range.chunks(BLOCK_BYTES).enumerate() {
-        let Some((from, place, block)) = POOL.lock().claim_block(near, suits) else {
+        if candidates >> number & 1 == 0 {
+            continue;
+        }
+        let Some((from, place, block)) = POOL.lock().claim_block(near, suits(is_huge)) else {
             break;
         };
         let answer = match revive(place, &[block]) {
@@ -199,9 +224,10 @@ pub(crate) fn map_mapping(len: usize, is_huge: Option<bool>) -> Option<PageRange
     {
         return None;
     }
-    let suits = |block: Block| is_huge.is_none_or(|is_huge| block.is_huge == is_huge);
     let near = numa::own_node();
-    let (run, places, blocks) = POOL.lock().claim_filled(count, true, near, suits)?;
+    let (run, places, blocks) = POOL
+        .lock()
+        .claim_filled(count, true, near, suits(is_huge))?;
     let range = PageRange::between(places.start(), places.start() + len);
     let moved = match revive(places, &blocks) {
         // SAFETY: the places are claimed.
@@ -303,7 +329,7 @@ mod tests {
     use super::*;
     use crate::background::pool::arena::Arena;
     use crate::ground::sys::advise::flush_lazyfree_batch;
-    use crate::ground::sys::pagemap::{self, PageState};
+    use crate::ground::sys::pagemap::PageState;
     use crate::observation::headroom::refresh;
 
     #[test]

@@ -60,12 +60,12 @@
 //! # Under programs that do not know it
 //!
 //! `tenure run --pool=SIZE` fills the pool from the first mapping of a process on that is
-//! populated (`--populate`), and such mappings alone take from it: the mappings that malloc
-//! makes are faulted in by their first use, and numpy's arrays are such. Neither does what
-//! they free enter the pool. `tenure run OPTIONS -- python3` making, filling and dropping an
-//! array of 512 MiB takes per array, in the median of 7 runs of 5 arrays (Linux 6.18, 2
-//! virtual CPUs): 108 ms plain, 102 ms with `--pool=1G`, 34 ms with `--heap`, whose dirty
-//! memory the next array takes, and 32 ms with both. All four use 540 MiB.
+//! populated (`--populate`), and such mappings take from it; with `--pool-released`, what the
+//! program unmaps (`--munmap`) enters it. The mappings that malloc makes are faulted in by
+//! their first use, and numpy's arrays are such. With `--heap`, blocks of 4 MiB and more take
+//! what is there of the pages that they are to have, base pages below 16 MiB and huge ones
+//! above where the kernel gives those who ask; they do not start filling it, because most of
+//! them are memory that the heap has kept.
 //!
 //! # When not to use it
 //!

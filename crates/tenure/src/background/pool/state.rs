@@ -211,6 +211,11 @@ impl State {
         Some((run.first, range, block))
     }
 
+    /// Returns whether there is a block for which `is_wanted`.
+    pub(super) fn has_block(&self, is_wanted: impl Fn(Block) -> bool) -> bool {
+        self.first_filled(1, true, None, is_wanted).is_some()
+    }
+
     fn first_filled(
         &self,
         max: usize,

@@ -241,6 +241,18 @@ fn start_child() {
     for_each(|mutex| mutex.start_child());
 }
 
+/// Whether this is still the generation that a caller has stored, at the cost of two loads; a
+/// child in which no handler has run yet is none.
+#[inline]
+pub(crate) fn is_generation(stored: usize) -> bool {
+    let is_it = GENERATION.load(Ordering::Relaxed) == stored;
+    let may_be_child = HOLDER.load(Ordering::Relaxed) != 0;
+    match is_it && !may_be_child {
+        true => true,
+        false => generation() == Ok(stored),
+    }
+}
+
 /// Returns a number that differs in each child forked from now on: code that
 /// stores it can tell later whether it runs in a copy.
 #[inline]

@@ -1,5 +1,7 @@
 //! `mlock2(2)`, `munlock(2)`, `mlockall(2)` and `munlockall(2)`.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use rustix::io::Errno;
 use rustix::mm::{self, MlockAllFlags, MlockFlags};
 
@@ -45,10 +47,21 @@ pub(crate) fn can_be_locked(vma: &Vma) -> bool {
     !matches!(vma.kind, MemoryKind::HugeTlb | MemoryKind::Special)
 }
 
+/// How often memory of this process was unlocked.
+static UNLOCKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns a number that changes when memory is unlocked: what has failed because memory was
+/// locked may succeed then.
+pub(crate) fn unlock_count() -> usize {
+    UNLOCKS.load(Ordering::Relaxed)
+}
+
 /// Unlocks the range, in whichever mode it was locked: `munlock(2)`.
 pub(crate) fn munlock(range: PageRange) -> Result<(), Errno> {
     // SAFETY: unlocking changes no contents, whatever is mapped in the range.
-    unsafe { mm::munlock(range.as_ptr().cast(), range.len()) }
+    let answer = unsafe { mm::munlock(range.as_ptr().cast(), range.len()) };
+    UNLOCKS.fetch_add(1, Ordering::Relaxed);
+    answer
 }
 
 /// Locks all current mappings, all future ones, or both: `mlockall(2)`. Without
@@ -63,7 +76,9 @@ pub(crate) fn mlockall(current: bool, future: bool, on_fault: bool) -> Result<()
 
 /// Unlocks all mappings, and stops locking new ones: `munlockall(2)`.
 pub(crate) fn munlockall() -> Result<(), Errno> {
-    mm::munlockall()
+    let answer = mm::munlockall();
+    UNLOCKS.fetch_add(1, Ordering::Relaxed);
+    answer
 }
 
 /// Removes the pages of a range that is locked on fault from the page tables:

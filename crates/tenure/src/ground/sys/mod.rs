@@ -20,6 +20,7 @@ pub(crate) mod hugetlb;
 pub(crate) mod lock;
 pub(crate) mod map;
 mod maps;
+pub(crate) mod merged;
 mod mountinfo;
 pub(crate) mod numa;
 pub(crate) mod once_box;

@@ -135,6 +135,16 @@ pub(crate) fn uncached_bytes(range: PageRange) -> Result<usize, Errno> {
     }
 }
 
+/// Returns whether a page of private anonymous memory is in memory: `mincore(2)`. False where
+/// the kernel does not tell. It needs no file and takes no memory.
+pub(crate) fn is_resident(page: usize) -> bool {
+    let mut state = 0_u8;
+    let at = std::ptr::without_provenance_mut(page);
+    // SAFETY: the kernel validates the address and writes one byte for the page to `state`.
+    // (rustix has no mincore.)
+    unsafe { libc::mincore(at, page_size(), &raw mut state) == 0 && state & 1 == 1 }
+}
+
 /// Checks whether this kernel supports PAGEMAP_SCAN.
 pub(super) fn probe_scan() -> Result<(), Errno> {
     let local = 0_u8;

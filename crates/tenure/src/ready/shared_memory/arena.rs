@@ -23,7 +23,7 @@ use crate::verbs::volatile::Priority;
 ///
 /// The memory is a memfd, which the program passes to other processes, or a file of a name in
 /// `/dev/shm`. It holds a number of [buffers](SharedBuffer) up to a size; only contents
-/// take memory, and the table (40 bytes for each possible buffer).
+/// take memory, and the table (56 bytes for each possible buffer).
 ///
 /// ```
 /// use std::os::fd::AsFd;
@@ -158,11 +158,11 @@ impl SharedArena {
         let full = || table.refused("it has no free buffer", Errno::NOMEM);
         let index = table.claim_free(attachment, hint).ok_or_else(full)?;
         let entry = &table.entries()[index];
-        entry.len.store(len, Ordering::Relaxed);
+        entry.len().store(len, Ordering::Relaxed);
         entry
             .used
             .store(monotonic_coarse_nanos(), Ordering::Relaxed);
-        let place = table.geometry.place(index, len).ok_or_else(full)?;
+        let place = table.geometry.place(index, 0, len).ok_or_else(full)?;
         let mut turn = table.turn_or_go(attachment);
         if let Err(errno) = turn.allocate(place, pages_of(len)) {
             table.drop_claimed(&mut turn, attachment, index);

@@ -11,7 +11,7 @@ use super::word::{MAX_PROCESSES, Word};
 use crate::ground::sys::page_size;
 
 const MAGIC: [u8; 8] = *b"tenureSM";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// How many objects a file has at most.
 pub(crate) const MAX_COUNT: usize = 1 << 20;
@@ -67,22 +67,44 @@ pub(crate) struct Slot {
     pub(crate) namespace: AtomicU64,
 }
 
+/// How many contents an entry has: a cache writes a key's next value beside the one that is
+/// found, and an arena uses the first.
+pub(crate) const SIDES: usize = 2;
+
+/// The contents of an entry on one side.
+#[repr(C)]
+pub(crate) struct Contents {
+    /// Differs for each object that the entry has had.
+    pub(crate) generation: AtomicU64,
+    /// The bytes; in a cache 0 where there are no pages.
+    pub(crate) len: AtomicU64,
+}
+
 /// An object.
 #[repr(C)]
 pub(crate) struct Entry {
     pub(crate) word: Word,
-    /// Differs for each object that the entry has had.
-    pub(crate) generation: AtomicU64,
-    /// The bytes of the contents.
-    pub(crate) len: AtomicU64,
+    pub(crate) contents: [Contents; SIDES],
     /// The hash of a cache's key; in an arena, how often the contents have gone.
     pub(crate) tag: AtomicU64,
     /// When it was last used, in nanoseconds of the monotonic clock.
     pub(crate) used: AtomicU64,
 }
 
+impl Entry {
+    /// Returns the generation of an arena's object.
+    pub(crate) fn generation(&self) -> &AtomicU64 {
+        &self.contents[0].generation
+    }
+
+    /// Returns the length of an arena's object.
+    pub(crate) fn len(&self) -> &AtomicU64 {
+        &self.contents[0].len
+    }
+}
+
 const _: () = assert!(FIXED_BYTES <= 128 && size_of::<Header>() <= HEADER_BYTES);
-const _: () = assert!(size_of::<Entry>() == 40);
+const _: () = assert!(size_of::<Entry>() == 56);
 /// No page is smaller.
 const HEADER_BYTES: usize = 4096;
 
@@ -90,7 +112,7 @@ const HEADER_BYTES: usize = 4096;
 pub(crate) enum Kind {
     /// Each object has a place of the same size.
     Arena { object_bytes: u64 },
-    /// Each object has a place in each of the [`CLASSES`].
+    /// Each object has a place in each of the [`CLASSES`], on each side.
     Cache,
 }
 
@@ -178,7 +200,7 @@ impl Geometry {
     pub(crate) fn file_bytes(&self) -> u64 {
         let places = match self.kind {
             Kind::Arena { object_bytes } => object_bytes,
-            Kind::Cache => (0..CLASSES).map(class_bytes).sum(),
+            Kind::Cache => (0..CLASSES).map(class_bytes).sum::<u64>() * SIDES as u64,
         };
         self.table_bytes() as u64 + places * self.count as u64
     }
@@ -192,38 +214,33 @@ impl Geometry {
     }
 
     /// Returns the place of an object of `len` bytes; `None` if there is no such place.
-    pub(crate) fn place(&self, index: usize, len: u64) -> Option<u64> {
-        if index >= self.count || len > self.max_bytes() {
+    pub(crate) fn place(&self, index: usize, side: usize, len: u64) -> Option<u64> {
+        if index >= self.count || side >= SIDES || len > self.max_bytes() {
             return None;
         }
-        let mut start = self.table_bytes() as u64;
-        let size = match self.kind {
-            Kind::Arena { object_bytes } => object_bytes,
+        let start = self.table_bytes() as u64;
+        let (index, count) = (index as u64, self.count as u64);
+        Some(match self.kind {
+            Kind::Arena { object_bytes } => start + index * object_bytes,
             Kind::Cache => {
                 let class = (0..CLASSES).find(|&class| len <= class_bytes(class))?;
                 let smaller = (0..class).map(class_bytes).sum::<u64>();
-                start += smaller * self.count as u64;
-                class_bytes(class)
+                let nth = side as u64 * count + index;
+                start + smaller * SIDES as u64 * count + nth * class_bytes(class)
             }
-        };
-        Some(start + index as u64 * size)
+        })
     }
 
     /// Returns all places of an entry: start and length.
     #[cfg(test)]
-    pub(crate) fn places(&self, index: usize) -> impl Iterator<Item = (u64, u64)> {
-        let sizes = match self.kind {
-            Kind::Arena { object_bytes } => object_bytes..object_bytes + 1,
-            Kind::Cache => 0..u64::from(CLASSES),
+    pub(crate) fn places(&self, index: usize) -> Vec<(u64, u64)> {
+        let (sides, lens): (_, Vec<u64>) = match self.kind {
+            Kind::Arena { object_bytes } => (1, vec![object_bytes]),
+            Kind::Cache => (SIDES, (0..CLASSES).map(class_bytes).collect()),
         };
-        let geometry = *self;
-        sizes.filter_map(move |size| {
-            let len = match geometry.kind {
-                Kind::Arena { object_bytes } => object_bytes,
-                Kind::Cache => class_bytes(size as u32),
-            };
-            Some((geometry.place(index, len)?, len))
-        })
+        let places = (0..sides).flat_map(|side| lens.iter().map(move |&len| (side, len)));
+        let of = |(side, len)| Some((self.place(index, side, len)?, len));
+        places.filter_map(of).collect()
     }
 }
 
@@ -235,53 +252,5 @@ fn class_bytes(class: u32) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CACHE: Geometry = Geometry {
-        kind: Kind::Cache,
-        count: 64,
-        seed: [1, 2],
-    };
-
-    #[test]
-    fn geometry_survives_its_bytes() {
-        assert_eq!(Geometry::parse(CACHE.to_bytes()), Ok(CACHE));
-    }
-
-    #[test]
-    fn every_single_wrong_byte_is_refused_or_harmless() {
-        for at in 0..FIXED_BYTES {
-            for wrong in [0_u8, 1, 0x7f, 0xff] {
-                let mut bytes = CACHE.to_bytes();
-                bytes[at] ^= wrong;
-                if let Ok(geometry) = Geometry::parse(bytes) {
-                    assert!(geometry.is_valid() && geometry.file_bytes() < 1 << 62);
-                }
-            }
-        }
-        assert!(Geometry::parse([0; FIXED_BYTES]).is_err());
-    }
-
-    #[test]
-    fn places_do_not_overlap_and_end_in_the_file() {
-        let arena = Geometry {
-            kind: Kind::Arena {
-                object_bytes: 3 * page_size() as u64,
-            },
-            ..CACHE
-        };
-        for geometry in [CACHE, arena] {
-            let mut all: Vec<_> = (0..64).flat_map(|index| geometry.places(index)).collect();
-            all.sort_unstable();
-            let mut end = geometry.table_bytes() as u64;
-            for (start, len) in all {
-                assert_eq!(start, end);
-                end += len;
-            }
-            assert_eq!(end, geometry.file_bytes());
-            assert_eq!(geometry.place(64, 1), None);
-            assert_eq!(geometry.place(0, geometry.max_bytes() + 1), None);
-        }
-    }
-}
+#[path = "layout_tests.rs"]
+mod tests;

@@ -10,6 +10,7 @@ mod file;
 mod layout;
 mod lease;
 mod objects;
+mod pin;
 mod processes;
 mod reader;
 mod shared_file;
@@ -20,8 +21,9 @@ mod turn;
 mod word;
 
 pub use arena::SharedArena;
-pub use buffer::{SharedBuffer, SharedPin};
+pub use buffer::SharedBuffer;
 pub use cache::{SharedCache, SharedValue};
+pub use pin::SharedPin;
 pub use reader::SharedReader;
 pub use shared_file::SharedFile;
 pub use stats::SharedStats;

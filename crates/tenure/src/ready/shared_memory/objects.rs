@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::layout::Kind;
+use super::layout::{Kind, SIDES};
 use super::processes::Attachment;
 use super::table::{Table, pages_of};
 use super::turn::{self, Turn};
@@ -36,7 +36,7 @@ impl Table {
         let entry = self.entries().get(index)?;
         let generation = self.header().sequence.fetch_add(1, Ordering::Relaxed);
         // A look-up that sees the generation sees the contents, too.
-        entry.generation.store(generation, Ordering::Release);
+        entry.generation().store(generation, Ordering::Release);
         let live = State::Live;
         let is_published = entry
             .word
@@ -153,20 +153,42 @@ impl Table {
         if is_freed {
             // No handle finds the next object in its place.
             let next = self.header().sequence.fetch_add(1, Ordering::Relaxed);
-            entry.generation.store(next, Ordering::Release);
+            entry.generation().store(next, Ordering::Release);
         }
         entry.word.publish(attachment.slot, state, priority, false);
     }
 
     /// Frees the pages of a claimed object.
     fn punch(&self, turn: &mut Turn<'_>, index: usize) -> Result<(), Errno> {
-        let Some((_, len, place)) = self.entry(index) else {
-            return Ok(());
-        };
-        turn.punch(place, pages_of(len))
+        match self.geometry.kind {
+            Kind::Cache => (0..SIDES).try_for_each(|side| self.punch_side(turn, index, side)),
+            Kind::Arena { .. } => match self.contents(index, 0) {
+                Some((len, place)) => turn.punch(place, pages_of(len)),
+                None => Ok(()),
+            },
+        }
     }
 
-    fn uncount(&self, bytes: u64) {
+    /// Frees the pages on one side of a cache's entry, which the process has claimed, or whose
+    /// other side it owns.
+    pub(super) fn punch_side(
+        &self,
+        turn: &mut Turn<'_>,
+        index: usize,
+        side: usize,
+    ) -> Result<(), Errno> {
+        // A corrupt length counts as none.
+        if let Some((len, place)) = self.contents(index, side)
+            && len > 0
+        {
+            turn.punch(place, pages_of(len))?;
+        }
+        let contents = &self.entries()[index].contents[side];
+        contents.len.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn uncount(&self, bytes: u64) {
         let less = |now: u64| Some(now.saturating_sub(bytes));
         let order = Ordering::Relaxed;
         let _ = self.header().bytes.fetch_update(order, order, less);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::layout::Slot;
+use super::layout::{Kind, Slot};
 use super::table::Table;
 use super::word::{MAX_PROCESSES, Processes, State};
 use crate::ground::error::Result;
@@ -182,6 +182,10 @@ impl Table {
             if now.state() == State::Claimed {
                 if word.take_over(attachment.slot, processes) {
                     self.drop_claimed(&mut self.turn_or_go(attachment), attachment, index);
+                }
+            } else if self.geometry.kind == Kind::Cache && now.state() == State::Live {
+                if word.take_over_replacing(attachment.slot, processes) {
+                    self.end_replacing(&mut self.turn_or_go(attachment), attachment, index);
                 }
             } else if word.unpin(processes).is_doomed() {
                 self.free_doomed(&mut self.turn_or_go(attachment), attachment, index);

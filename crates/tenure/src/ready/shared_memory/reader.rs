@@ -50,7 +50,7 @@ impl Seen {
         let state = entry.word.read().state();
         Self {
             state,
-            generation: entry.generation.load(Ordering::Acquire),
+            generation: entry.generation().load(Ordering::Acquire),
             gone: entry.tag.load(Ordering::Acquire),
         }
     }
@@ -143,7 +143,7 @@ impl SharedReader {
         let found = self.table.entry(index_of(id)).filter(|(entry, ..)| {
             let word = entry.word.read();
             let is_object = word.state() != State::Free && !word.is_doomed();
-            is_object && entry.generation.load(Ordering::Acquire) == generation_of(id)
+            is_object && entry.generation().load(Ordering::Acquire) == generation_of(id)
         });
         found.ok_or_else(|| self.table.refused("there is no such buffer", Errno::NOENT))
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::layout::Kind;
 use super::table::{Table, pages_of};
 use super::word::State;
 use crate::ground::error::Result;
@@ -45,7 +46,8 @@ impl SharedStats {
             if now.state() == State::Live {
                 stats.live += 1;
                 stats.bytes = stats.bytes.saturating_add(pages_of(len));
-                stats.pinned += u64::from(now.processes() != 0);
+                let is_pinned = table.geometry.kind != Kind::Cache && now.processes() != 0;
+                stats.pinned += u64::from(is_pinned);
             }
         }
         Ok(stats)

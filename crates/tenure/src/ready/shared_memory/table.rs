@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use super::file::system;
-use super::layout::{Entry, FIXED_BYTES, Geometry, Header};
+use super::layout::{Entry, FIXED_BYTES, Geometry, Header, Kind};
+use super::word::Reading;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, advise};
@@ -149,8 +150,24 @@ impl Table {
     /// entry, or if its length is corrupt.
     pub(crate) fn entry(&self, index: usize) -> Option<(&Entry, u64, u64)> {
         let entry = self.entries().get(index)?;
-        let len = entry.len.load(Ordering::Relaxed);
-        Some((entry, len, self.geometry.place(index, len)?))
+        let (len, place) = self.contents(index, self.side(entry.word.read()))?;
+        Some((entry, len, place))
+    }
+
+    /// Returns the side of the contents that are found.
+    pub(crate) fn side(&self, word: Reading) -> usize {
+        match self.geometry.kind {
+            Kind::Arena { .. } => 0,
+            Kind::Cache => word.side(),
+        }
+    }
+
+    /// Returns the length and the place of the contents on one side, as
+    /// [`entry`](Self::entry).
+    pub(crate) fn contents(&self, index: usize, side: usize) -> Option<(u64, u64)> {
+        let contents = self.entries().get(index)?.contents.get(side)?;
+        let len = contents.len.load(Ordering::Relaxed);
+        Some((len, self.geometry.place(index, side, len)?))
     }
 
     /// Maps the places of all objects, for this process and no child of it.

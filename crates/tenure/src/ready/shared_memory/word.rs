@@ -31,6 +31,10 @@ pub(crate) enum State {
 /// | 48–49 | priority |
 /// | 50–51 | state |
 /// | 52 | doomed: it gets no further pin, and is freed once it has none |
+/// | 53 | the side of an entry of a cache that the value is on |
+///
+/// A value of a cache has no pins. The process of a live one owns the other side: it writes
+/// the key's next value there, which takes the place of this one by one change of the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading(u64);
 
@@ -41,6 +45,7 @@ const PROCESSES: u64 = (1 << MAX_PROCESSES) - 1;
 const PRIORITY_SHIFT: u32 = 48;
 const STATE_SHIFT: u32 = 50;
 const DOOMED: u64 = 1 << 52;
+const SIDE: u64 = 1 << 53;
 
 impl Reading {
     pub(crate) fn state(self) -> State {
@@ -65,6 +70,16 @@ impl Reading {
         self.0 & DOOMED != 0
     }
 
+    /// Returns the side of a cache's value: 0 or 1.
+    pub(crate) fn side(self) -> usize {
+        usize::from(self.0 & SIDE != 0)
+    }
+
+    /// Returns the word of the same value without the process that replaces it.
+    pub(crate) fn unowned(self) -> Self {
+        Self(self.0 & !PROCESSES)
+    }
+
     /// Whether a process may claim the object: nobody has a pin, or a claim.
     pub(crate) fn is_claimable(self) -> bool {
         self.processes() == 0 && self.state() != State::Claimed
@@ -83,6 +98,15 @@ impl Reading {
     /// Returns the word of a live object without pins.
     pub(crate) fn live(priority: u64) -> Self {
         Self::of(State::Live, priority, 0)
+    }
+
+    /// Returns the word of a cache's value that is on this side.
+    pub(crate) fn on_side(self, side: usize) -> Self {
+        Self(if side == 0 {
+            self.0 & !SIDE
+        } else {
+            self.0 | SIDE
+        })
     }
 
     fn of(state: State, priority: u64, processes: Processes) -> Self {
@@ -145,7 +169,8 @@ impl Word {
             may_claim.then(|| {
                 let is_doomed = now.is_doomed() || now.state() == State::Free;
                 let doomed = if is_doomed { DOOMED } else { 0 };
-                Reading(Reading::of(State::Claimed, now.priority(), 1 << process).0 | doomed)
+                let claimed = Reading::of(State::Claimed, now.priority(), 1 << process);
+                Reading(claimed.0 | doomed | now.0 & SIDE)
             })
         };
         self.update(next).is_ok()
@@ -182,6 +207,47 @@ impl Word {
         self.update(next).is_ok()
     }
 
+    /// Begins to replace a value whose word is still the one that was read: the other side is
+    /// the process's until it [ends](Self::unpin) that. `false` if another process has it.
+    pub(crate) fn begin_replacing(&self, process: usize, seen: Reading) -> bool {
+        let next = |now: Reading| {
+            let is_free = now == seen && now.state() == State::Live && now.is_claimable();
+            let may_begin = is_free && !now.is_doomed();
+            may_begin.then_some(Reading(now.0 | 1 << process))
+        };
+        self.update(next).is_ok()
+    }
+
+    /// Has the value on the other side replace this one. `false` if that was doomed meanwhile,
+    /// or the process does not own the other side (any more).
+    pub(crate) fn switch(&self, process: usize, priority: u64) -> bool {
+        let next = |now: Reading| {
+            let owns = now.state() == State::Live && now.processes() == 1 << process;
+            let switched = Reading::of(State::Live, priority, 1 << process).0;
+            (owns && !now.is_doomed()).then_some(Reading(switched | !now.0 & SIDE))
+        };
+        self.update(next).is_ok()
+    }
+
+    /// Takes over the other side of a value that only dead processes own.
+    pub(crate) fn take_over_replacing(&self, process: usize, dead: Processes) -> bool {
+        let next = |now: Reading| {
+            let is_owned = now.state() == State::Live && now.processes() != 0;
+            let is_left = is_owned && now.processes() & !dead == 0;
+            is_left.then_some(Reading(now.unowned().0 | 1 << process))
+        };
+        self.update(next).is_ok()
+    }
+
+    /// Dooms a value, if it is still the one that was seen, whoever replaces it.
+    pub(crate) fn doom_value(&self, seen: Reading) -> bool {
+        let next = |now: Reading| {
+            let is_it = now.unowned() == seen.unowned() && !now.is_doomed();
+            (is_it && now.state() == State::Live).then_some(now.doomed())
+        };
+        self.update(next).is_ok()
+    }
+
     /// Dooms the object: it gets no further pin. Returns the word, which may be claimed now if
     /// nobody has a pin.
     pub(crate) fn doom(&self) -> Reading {
@@ -194,56 +260,5 @@ impl Word {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pinned_object_is_not_claimed() {
-        let word = Word::default();
-        assert!(word.claim(3, word.read()) && word.publish(3, State::Live, 2, true));
-        assert!(!word.claim(4, word.read()));
-        assert_eq!(word.pin(4), Ok(()));
-        assert_eq!(word.unpin(1 << 3).processes(), 1 << 4);
-        assert!(!word.unpin(1 << 4).is_doomed() && word.read().priority() == 2);
-        assert!(word.claim(5, word.read()));
-        assert_eq!(word.pin(4), Err(word.read()));
-    }
-
-    #[test]
-    fn claim_of_dead_process_is_taken_over_and_its_publication_refused() {
-        let word = Word::default();
-        assert!(word.claim(1, word.read()));
-        assert!(!word.take_over(2, 1 << 3), "process 1 is alive");
-        assert!(word.take_over(2, 1 << 1) && word.read().is_doomed());
-        assert!(!word.publish(1, State::Live, 0, true));
-        assert!(word.publish(2, State::Free, 0, false));
-    }
-
-    #[test]
-    fn doomed_object_gets_no_further_pin() {
-        let word = Word::default();
-        assert!(word.claim(0, word.read()) && word.publish(0, State::Live, 0, true));
-        assert!(word.doom().is_doomed() && word.pin(1).is_err());
-        assert!(word.unpin(1).is_claimable());
-    }
-
-    #[test]
-    fn doomed_object_whose_claim_ends_without_effect_stays_doomed() {
-        let word = Word::default();
-        assert!(word.claim(0, word.read()) && word.publish(0, State::Live, 1, false));
-        let seen = word.doom();
-        assert!(word.claim(2, seen) && word.restore(2, seen.doomed()));
-        assert!(word.pin(1).is_err() && word.read() == seen);
-        assert!(!word.restore(2, seen), "nobody has a claim");
-    }
-
-    #[test]
-    fn every_value_has_a_meaning() {
-        for bits in [u64::MAX, 1 << 63, 3 << STATE_SHIFT, PROCESSES] {
-            let word = Word(AtomicU64::new(bits));
-            let _ = (word.read().state(), word.read().priority());
-            let _ = (word.pin(0).is_ok(), word.doom(), word.unpin(1));
-            let _ = (word.claim(0, word.read()), word.take_over(0, PROCESSES));
-        }
-    }
-}
+#[path = "word_tests.rs"]
+mod tests;

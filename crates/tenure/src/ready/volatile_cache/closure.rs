@@ -43,8 +43,7 @@ impl<K: Eq> Shard<K> {
             let Some(entry) = state.entries.get(number) else {
                 continue;
             };
-            let is_expired = now.is_some_and(|now| state.entries.is_expired(number, now));
-            if is_expired || !in_closure(|| keep(&entry.key)) {
+            if state.is_expired(number, now) || !in_closure(|| keep(&entry.key)) {
                 refused.push(number);
             }
             if !process.is_this() {
@@ -64,7 +63,7 @@ impl<K: Eq> Shard<K> {
         let state = self.lock();
         let now = state.now();
         for number in state.entries.numbers() {
-            let is_expired = now.is_some_and(|now| state.entries.is_expired(number, now));
+            let is_expired = state.is_expired(number, now);
             if let Some(entry) = state.entries.get(number).filter(|_| !is_expired) {
                 in_closure(|| call(&entry.key));
             }

@@ -19,6 +19,27 @@ pub(super) struct Entry<K> {
     pub(super) len: u16,
     /// How often it was found lately, [`MAX_FREQUENCY`] at most.
     pub(super) frequency: u8,
+    /// When it expires, in nanoseconds; never without a time to live.
+    pub(super) expiry: u64,
+}
+
+/// The expiry of a value without a time to live.
+pub(super) const NEVER: u64 = u64::MAX;
+
+impl<K> Entry<K> {
+    /// Whether it has expired at that time, in nanoseconds.
+    pub(super) fn is_expired(&self, now: u64) -> bool {
+        self.expiry <= now
+    }
+
+    /// Records that the value was found. One that is found all the time is not written: threads
+    /// on other CPUs read the line, too.
+    #[inline]
+    pub(super) fn count_find(&mut self) {
+        if self.frequency < MAX_FREQUENCY {
+            self.frequency += 1;
+        }
+    }
 }
 
 /// The value is large: it has the length of its segment.
@@ -27,16 +48,13 @@ pub(super) const OF_SEGMENT: u16 = u16::MAX;
 /// Where counting of finds ends.
 pub(super) const MAX_FREQUENCY: u8 = 3;
 
-/// The entries of a shard, with an index by key. An entry's number stays the same.
+/// The entries of a shard. A look-up finds key and place in one cache line. An entry's number
+/// stays the same until another one is added.
 pub(super) struct Entries<K> {
-    index: HashTable<u32>,
-    slots: Vec<Option<Entry<K>>>,
-    free: Vec<u32>,
-    /// When each entry expires, in nanoseconds; empty without a time to live.
-    expiries: Vec<u64>,
+    table: HashTable<Entry<K>>,
 }
 
-/// Spreads the 32 bits that entries keep over the 64 that the index takes.
+/// Spreads the 32 bits that entries keep over the 64 that the table takes.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -44,84 +62,71 @@ fn spread(hash: u32) -> u64 {
 impl<K> Entries<K> {
     pub(super) fn new() -> Self {
         Self {
-            index: HashTable::new(),
-            slots: Vec::new(),
-            free: Vec::new(),
-            expiries: Vec::new(),
+            table: HashTable::new(),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.index.len()
+        self.table.len()
     }
 
     #[inline]
-    pub(super) fn find<Q: Eq + ?Sized>(&self, hash: u32, key: &Q) -> Option<u32>
+    pub(super) fn find<Q: Eq + ?Sized>(&self, hash: u32, key: &Q) -> Option<usize>
     where
         K: Borrow<Q>,
     {
-        let is_same = |&number: &u32| {
-            let entry = self.slots[number as usize].as_ref();
-            entry.is_some_and(|entry| entry.hash == hash && entry.key.borrow() == key)
+        let is_same = |entry: &Entry<K>| entry.hash == hash && entry.key.borrow() == key;
+        self.table.find_bucket_index(spread(hash), is_same)
+    }
+
+    /// As [`find`](Self::find), for a look-up, which needs no number.
+    #[inline]
+    pub(super) fn find_mut<Q: Eq + ?Sized>(&mut self, hash: u32, key: &Q) -> Option<&mut Entry<K>>
+    where
+        K: Borrow<Q>,
+    {
+        let is_same = |entry: &Entry<K>| entry.hash == hash && entry.key.borrow() == key;
+        self.table.find_mut(spread(hash), is_same)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, number: usize) -> Option<&Entry<K>> {
+        self.table.get_bucket(number)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, number: usize) -> Option<&mut Entry<K>> {
+        self.table.get_bucket_mut(number)
+    }
+
+    /// Returns the numbers of the entries of a segment that have one of the hashes, each once.
+    pub(super) fn of_segment(&self, segment: SegmentId, hashes: &[u32]) -> Vec<usize> {
+        let numbers_of = |&hash: &u32| self.table.iter_hash_buckets(spread(hash));
+        let is_in = |&number: &usize| {
+            let entry = self.get(number);
+            entry.is_some_and(|entry| entry.segment == segment)
         };
-        self.index.find(spread(hash), is_same).copied()
-    }
-
-    pub(super) fn get(&self, number: u32) -> Option<&Entry<K>> {
-        self.slots.get(number as usize)?.as_ref()
-    }
-
-    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Entry<K>> {
-        self.slots.get_mut(number as usize)?.as_mut()
+        let mut numbers: Vec<_> = hashes.iter().flat_map(numbers_of).filter(is_in).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
     }
 
     /// Adds an entry whose key has none. Runs no code of the key's.
-    pub(super) fn add(&mut self, entry: Entry<K>, expiry: Option<u64>) -> u32 {
-        let hash = entry.hash;
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            (self.slots.len() - 1) as u32
-        });
-        self.slots[number as usize] = Some(entry);
-        self.set_expiry(number, expiry);
-        let slots = &self.slots;
-        let hash_of = |&number: &u32| {
-            let entry = slots[number as usize].as_ref();
-            spread(entry.map_or(0, |entry| entry.hash))
-        };
-        self.index.insert_unique(spread(hash), number, hash_of);
-        number
+    pub(super) fn add(&mut self, entry: Entry<K>) {
+        let hash_of = |entry: &Entry<K>| spread(entry.hash);
+        self.table.insert_unique(spread(entry.hash), entry, hash_of);
     }
 
     /// Removes an entry. The caller drops its key without the shard's mutex.
-    pub(super) fn remove(&mut self, number: u32) -> Option<Entry<K>> {
-        let entry = self.slots.get_mut(number as usize)?.take()?;
-        let indexed = (self.index).find_entry(spread(entry.hash), |&other| other == number);
-        if let Ok(indexed) = indexed {
-            indexed.remove();
-        }
-        self.free.push(number);
-        Some(entry)
+    pub(super) fn remove(&mut self, number: usize) -> Option<Entry<K>> {
+        let entry = self.table.get_bucket_entry(number).ok()?;
+        Some(entry.remove().0)
     }
 
-    pub(super) fn set_expiry(&mut self, number: u32, expiry: Option<u64>) {
-        if let Some(expiry) = expiry {
-            let index = number as usize;
-            if self.expiries.len() <= index {
-                self.expiries.resize(index + 1, 0);
-            }
-            self.expiries[index] = expiry;
-        }
-    }
-
-    /// Whether the entry has expired at that time, in nanoseconds.
-    pub(super) fn is_expired(&self, number: u32, now: u64) -> bool {
-        let expiry = self.expiries.get(number as usize);
-        expiry.is_some_and(|&expiry| expiry <= now)
-    }
-
-    pub(super) fn numbers(&self) -> std::ops::Range<u32> {
-        0..self.slots.len() as u32
+    /// Returns a range that has the numbers of all entries.
+    pub(super) fn numbers(&self) -> std::ops::Range<usize> {
+        0..self.table.num_buckets()
     }
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::entries::SegmentId;
 use super::segment::{Contents, PinResult, Segment};
-use super::segments::{GRAIN, Queue, shared_bytes};
+use super::segments::Queue;
 use super::shard::Shard;
 use super::state::{Cause, Garbage, State};
+use super::survivors::after_round;
 use crate::observation::headroom::LEDGER;
-use crate::observation::stats::CACHE_EVICTED;
 use crate::verbs::volatile::Priority;
 
 /// A pin that this thread has. Dropping it subtracts the pin, then the reference.
@@ -102,7 +102,7 @@ impl<K: Eq> Shard<K> {
             };
         }
         if !record.is_shared {
-            let number = record.members.first().copied();
+            let number = state.numbers_in(id).first().copied();
             let entry = number.and_then(|number| state.entries.get_mut(number));
             if let Some(entry) = entry.filter(|entry| entry.frequency > 0 && !is_forced) {
                 entry.frequency = after_round(queue, entry.frequency);
@@ -194,154 +194,9 @@ impl<K: Eq> Shard<K> {
     }
 }
 
-fn record_segment<K>(state: &State<K>, id: SegmentId) -> &Arc<Segment> {
+pub(super) fn record_segment<K>(state: &State<K>, id: SegmentId) -> &Arc<Segment> {
     let record = state.segments.get(id);
     &record
         .expect("the shard has been locked since it was found")
         .segment
-}
-
-/// Returns the frequency of a value that goes on to the end of the main queue.
-fn after_round(queue: Queue, frequency: u8) -> u8 {
-    match queue {
-        Queue::Probation => 0,
-        Queue::Main => frequency - 1,
-    }
-}
-
-impl<K> State<K> {
-    /// Returns the numbers of the values that are in the segment.
-    fn numbers_in(&self, id: SegmentId) -> Vec<u32> {
-        let members = self.segments.get(id).map(|record| &record.members[..]);
-        let is_in = |&number: &u32| {
-            let entry = self.entries.get(number);
-            entry.is_some_and(|entry| entry.segment == id)
-        };
-        members
-            .into_iter()
-            .flatten()
-            .copied()
-            .filter(is_in)
-            .collect()
-    }
-
-    /// Returns how many bytes the values of a segment take that were found lately.
-    fn found_bytes(&self, id: SegmentId) -> usize {
-        let numbers = self.numbers_in(id);
-        let entries = numbers
-            .iter()
-            .filter_map(|&number| self.entries.get(number));
-        let found = entries.filter(|entry| entry.frequency > 0);
-        found.map(|entry| place_bytes(entry.len)).sum()
-    }
-
-    /// Returns how many bytes are left in the open segment of the main queue.
-    fn main_room(&self, priority: Priority) -> usize {
-        let open = self.segments.open(priority, Queue::Main);
-        let record = open.and_then(|id| self.segments.get(id));
-        record.map_or(0, |record| shared_bytes() - record.filled)
-    }
-
-    /// Copies the values of a pinned segment that were found lately into segments of the
-    /// main queue, which are returned in `targets` with a pin each. Values that do not
-    /// fit stay.
-    fn copy_found(
-        &mut self,
-        id: SegmentId,
-        priority: Priority,
-        spare: &mut Option<OwnPin>,
-        targets: &mut Vec<OwnPin>,
-        garbage: &mut Garbage<K>,
-    ) {
-        let Some(source) = self.segments.get(id) else {
-            return;
-        };
-        let (queue, start) = (source.queue, source.segment.as_ptr());
-        let mut target = None;
-        for number in self.numbers_in(id) {
-            let Some(entry) = self.entries.get(number) else {
-                continue;
-            };
-            // The list may have the number twice.
-            if entry.frequency == 0 || entry.segment != id {
-                continue;
-            }
-            let bytes = place_bytes(entry.len);
-            let has_room = |state: &Self, target: SegmentId| {
-                let record = state.segments.get(target);
-                record.is_some_and(|record| record.filled + bytes <= shared_bytes())
-            };
-            if target.is_none_or(|target| !has_room(self, target)) {
-                target = self.pin_target(priority, spare, targets, |state, id| has_room(state, id));
-            }
-            let Some(to) = target else {
-                continue;
-            };
-            let Some(entry) = self.entries.get_mut(number) else {
-                continue;
-            };
-            let Some(record) = self.segments.get_mut(to) else {
-                continue;
-            };
-            let from = start.wrapping_add(usize::from(entry.offset) * GRAIN);
-            let place = record.segment.as_ptr().wrapping_add(record.filled);
-            // SAFETY: both segments are pinned, so nonvolatile. The value lies in the source,
-            // which is another segment, and `has_room` has found as many bytes free in the
-            // target, which only holders of the shard's mutex hand out.
-            unsafe { std::ptr::copy_nonoverlapping(from, place, usize::from(entry.len)) };
-            entry.offset = (record.filled / GRAIN) as u16;
-            entry.segment = to;
-            entry.frequency = after_round(queue, entry.frequency);
-            record.filled += bytes;
-            record.live += 1;
-            record.members.push(number);
-            self.leave(id, garbage);
-        }
-    }
-
-    /// Pins the open segment of the main queue, or the spare one.
-    fn pin_target(
-        &mut self,
-        priority: Priority,
-        spare: &mut Option<OwnPin>,
-        targets: &mut Vec<OwnPin>,
-        has_room: impl Fn(&Self, SegmentId) -> bool,
-    ) -> Option<SegmentId> {
-        let open = self.segments.open(priority, Queue::Main);
-        if let Some(open) = open.filter(|&open| has_room(self, open)) {
-            let segment = record_segment(self, open).clone();
-            if segment.try_pin() {
-                targets.push(OwnPin(segment));
-                return Some(open);
-            }
-        }
-        let spare = spare.take()?;
-        let attached = super::segment::Attached::new(spare.0.clone());
-        targets.push(spare);
-        Some((self.segments).add(attached, Queue::Main, priority, true))
-    }
-
-    /// Evicts what is left in a segment.
-    fn evict_rest(&mut self, id: SegmentId, garbage: &mut Garbage<K>) {
-        let Some(record) = self.segments.get(id) else {
-            return;
-        };
-        let (queue, bytes) = (record.queue, record.segment.memory_bytes());
-        self.stats.evicted_bytes += bytes as u64;
-        CACHE_EVICTED.add(0, bytes as u64);
-        let values = self.entries.len();
-        for number in self.numbers_in(id) {
-            let Some(entry) = self.entries.get(number) else {
-                continue;
-            };
-            if queue == Queue::Probation {
-                self.ghosts.add(entry.hash, values);
-            }
-            self.give_up(number, Cause::Evicted, garbage);
-        }
-    }
-}
-
-fn place_bytes(len: u16) -> usize {
-    usize::from(len).next_multiple_of(GRAIN).max(GRAIN)
 }

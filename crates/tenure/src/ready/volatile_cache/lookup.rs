@@ -22,14 +22,12 @@ impl<K: Eq> Shard<K> {
         hash: u32,
         key: &Q,
         garbage: &mut Garbage<K>,
-    ) -> Option<u32>
+    ) -> Option<usize>
     where
         K: Borrow<Q>,
     {
         let number = state.entries.find(hash, key)?;
-        if let Some(now) = state.now()
-            && state.entries.is_expired(number, now)
-        {
+        if state.is_expired(number, state.now()) {
             state.give_up(number, Cause::Removed, garbage);
             return None;
         }
@@ -58,27 +56,31 @@ impl<K: Eq> Shard<K> {
     where
         K: Borrow<Q>,
     {
-        let mut state = self.lock();
-        if let Some(number) = state.entries.find(hash, key) {
-            let is_live = (state.now()).is_none_or(|now| !state.entries.is_expired(number, now));
-            if is_live && let Some((found, _, record)) = state.place(number) {
-                prefetch(found.start);
+        let mut guard = self.lock();
+        let now = guard.now();
+        let state = &mut *guard;
+        if let Some(entry) = state.entries.find_mut(hash, key) {
+            let is_live = now.is_none_or(|now| !entry.is_expired(now));
+            if is_live && let Some(record) = state.segments.get(entry.segment) {
+                let found = entry.place(record);
+                prefetch(found.start, found.len);
                 // SAFETY: the record, and with it the segment, stays while the mutex is held.
                 if unsafe { record.pins.try_pin() } {
-                    state.count_hit(number);
-                    drop(state);
+                    entry.count_find();
+                    state.stats.hits += 1;
+                    drop(guard);
                     CACHE_HITS.count();
                     return Some(found);
                 }
             }
-            drop(state);
+            drop(guard);
             if let Some(found) = self.get_slowly(hash, key) {
                 return Some(found);
             }
-            state = self.lock();
+            guard = self.lock();
         }
         if counts_miss {
-            state.stats.misses += 1;
+            guard.stats.misses += 1;
             CACHE_MISSES.count();
         }
         None
@@ -146,13 +148,24 @@ impl<K: Eq> Shard<K> {
     }
 }
 
-/// Begins to load the line at the address into the CPU's caches.
+/// Begins to load the value into the CPU's caches, a small one as a whole, while the segment
+/// is pinned.
 #[inline]
-fn prefetch(start: NonNull<u8>) {
+fn prefetch(start: NonNull<u8>, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction faults at no address.
-    unsafe {
+    {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(start.as_ptr().cast());
+        const LINE: usize = 64;
+        let line = |nth: usize| {
+            let at = start.as_ptr().wrapping_add(nth * LINE);
+            // SAFETY: the instruction faults at no address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+        };
+        line(0);
+        if len > LINE {
+            (1..4).for_each(line);
+        }
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (start, len);
 }

@@ -160,8 +160,8 @@ impl<K: Eq> Shard<K> {
         }
         state.stats.insertions += 1;
         state.ghosts.remove(hash);
-        let expiry = state.expiry();
         let segment = Arc::as_ptr(&reservation.segment);
+        let expiry = state.expiry();
         let Some(record) = state.segments.of(reservation.id, segment) else {
             // The cache was cleared meanwhile.
             state.stats.removed += 1;
@@ -179,11 +179,10 @@ impl<K: Eq> Shard<K> {
                 false => OF_SEGMENT,
             },
             frequency: 0,
+            expiry,
         };
-        let number = state.entries.add(entry, expiry);
-        if let Some(record) = state.segments.of(reservation.id, segment) {
-            record.members.push(number);
-        }
+        record.members.push(hash);
+        state.entries.add(entry);
         Some(garbage)
     }
 

@@ -263,6 +263,6 @@ impl Process {
 
     #[inline]
     pub(super) fn is_this(self) -> bool {
-        self == Self::this()
+        fork::is_generation(self.0) || self == Self::this()
     }
 }

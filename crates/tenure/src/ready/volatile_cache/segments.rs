@@ -39,7 +39,7 @@ const PROBATION_DIVISOR: usize = 10;
 /// in the first of them the compiler keeps that a slot is empty.
 #[repr(C, align(64))]
 pub(super) struct Record {
-    /// The numbers of the entries that were put into it; some may be elsewhere by now.
+    /// The hashes of the entries that were put into it; some may be elsewhere by now.
     pub(super) members: Vec<u32>,
     /// Of the segment, at hand for look-ups.
     pub(super) pins: Pins,

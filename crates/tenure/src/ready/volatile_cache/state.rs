@@ -1,6 +1,6 @@
 //! The state of a shard, behind its mutex, and what leaves it.
 
-use super::entries::{Entries, MAX_FREQUENCY, OF_SEGMENT, SegmentId, entry_hash};
+use super::entries::{Entries, Entry, NEVER, OF_SEGMENT, SegmentId, entry_hash};
 use super::ghosts::Ghosts;
 use super::pinned::Found;
 use super::segment::Segment;
@@ -43,6 +43,24 @@ pub(super) enum Cause {
     Evicted,
 }
 
+impl<K> Entry<K> {
+    /// Returns the place of the value in its segment, whose record this is.
+    #[inline]
+    pub(super) fn place(&self, record: &Record) -> Found {
+        let len = match self.len {
+            OF_SEGMENT => record.filled,
+            len => usize::from(len),
+        };
+        // SAFETY: the value begins within its segment.
+        let start = unsafe { record.start().add(usize::from(self.offset) * GRAIN) };
+        Found {
+            start,
+            len,
+            segment: record.address,
+        }
+    }
+}
+
 impl<K> State<K> {
     pub(super) fn new(seed: u64, time_to_live: Option<u64>) -> Self {
         Self {
@@ -57,25 +75,14 @@ impl<K> State<K> {
 
     /// Returns the place of a value, and its segment.
     #[inline]
-    pub(super) fn place(&self, number: u32) -> Option<(Found, SegmentId, &Record)> {
+    pub(super) fn place(&self, number: usize) -> Option<(Found, SegmentId, &Record)> {
         let entry = self.entries.get(number)?;
         let record = self.segments.get(entry.segment)?;
-        let len = match entry.len {
-            OF_SEGMENT => record.filled,
-            len => usize::from(len),
-        };
-        // SAFETY: the value begins within its segment.
-        let start = unsafe { record.start().add(usize::from(entry.offset) * GRAIN) };
-        let found = Found {
-            start,
-            len,
-            segment: record.address,
-        };
-        Some((found, entry.segment, record))
+        Some((entry.place(record), entry.segment, record))
     }
 
     /// Removes a value.
-    pub(super) fn give_up(&mut self, number: u32, cause: Cause, garbage: &mut Garbage<K>) {
+    pub(super) fn give_up(&mut self, number: usize, cause: Cause, garbage: &mut Garbage<K>) {
         let Some(entry) = self.entries.remove(number) else {
             return;
         };
@@ -128,11 +135,9 @@ impl<K> State<K> {
             }
         }
         let record = self.segments.of(id, segment).expect("just found");
-        for number in std::mem::take(&mut record.members) {
-            let entry = self.entries.get(number);
-            if entry.is_some_and(|entry| entry.segment == id) {
-                self.give_up(number, cause, garbage);
-            }
+        let members = std::mem::take(&mut record.members);
+        for number in self.entries.of_segment(id, &members) {
+            self.give_up(number, cause, garbage);
         }
     }
 
@@ -141,9 +146,21 @@ impl<K> State<K> {
         self.time_to_live.map(|_| monotonic_coarse_nanos())
     }
 
-    pub(super) fn expiry(&self) -> Option<u64> {
-        let lifetime = self.time_to_live?;
-        Some(monotonic_coarse_nanos().saturating_add(lifetime))
+    /// Returns when a value expires that is inserted now.
+    pub(super) fn expiry(&self) -> u64 {
+        let expiry = |lifetime| monotonic_coarse_nanos().saturating_add(lifetime);
+        self.time_to_live.map_or(NEVER, expiry)
+    }
+
+    /// Whether the entry has expired, if values do.
+    #[inline]
+    pub(super) fn is_expired(&self, number: usize, now: Option<u64>) -> bool {
+        let is_over = |now| {
+            self.entries
+                .get(number)
+                .is_some_and(|it| it.is_expired(now))
+        };
+        now.is_some_and(is_over)
     }
 
     /// Returns a random number below `end`, which is not 0 (xorshift, which is good enough
@@ -155,14 +172,10 @@ impl<K> State<K> {
         (self.random % end as u64) as usize
     }
 
-    #[inline]
-    pub(super) fn count_hit(&mut self, number: u32) {
+    pub(super) fn count_hit(&mut self, number: usize) {
         self.stats.hits += 1;
-        // A value found all the time is not written: threads on other CPUs read the line, too.
-        if let Some(entry) = self.entries.get_mut(number)
-            && entry.frequency < MAX_FREQUENCY
-        {
-            entry.frequency += 1;
+        if let Some(entry) = self.entries.get_mut(number) {
+            entry.count_find();
         }
     }
 
@@ -176,13 +189,12 @@ impl<K> State<K> {
 
     /// Removes expired values out of a few random ones.
     pub(super) fn remove_expired(&mut self, garbage: &mut Garbage<K>) {
-        let (Some(now), end) = (self.now(), self.entries.numbers().end as usize) else {
+        let (now @ Some(_), end) = (self.now(), self.entries.numbers().end) else {
             return;
         };
         for _ in 0..8_usize.min(end) {
-            let number = self.random_below(end) as u32;
-            let is_used = self.entries.get(number).is_some();
-            if is_used && self.entries.is_expired(number, now) {
+            let number = self.random_below(end);
+            if self.is_expired(number, now) {
                 self.give_up(number, Cause::Removed, garbage);
             }
         }

@@ -38,7 +38,9 @@
 //! headroom is pending, and the caller frees the rest of its memory before the call
 //! returns. It frees all of it where the headroom cannot be read, under strict overcommit
 //! (`vm.overcommit_memory` = 2), and where `RLIMIT_AS` or `RLIMIT_DATA` leaves less than
-//! the machine has memory, because one `mmap` can take all that these leave. A new
+//! the machine has memory, because one `mmap` can take all that these leave. So it does from
+//! the time on when 4 MiB and more of the process's memory were merged with equal pages (KSM,
+//! MADV_MERGEABLE): the kernel would unmerge them to move them. A new
 //! [`Mapping`] that the kernel refuses, and [`populate`](crate::populate), wait for pending
 //! memory before they fail.
 //!

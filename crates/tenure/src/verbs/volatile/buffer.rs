@@ -122,7 +122,7 @@ impl Pins {
     pub(crate) unsafe fn unpin(self) -> Unpinned {
         // SAFETY: the buffer is pinned, so alive, until the word has changed; it is not
         // used after that.
-        let unpinned = unsafe { self.word.as_ref() }.unpin(Timestamp::coarse());
+        let unpinned = unsafe { self.word.as_ref() }.unpin();
         if unpinned == Unpinned::Volatile {
             COUNTS.add_unpinned(self.len);
             notify_marked();

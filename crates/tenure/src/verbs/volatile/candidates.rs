@@ -60,13 +60,14 @@ impl<'a> VolatileCandidates<'a> {
             others.push(volatile.candidate);
         }
         drop(registry);
+        let now = Timestamp::coarse();
         for (arena, memory) in live.iter().enumerate() {
             // Memory may be short. An arena that is left out is found the next time.
             if all.try_reserve(memory.table.words().len()).is_err() {
                 continue;
             }
             for (slot, word) in memory.table.words().iter().enumerate() {
-                let reading = word.read();
+                let reading = word.stamp(now);
                 if matches!(reading.state(), State::Nonvolatile | State::Busy)
                     || without_purged && reading.is_purged()
                 {

@@ -60,7 +60,7 @@ pub(crate) struct Word(AtomicU64);
 /// | 7 | populated: each page had contents when the object was offered |
 /// | 8 | wanted: the owner waits for a claimed object |
 /// | 9 | purged: the engine has purged all that there was |
-/// | 10–63 | timestamp in units of 16 ns, enough for 9 years |
+/// | 10–63 | timestamp in units of 16 ns, enough for 9 years; 0 from the last unpin to the next scan |
 ///
 /// While the object is nonvolatile, bits 10–63 count its pins (an owner that has unmarked
 /// it is one), bit 7 says that its contents are purged and it gets no further pin, and bit
@@ -151,7 +151,22 @@ impl Reading {
     /// Returns whether the object is marked, and has been for at least `delay`, longer
     /// with backoff.
     pub(crate) fn is_due(self, now: Timestamp, delay: Duration) -> bool {
-        self.state() == State::Marked && now.since(self.timestamp()) >= self.offer_delay(delay)
+        self.state() == State::Marked
+            && !self.is_unstamped()
+            && now.since(self.timestamp()) >= self.offer_delay(delay)
+    }
+
+    /// Returns whether the object was unpinned after the last scan.
+    fn is_unstamped(self) -> bool {
+        self.state() == State::Marked && self.0 >> TIMESTAMP_SHIFT == 0
+    }
+
+    /// Gives the object a timestamp, if it has none.
+    fn stamped(self, timestamp: Timestamp) -> Self {
+        match self.is_unstamped() {
+            true => Self(self.0 | timestamp_bits(timestamp)),
+            false => self,
+        }
     }
 
     fn doublings(self) -> u8 {
@@ -263,15 +278,16 @@ impl Word {
     }
 
     /// Subtracts a pin of the caller's. The last one marks the object volatile with the
-    /// priority that it has, unless it is detached.
+    /// priority that it has, unless it is detached. The next scan gives it its timestamp: what
+    /// is pinned again before that needs none, and the clock takes longer than the rest of a
+    /// hit's pin.
     #[inline]
-    pub(crate) fn unpin(&self, timestamp: Timestamp) -> Unpinned {
-        let timestamp = timestamp_bits(timestamp);
+    pub(crate) fn unpin(&self) -> Unpinned {
         let before = self.update(|now| {
             Some(match (now.pins(), now.is_detached()) {
                 (2.., _) => Reading(now.0 - PIN),
                 (_, true) => now.pinned(0),
-                (_, false) => Reading(now.pinned(0).0 | timestamp).with(State::Marked),
+                (_, false) => now.pinned(0).with(State::Marked),
             })
         });
         match before.map(|before| (before.pins(), before.is_detached())) {
@@ -308,8 +324,19 @@ impl Word {
             .is_some()
     }
 
+    /// A claimed object has a timestamp.
     fn try_claim_if(&self, is_free: impl Fn(Reading) -> bool) -> Option<Reading> {
-        self.update(|now| is_free(now).then(|| now.with(State::Busy)))
+        self.update(|now| {
+            let stamped = || now.stamped(Timestamp::coarse()).with(State::Busy);
+            is_free(now).then(stamped)
+        })
+    }
+
+    /// Gives a marked object a timestamp, if it has none. Returns the word.
+    pub(crate) fn stamp(&self, timestamp: Timestamp) -> Reading {
+        let stamp = |now: Reading| now.is_unstamped().then(|| now.stamped(timestamp));
+        self.update(stamp);
+        self.read()
     }
 
     /// Publishes the new state of an object that the caller has claimed, or that is
@@ -451,19 +478,26 @@ mod tests {
         word.set_pinned(Priority::High);
         let timestamp = Timestamp::from_nanos(32);
         assert_eq!(word.try_pin(), Some(State::Nonvolatile));
-        assert_eq!(word.unpin(timestamp), Unpinned::StillPinned);
-        assert_eq!(word.unpin(timestamp), Unpinned::Volatile);
-        let reading = word.read();
+        assert_eq!(word.unpin(), Unpinned::StillPinned);
+        assert_eq!(word.unpin(), Unpinned::Volatile);
+        assert!(
+            !word
+                .read()
+                .is_due(Timestamp::from_nanos(1 << 40), Duration::ZERO)
+        );
+        let reading = word.stamp(timestamp);
         assert_eq!(
             (reading.state(), reading.priority(), reading.timestamp()),
             (State::Marked, Priority::High, timestamp)
         );
+        assert_eq!(word.stamp(Timestamp::from_nanos(64)), reading);
+        assert!(reading.is_due(timestamp, Duration::ZERO) && !reading.is_due(timestamp, DELAY));
         assert!(!word.detach(), "it has no pin");
         assert_eq!(word.try_pin(), Some(State::Marked));
         assert!(word.detach());
         assert_eq!(word.try_pin(), Some(State::Nonvolatile));
-        assert_eq!(word.unpin(timestamp), Unpinned::StillPinned);
-        assert_eq!(word.unpin(timestamp), Unpinned::Detached);
+        assert_eq!(word.unpin(), Unpinned::StillPinned);
+        assert_eq!(word.unpin(), Unpinned::Detached);
         assert!(!word.detach(), "it is freed");
     }
 
@@ -476,7 +510,7 @@ mod tests {
         assert!(word.try_pin().is_none() && !word.detach());
         assert!(word.try_claim_populated());
         word.publish_revoked(Timestamp::from_nanos(32), DELAY, true);
-        let unpinned = word.unpin(Timestamp::from_nanos(48));
+        let unpinned = word.unpin();
         assert_eq!(unpinned, Unpinned::Volatile);
         // A purged one gets no further pin.
         assert!(word.try_claim());
@@ -484,7 +518,7 @@ mod tests {
         assert!(word.try_claim_populated());
         word.publish_revoked(Timestamp::from_nanos(64), DELAY, false);
         assert!(word.try_pin().is_none() && word.detach());
-        let unpinned = word.unpin(Timestamp::from_nanos(80));
+        let unpinned = word.unpin();
         assert_eq!(unpinned, Unpinned::Detached);
     }
 

@@ -9,7 +9,7 @@ use super::super::table::{Table, pages_of};
 use super::super::turn::Turn;
 use super::super::word::{Reading, State};
 use crate::ground::sys::process::monotonic_coarse_nanos;
-use crate::ground::sys::{Errno, shared_file};
+use crate::ground::sys::shared_file;
 
 /// A use is recorded when the last one was longer ago, so that processes that find a value all
 /// the time do not contend for its entry.
@@ -18,9 +18,10 @@ const USE_NANOS: u64 = 16_000_000;
 /// A value as a look-up has seen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    index: usize,
-    word: Reading,
-    generation: u64,
+    pub(super) index: usize,
+    /// Without the process that replaces the value.
+    pub(super) word: Reading,
+    pub(super) generation: u64,
 }
 
 impl Table {
@@ -34,17 +35,19 @@ impl Table {
         let entry = &self.entries()[index];
         let word = entry.word.read();
         // The contents are complete before the generation is stored.
-        let generation = entry.generation.load(Ordering::Acquire);
+        let generation = entry.contents[word.side()]
+            .generation
+            .load(Ordering::Acquire);
         let is_value = word.state() == State::Live && !word.is_doomed();
         is_value.then_some(Seen {
             index,
-            word,
+            word: word.unowned(),
             generation,
         })
     }
 
-    /// Returns what may be the key's values, the newest first. (There are two while two
-    /// processes insert it.)
+    /// Returns what may be the key's values, the newest first. (There are two if two processes
+    /// insert it at the same time, until one of them, or a look-up, removes the older one.)
     pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = Seen> + use<> {
         let entries = self.set(hash).filter_map(|index| {
             let is_it = self.entries()[index].tag.load(Ordering::Relaxed) == hash;
@@ -60,12 +63,23 @@ impl Table {
 
     /// Copies the record of a value. `None` if it was purged or replaced meanwhile.
     pub(super) fn copy(&self, seen: Seen) -> Option<Vec<u8>> {
-        let (_, len, place) = self.entry(seen.index)?;
+        let (len, place) = self.contents(seen.index, seen.word.side())?;
         let mut bytes = Vec::new();
         shared_file::read_to(self.fd(), &mut bytes, usize::try_from(len).ok()?, place).ok()?;
-        // A purge claims the word first: if that is unchanged, so were the bytes.
+        // The word changes before the bytes do: if it is unchanged, so were they.
         fence(Ordering::SeqCst);
-        (self.see(seen.index) == Some(seen)).then_some(bytes)
+        self.is_unchanged(seen).then_some(bytes)
+    }
+
+    /// Whether the value is still the one that was seen.
+    pub(super) fn is_unchanged(&self, seen: Seen) -> bool {
+        self.see(seen.index) == Some(seen)
+    }
+
+    /// Returns the memory of a value.
+    pub(super) fn bytes(&self, seen: Seen) -> u64 {
+        let contents = self.contents(seen.index, seen.word.side());
+        contents.map_or(0, |(len, _)| pages_of(len))
     }
 
     /// Records that the value was used.
@@ -87,12 +101,17 @@ impl Table {
         is_removed
     }
 
+    /// Has a value not be found any more, if it is still the one that was seen. (If another one
+    /// has taken its place with the same word at this moment, that one is lost.)
     fn doom(&self, seen: Seen) -> bool {
-        self.see(seen.index) == Some(seen) && {
-            // Between the two, another process may have put a value of the set there: then
-            // that one is lost.
-            let word = self.entries()[seen.index].word.doom();
-            word.is_doomed() && word.state() == State::Live
+        self.is_unchanged(seen) && self.entries()[seen.index].word.doom_value(seen.word)
+    }
+
+    /// Has the values not be found any more that are older than one of the same key. After that
+    /// they are not found either if the newer one is purged.
+    pub(super) fn doom_older(&self, newest: Seen, older: impl Iterator<Item = Seen>) {
+        for seen in older.filter(|seen| seen.generation < newest.generation) {
+            self.doom(seen);
         }
     }
 
@@ -123,57 +142,15 @@ impl Table {
                 continue;
             }
             let values = self.set(hash).filter_map(|index| self.see(index));
-            let values = values.filter(|seen| seen.word.priority() <= max_priority);
+            // One that is replaced cannot be purged.
+            let may_go = |seen: &Seen| self.entries()[seen.index].word.read().is_claimable();
+            let values = values.filter(|seen| seen.word.priority() <= max_priority && may_go(seen));
             let used = |index: usize| self.entries()[index].used.load(Ordering::Relaxed);
             let victim = values.min_by_key(|seen| (seen.word.priority(), used(seen.index)))?;
             self.purge(turn, attachment, victim.index, victim.word)
                 .ok()?;
         }
         None
-    }
-
-    /// Writes the parts of a record to a claimed entry, and publishes it.
-    pub(super) fn put(
-        &self,
-        turn: &mut Turn<'_>,
-        attachment: &Attachment,
-        (index, hash): (usize, u64),
-        parts: [&[u8]; 2],
-        priority: u64,
-    ) -> Result<Seen, Errno> {
-        let entry = &self.entries()[index];
-        let len = parts.iter().map(|part| part.len() as u64).sum();
-        // Known before there are pages: it says where they are.
-        entry.len.store(len, Ordering::Relaxed);
-        entry.tag.store(hash, Ordering::Relaxed);
-        entry
-            .used
-            .store(monotonic_coarse_nanos(), Ordering::Relaxed);
-        let place = self.geometry.place(index, len).ok_or(Errno::FBIG)?;
-        let written = turn.write(parts[0], place).and_then(|()| {
-            let behind = place + parts[0].len() as u64;
-            turn.write(parts[1], behind)
-        });
-        if let Err(errno) = written {
-            self.drop_claimed(turn, attachment, index);
-            return Err(errno);
-        }
-        let published = self.publish_live(attachment, index, len, priority, false);
-        let generation = published.ok_or(Errno::BUSY)?;
-        // Of two processes that insert the key at the same time one sees both values at least,
-        // and the later value stays.
-        fence(Ordering::SeqCst);
-        for older in self.find(hash).skip(1) {
-            if self.doom(older) {
-                self.free_doomed(turn, attachment, older.index);
-            }
-        }
-        let word = Reading::live(priority);
-        Ok(Seen {
-            index,
-            word,
-            generation,
-        })
     }
 
     /// Returns all values that there are now.

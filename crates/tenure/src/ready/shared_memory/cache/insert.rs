@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::entries::Seen;
 use super::flights::{Flight, Missing, Progress};
+use super::put::{New, Put};
 use super::{SharedCache, SharedValue, count, record};
 use crate::ground::error::Result;
 use crate::ground::sys::Errno;
@@ -37,74 +38,73 @@ impl SharedCache {
     pub fn insert(&self, key: &[u8], value: &[u8], priority: Priority) -> Result<()> {
         let attached = self.core.attached_to_change()?;
         self.core.table.outdate(Some(self.hash(key)));
-        self.replace(attached, key, value, priority);
+        self.replace(attached, key, value, priority, &|| true);
         Ok(())
     }
 
-    /// Returns the value that was inserted; `None` if it was refused.
+    /// Returns the value that was inserted; `None` if it was refused, or another process has
+    /// removed or replaced it at the same time. `is_wanted` is asked before it is found.
     fn replace(
         &self,
         attached: &Attached,
         key: &[u8],
         value: &[u8],
         priority: Priority,
+        is_wanted: &dyn Fn() -> bool,
     ) -> Option<Seen> {
-        let hash = self.hash(key);
-        for previous in self.core.table.find(hash) {
-            self.core.table.remove(&attached.attachment, previous);
-        }
-        let put = self.put(attached, (key, hash), value, u64::from(priority.as_u8()));
+        let start = record::start(key, monotonic_coarse_nanos());
+        let new = New {
+            hash: self.hash(key),
+            parts: [&start, value],
+            priority: u64::from(priority.as_u8()),
+            is_wanted,
+        };
+        let put = self.put(attached, &new);
         match put {
             Some(_) => count(&self.counts.insertions),
-            None => count(&self.counts.refused),
+            None => {
+                count(&self.counts.refused);
+                // The previous value is out of date.
+                self.remove_found(attached, new.hash);
+            }
         }
-        put
+        match put? {
+            Put::Inserted(seen) => Some(seen),
+            Put::Overtaken | Put::Changed => None,
+        }
     }
 
-    fn put(
-        &self,
-        attached: &Attached,
-        (key, hash): (&[u8], u64),
-        value: &[u8],
-        priority: u64,
-    ) -> Option<Seen> {
+    /// Returns `None` if the value was refused.
+    fn put(&self, attached: &Attached, new: &New<'_>) -> Option<Put> {
         let (attachment, table) = (&attached.attachment, &self.core.table);
-        let len = record::len(key, value.len())? as u64;
+        let len = new.len();
         if len > table.geometry.max_bytes() {
             return None;
         }
         let bytes = pages_of(len);
-        self.reserve(attached, bytes, priority)?;
-        let start = record::start(key, monotonic_coarse_nanos());
-        let admission = self.core.admit(attachment, bytes, priority).ok()?;
+        self.reserve(attached, bytes, new)?;
+        let admission = self.core.admit(attachment, bytes, new.priority).ok()?;
         let put = || {
             let mut turn = table.turn(attachment).ok_or(Errno::AGAIN)?;
-            let index = table.claim(&mut turn, attachment, hash, priority);
-            let parts = [&start[..], value];
-            table.put(
-                &mut turn,
-                attachment,
-                (index.ok_or(Errno::BUSY)?, hash),
-                parts,
-                priority,
-            )
+            table.put(&mut turn, attachment, new)
         };
         let result = match put() {
             // The file system is full, or dead processes have claimed the whole set.
             Err(errno @ (Errno::NOSPC | Errno::BUSY)) => {
                 let wanted = if errno == Errno::NOSPC { bytes } else { 0 };
-                table.evict(attachment, wanted, priority);
+                table.evict(attachment, wanted, new.priority);
                 put()
             }
             result => result,
         };
-        let seen = result.ok()?;
+        let put = result.ok()?;
         admission.mark_resident(usize::MAX);
-        Some(seen)
+        Some(put)
     }
 
-    /// Gives values up until the limit of this process allows for the bytes.
-    fn reserve(&self, attached: &Attached, bytes: u64, priority: u64) -> Option<()> {
+    /// Gives values up until the limit of this process allows for the bytes, in the place of
+    /// those of the previous value. (While one replaces the other, there are both.)
+    fn reserve(&self, attached: &Attached, bytes: u64, new: &New<'_>) -> Option<()> {
         let Some(max_bytes) = self.options.max_bytes else {
             return Some(());
         };
@@ -112,11 +112,13 @@ impl SharedCache {
         let begin = Instant::now();
         loop {
             let all = table.header().bytes.load(Ordering::Relaxed);
-            let all = all.saturating_add(bytes);
+            let previous = table.find(new.hash).next();
+            let previous_bytes = previous.map_or(0, |seen| table.bytes(seen));
+            let all = all.saturating_add(bytes).saturating_sub(previous_bytes);
             if all <= max_bytes {
                 return Some(());
             }
-            let evicted = table.evict(&attached.attachment, all - max_bytes, priority);
+            let evicted = table.evict(&attached.attachment, all - max_bytes, new.priority);
             let is_too_late = evicted.is_none() && begin.elapsed() >= PATIENCE;
             if evicted == Some(0) || is_too_late {
                 return None;
@@ -207,7 +209,8 @@ impl SharedCache {
             return Ok(SharedValue::new(bytes, 0));
         }
         if flight.is_none_or(|flight| !flight.is_outdated()) {
-            let put = self.replace(attached, key, &bytes, Priority::default());
+            let is_wanted = || flight.is_none_or(|flight| !flight.is_outdated());
+            let put = self.replace(attached, key, &bytes, Priority::default(), &is_wanted);
             if let (Some(seen), Some(flight)) = (put, flight)
                 && flight.is_outdated()
             {

@@ -4,7 +4,9 @@ mod entries;
 mod flights;
 mod hash;
 mod insert;
+mod put;
 mod record;
+mod remove;
 mod value;
 
 pub use value::SharedValue;
@@ -13,7 +15,6 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use self::entries::Seen;
 use self::record::Record;
 use super::core::Core;
 use super::file;
@@ -47,14 +48,15 @@ use crate::ready::volatile_cache::{CacheOptions, CacheStats};
 /// ```
 ///
 /// A value that is found is copied to memory of the process ([`SharedValue`]), so that it does
-/// not change, and nobody waits for its reader: a look-up takes no lock and pins nothing. While it is inserted, purged or removed, it is
-/// not found.
+/// not change, and nobody waits for its reader: a look-up takes no lock and pins nothing. A value
+/// that replaces another is written beside it, and takes its place in one step: until then the
+/// previous one is found, also if the process is killed meanwhile, and afterwards never again.
 ///
 /// # What it keeps
 ///
 /// A value takes whole pages, with its key and 16 bytes. Values of more than 4 GiB (with pages of
 /// 4 KiB) are refused. The number of values is limited by the table that is made with the file:
-/// one for 8 KiB of the machine's memory, 2^18 at most, each of which takes 40 bytes. A key can
+/// one for 8 KiB of the machine's memory, 2^18 at most, each of which takes 56 bytes. A key can
 /// be in one of 8 places; if there is a value in each, the one of the lowest priority that was
 /// used least recently goes.
 ///
@@ -66,6 +68,9 @@ pub struct SharedCache {
     options: CacheOptions,
     counts: Counts,
 }
+
+/// How often a call begins anew because other processes have changed what it has seen.
+const MAX_TRIES: usize = 16;
 
 /// The use of this value of [`SharedCache`].
 #[derive(Debug, Default)]
@@ -140,70 +145,37 @@ impl SharedCache {
 
     fn look_up(&self, key: &[u8]) -> Option<SharedValue> {
         self.core.attached().ok()?;
-        let table = &self.core.table;
-        table.find(self.hash(key)).find_map(|seen| {
-            let bytes = table.copy(seen)?;
-            let record = Record::parse(&bytes)?;
-            if record.key != key || self.is_expired(record.made_at) {
-                return None;
+        let (table, hash) = (&self.core.table, self.hash(key));
+        for _ in 0..MAX_TRIES {
+            let mut has_changed = false;
+            let mut values = table.find(hash);
+            while let Some(seen) = values.next() {
+                let Some(bytes) = table.copy(seen) else {
+                    has_changed |= !table.is_unchanged(seen);
+                    continue;
+                };
+                // Once the newer value was found, the older one is never found again.
+                table.doom_older(seen, values);
+                let record = Record::parse(&bytes)?;
+                if record.key != key || self.is_expired(record.made_at) {
+                    return None;
+                }
+                table.record_use(seen);
+                let value_at = record.value_at;
+                return Some(SharedValue::new(bytes, value_at));
             }
-            table.record_use(seen);
-            let value_at = record.value_at;
-            Some(SharedValue::new(bytes, value_at))
-        })
+            // It was purged, or replaced: then there is another one.
+            if !has_changed {
+                break;
+            }
+        }
+        None
     }
 
     /// Whether [`get`](Self::get) would find a value at this moment. It copies the value, too,
     /// and counts as a use.
     pub fn contains_key(&self, key: &[u8]) -> bool {
         self.look_up(key).is_some()
-    }
-
-    /// Removes the key's value in all processes. Returns whether there was one.
-    pub fn remove(&self, key: &[u8]) -> bool {
-        let Ok(attached) = self.core.attached_to_change() else {
-            return false;
-        };
-        let table = &self.core.table;
-        table.outdate(Some(self.hash(key)));
-        let mut is_removed = false;
-        for seen in table.find(self.hash(key)) {
-            is_removed |= table.remove(&attached.attachment, seen);
-        }
-        if is_removed {
-            count(&self.counts.removed);
-        }
-        is_removed
-    }
-
-    /// Removes the values for whose keys `keep` returns `false`. Returns how many. It copies
-    /// each value.
-    pub fn retain(&self, mut keep: impl FnMut(&[u8]) -> bool) -> usize {
-        self.remove_where(|table, seen| {
-            let bytes = table.copy(seen);
-            let record = bytes.as_deref().and_then(Record::parse);
-            record.is_some_and(|record| !keep(record.key))
-        })
-    }
-
-    /// Removes all values.
-    pub fn clear(&self) {
-        self.remove_where(|_, _| true);
-    }
-
-    fn remove_where(&self, mut is_removed: impl FnMut(&Table, Seen) -> bool) -> usize {
-        let Ok(attached) = self.core.attached_to_change() else {
-            return 0;
-        };
-        let table = &self.core.table;
-        table.outdate(None);
-        let values = table.values();
-        let removed = values
-            .filter(|&seen| is_removed(table, seen) && table.remove(&attached.attachment, seen));
-        let removed = removed.count();
-        let counter = &self.counts.removed;
-        counter.fetch_add(removed as u64, Ordering::Relaxed);
-        removed
     }
 
     /// Returns what this value was used for (hits, misses, insertions, refused, removed); what

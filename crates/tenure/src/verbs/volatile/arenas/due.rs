@@ -10,7 +10,7 @@ use super::place::Place;
 use crate::verbs::lazy_free;
 use crate::verbs::volatile::engine::can_offer;
 use crate::verbs::volatile::priority::Timestamp;
-use crate::verbs::volatile::word::{Reading, State, Word};
+use crate::verbs::volatile::word::{State, Word};
 
 /// How many buffers are offered under one ENGINE lock at most.
 const BATCH_SLOTS: usize = 256;
@@ -21,7 +21,7 @@ pub(crate) fn offer_due(memory: &Arc<ArenaMemory>, delay: Duration) -> bool {
     let now = Timestamp::now();
     offer_where(
         memory,
-        |reading| reading.is_due(now, delay),
+        |word| word.stamp(now).is_due(now, delay),
         Word::try_claim,
     )
 }
@@ -29,24 +29,24 @@ pub(crate) fn offer_due(memory: &Arc<ArenaMemory>, delay: Duration) -> bool {
 /// Offers again what the kernel has refused, because it was locked at that moment.
 /// Returns whether it has accepted all of that; `None` if it has refused nothing.
 pub(crate) fn retry_refused(memory: &Arc<ArenaMemory>) -> Option<bool> {
-    let is_refused = |reading: Reading| reading.state() == State::Refused;
+    let is_refused = |word: &Word| word.read().state() == State::Refused;
     let mut words = memory.table.words().iter();
-    words.any(|word| is_refused(word.read())).then(|| {
+    words.any(is_refused).then(|| {
         offer_where(memory, is_refused, |word| {
-            is_refused(word.read()) && word.try_claim_volatile().is_some()
+            is_refused(word) && word.try_claim_volatile().is_some()
         })
     })
 }
 
 fn offer_where(
     memory: &ArenaMemory,
-    is_wanted: impl Fn(Reading) -> bool,
+    is_wanted: impl Fn(&Word) -> bool,
     claim: impl Fn(&Word) -> bool + Copy,
 ) -> bool {
     let mut all_offered = true;
     let (mut batch, mut batch_bytes) = (Vec::with_capacity(BATCH_SLOTS), 0);
     for (slot, word) in memory.table.words().iter().enumerate() {
-        if !is_wanted(word.read()) {
+        if !is_wanted(word) {
             continue;
         }
         batch_bytes += memory.table.place(slot).len();

@@ -1,11 +1,13 @@
 //! Retrying objects that could not be offered when they were due, because they were
-//! locked at that moment: ever more rarely while that has no effect. (A plain range is
-//! offered again only when it is marked again: by then it may have another owner.)
+//! locked at that moment: ever more rarely while that has no effect, and soon after tenure has
+//! unlocked memory. (A plain range is offered again only when it is marked again: by then it may
+//! have another owner.)
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::batches::try_offer;
+use crate::ground::sys::lock::unlock_count;
 use crate::verbs::volatile::arenas::{self, LiveArenas};
 use crate::verbs::volatile::engine::can_offer;
 use crate::verbs::volatile::priority::Timestamp;
@@ -19,6 +21,8 @@ const MAX_INTERVAL: Duration = Duration::from_secs(64);
 pub(super) struct Retry {
     last: Timestamp,
     interval: Duration,
+    /// How often memory had been unlocked then.
+    unlocks: usize,
 }
 
 impl Retry {
@@ -26,6 +30,7 @@ impl Retry {
         Self {
             last: now,
             interval: MIN_INTERVAL,
+            unlocks: unlock_count(),
         }
     }
 
@@ -36,7 +41,7 @@ impl Retry {
 
     /// Offers all failed objects again, if the interval is over.
     pub(super) fn run_if_due(&mut self, now: Timestamp, live: &LiveArenas) {
-        if now.since(self.last) < self.interval || !can_offer() {
+        if !self.becomes_due(now, unlock_count()) || !can_offer() {
             return;
         }
         self.interval = match retry_all(live) {
@@ -44,6 +49,18 @@ impl Retry {
             false => (self.interval * 2).min(MAX_INTERVAL),
         };
         self.last = now;
+    }
+}
+
+impl Retry {
+    /// Returns whether the interval is over, the shortest where memory was unlocked since the
+    /// last retry.
+    fn becomes_due(&mut self, now: Timestamp, unlocks: usize) -> bool {
+        if self.unlocks != unlocks {
+            self.unlocks = unlocks;
+            self.reset_interval();
+        }
+        now.since(self.last) >= self.interval
     }
 }
 
@@ -56,4 +73,20 @@ fn retry_all(live: &LiveArenas) -> bool {
         has_progress |= try_offer(&Candidate::Object(object)) == 0;
     }
     has_progress
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unlock_makes_a_late_retry_due() {
+        let at = |time: Duration| Timestamp::from_nanos(time.as_nanos() as u64);
+        let mut retry = Retry::new(at(Duration::ZERO));
+        retry.interval = MAX_INTERVAL;
+        let unlocks = retry.unlocks;
+        assert!(!retry.becomes_due(at(MIN_INTERVAL), unlocks));
+        assert!(!retry.becomes_due(at(MIN_INTERVAL / 2), unlocks + 1));
+        assert!(retry.becomes_due(at(MIN_INTERVAL), unlocks + 1));
+    }
 }

@@ -49,7 +49,7 @@ impl Registry {
                 } if now.since(timestamp) >= delay => Some(Candidate::Range(range)),
                 _ => None,
             });
-        let is_due = |object: &&Arc<Object>| object.word.read().is_due(now, delay);
+        let is_due = |object: &&Arc<Object>| object.word.stamp(now).is_due(now, delay);
         let objects = self.objects.volatile().filter(is_due);
         ranges
             .chain(objects.cloned().map(Candidate::Object))
@@ -73,8 +73,9 @@ impl Registry {
                 }),
                 Mark::Validated => None,
             });
-        let objects = self.objects.volatile().map(|object| {
-            let reading = object.word.read();
+        let now = Timestamp::coarse();
+        let objects = self.objects.volatile().map(move |object| {
+            let reading = object.word.stamp(now);
             VolatileCandidate {
                 priority: reading.priority(),
                 timestamp: reading.timestamp(),

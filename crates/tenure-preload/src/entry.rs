@@ -1,0 +1,99 @@
+//! malloc and free: the short way of most calls to jemalloc, and where to go otherwise.
+//!
+//! Most programs call nothing of this library as often. So both jump to jemalloc after the
+//! fewest checks, and on x86-64 they are written in assembly: a call of jemalloc, a check
+//! of its answer, and jumps through the table of addresses, as a compiler makes them, take 2 ns
+//! of 7 for a pair of calls.
+
+use std::ffi::c_void;
+
+use tenure_heap as heap;
+
+use crate::allocate::{free_any, malloc_any};
+
+/// `malloc(3)`
+///
+/// # Safety
+///
+/// The conditions are C's, here and below.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    std::arch::naked_asm!(
+        "cmp rdi, [rip + {limit}]",
+        "jae {any}",
+        "mov eax, {align}",
+        "cmp rdi, rax",
+        "cmovb rdi, rax",
+        "jmp {malloc}",
+        // Has the function begin on a boundary as well.
+        ".p2align 6",
+        limit = sym heap::entry::SMALL_LIMIT,
+        any = sym malloc_any,
+        align = const crate::allocate::ALIGN,
+        malloc = sym heap::entry::malloc,
+    );
+}
+
+/// `malloc(3)`
+///
+/// # Safety
+///
+/// The conditions are C's, here and below.
+#[cfg(target_arch = "aarch64")]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    if size >= heap::small_limit() {
+        return malloc_any(size);
+    }
+    // SAFETY: `malloc` has no preconditions.
+    unsafe { heap::entry::malloc(size.max(crate::allocate::ALIGN)) }
+}
+
+/// `free(3)`. Passes the return address on, if it is needed.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn free(ptr: *mut c_void) {
+    // As heap::deallocate_simple does. Loads are not reordered.
+    std::arch::naked_asm!(
+        "cmp rdi, [rip + {span} + {start}]",
+        "jb 2f",
+        "cmp rdi, [rip + {span} + {end}]",
+        "jae 2f",
+        "test edi, {unit} - 1",
+        "je 2f",
+        "cmp byte ptr [rip + {is_wanted}], 0",
+        "jne 2f",
+        "jmp {free}",
+        "2:",
+        "mov rsi, [rsp]",
+        "jmp {any}",
+        ".p2align 6",
+        span = sym heap::entry::SPAN,
+        start = const std::mem::offset_of!(heap::entry::Span, start),
+        end = const std::mem::offset_of!(heap::entry::Span, end),
+        unit = const heap::entry::UNIT_BYTES,
+        is_wanted = sym heap::entry::IS_WANTED,
+        free = sym heap::entry::free,
+        any = sym free_any,
+    );
+}
+
+/// `free(3)`. Passes the return address on.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn free(ptr: *mut c_void) {
+    std::arch::naked_asm!("mov x1, x30", "b {}", sym free_for);
+}
+
+#[cfg(target_arch = "aarch64")]
+unsafe extern "C" fn free_for(ptr: *mut c_void, caller: usize) {
+    // SAFETY: null, or a block that the caller gives up. Nothing behind this changes `errno`.
+    if !unsafe { heap::deallocate_simple(ptr.cast()) } {
+        // SAFETY: as above.
+        unsafe { free_any(ptr, caller) };
+    }
+}
