@@ -50,6 +50,10 @@ struct Library {
 }
 
 impl Library {
+    #[expect(
+        clippy::missing_transmute_annotations,
+        reason = "the fields have the types"
+    )]
     fn load() -> Result<Self> {
         // SAFETY: the library's constructors have no requirements.
         let library = unsafe { libc::dlopen(c"liblmdb.so.0".as_ptr(), libc::RTLD_NOW) };

@@ -147,8 +147,8 @@ impl Copies for Server {
         ensure!(is_hit, "{name} said {line:?}");
         into.resize(LEN + end.len(), 0);
         self.stream.read_exact(into)?;
-        let is_whole = into.ends_with(end.as_bytes());
-        ensure!(is_whole, "{name} sends another length");
+        let has_end = into.ends_with(end.as_bytes());
+        ensure!(has_end, "{name} sends another length");
         into.truncate(LEN);
         Ok(true)
     }
