@@ -22,13 +22,12 @@ pub(crate) fn watch() {
     if !sys::is_main_thread() {
         return;
     }
-    let mut key = 0;
-    // SAFETY: the function is never unloaded before the process ends.
-    if !HAS_KEY.load(Relaxed)
-        && unsafe { libc::pthread_key_create(&raw mut key, Some(note_end)) } == 0
-    {
+    if !HAS_KEY.load(Relaxed) {
+        let mut key = 0;
+        // SAFETY: the function is never unloaded before the process ends.
+        let is_made = unsafe { libc::pthread_key_create(&raw mut key, Some(note_end)) } == 0;
         KEY.store(key, Relaxed);
-        HAS_KEY.store(true, Relaxed);
+        HAS_KEY.store(is_made, Relaxed);
     }
     if HAS_KEY.load(Relaxed) {
         // A destructor runs for values other than null only. Without memory for the value the
