@@ -17,7 +17,8 @@ use tenure::headroom;
 use tenure::pressure::{self, Level, Subscription};
 
 use crate::options::HeapOptions;
-use crate::{deferred, jemalloc, late, main_thread, pages, stats, sys};
+use crate::start::threshold_bytes;
+use crate::{deferred, fork, jemalloc, late, main_thread, pages, stats, sys};
 
 /// The thread's state; it waits on this word.
 static STATE: AtomicU32 = AtomicU32::new(ABSENT);
@@ -268,10 +269,16 @@ fn exit() -> bool {
 /// Has jemalloc's background thread run or end. It runs every 100 ms at most, and purges all
 /// that was freed since the last of the 200 steps of a decay, which may take twice their
 /// time. Decays with longer steps are left to the other threads.
+///
+/// So are all where another allocator serves small blocks, and a fork takes that one's locks
+/// first: jemalloc starts the thread with a lock held, and the C library allocates small blocks
+/// for it.
 fn set_background_thread(is_on: bool) {
     const MAX_DECAY_MS: usize = 200 * 25;
     let is_served = |time: &AtomicUsize| time.load(Relaxed) <= MAX_DECAY_MS;
-    jemalloc::set_background_thread(is_on && is_served(&DIRTY_MS) && is_served(&MUZZY_MS));
+    let may_start = threshold_bytes() == 0 || !fork::is_last();
+    let is_on = is_on && may_start && is_served(&DIRTY_MS) && is_served(&MUZZY_MS);
+    jemalloc::set_background_thread(is_on);
 }
 
 fn tick() -> Duration {

@@ -9,14 +9,23 @@ use crate::{decay_thread, deferred, jemalloc, main_thread, stats, sys};
 
 static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
+/// Whether other handlers before a fork have run when the heap's do.
+static IS_LAST: AtomicBool = AtomicBool::new(false);
+
 /// Registers the heap's fork handlers, if that was not done. [`start`](crate::start()) does
 /// so by itself.
 ///
 /// A fork takes the heap's locks last if its handlers are registered first. A handler that
 /// was registered before them must not wait for a thread that allocates.
 pub fn register_fork_handlers() {
+    IS_LAST.store(true, Relaxed);
     // A failure shows again when the heap starts.
     let _ = start();
+}
+
+/// Returns whether a fork may hold another allocator's locks when it takes the heap's.
+pub(crate) fn is_last() -> bool {
+    IS_LAST.load(Relaxed)
 }
 
 /// Has children reset what is the heap's own. Its handler in children runs after
