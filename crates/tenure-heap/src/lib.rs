@@ -109,8 +109,8 @@ pub use allocate::{allocate_small, deallocate_simple, deallocate_with};
 pub use decay_thread::publish as publish_by_decay_thread;
 pub use fork::register_fork_handlers;
 pub use heap::Heap;
-/// What the entry points of a C library's malloc and free need, if they are written in
-/// assembly.
+/// The words and functions that the entry points of a C library's malloc and free need, if
+/// they are written in assembly.
 #[doc(hidden)]
 pub mod entry {
     pub use crate::decay_thread::IS_WANTED;

@@ -32,7 +32,7 @@ pub struct Options {
     pub populate_bytes: Option<usize>,
     /// The size of the page pool, in bytes.
     pub pool_bytes: Option<usize>,
-    /// What is freed in the background enters the page pool.
+    /// Memory that is freed in the background enters the page pool.
     pub pool_released: bool,
     /// The process's memory is freed after its end has been reported.
     pub exit: bool,

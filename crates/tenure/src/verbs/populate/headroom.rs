@@ -48,7 +48,7 @@ pub(super) fn admit(
     })
 }
 
-/// What a call that populates may take. Dropping it gives the rest back.
+/// The memory that a call may populate. Dropping it gives the rest back.
 #[derive(Debug)]
 pub(in crate::verbs) struct PopulateAdmission {
     admission: Admission,

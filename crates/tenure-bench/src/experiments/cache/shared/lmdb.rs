@@ -91,7 +91,7 @@ fn done(status: c_int) -> Result<()> {
 
 /// A database in memory, and a transaction that reads it.
 pub struct Lmdb {
-    library: Library,
+    lmdb: Library,
     environment: Handle,
     database: c_uint,
     /// Null before the first look-up.
@@ -108,16 +108,16 @@ impl Lmdb {
         // SAFETY: the result is a valid place.
         done(unsafe { (library.env_create)(&raw mut environment) })?;
         let mut this = Self {
-            library,
+            lmdb: library,
             environment,
             database: 0,
             reader: ptr::null_mut(),
             _folder: folder,
         };
         // SAFETY: the environment was created, and nobody else uses it.
-        done(unsafe { (this.library.env_set_mapsize)(environment, MAP_BYTES) })?;
+        done(unsafe { (this.lmdb.env_set_mapsize)(environment, MAP_BYTES) })?;
         // SAFETY: as above; the path ends with NUL.
-        done(unsafe { (this.library.env_open)(environment, path.as_ptr(), NO_SYNC, 0o600) })?;
+        done(unsafe { (this.lmdb.env_open)(environment, path.as_ptr(), NO_SYNC, 0o600) })?;
         let mut database = 0;
         this.change(|library, transaction| {
             // SAFETY: the transaction is open, and the name of the only database is null.
@@ -129,12 +129,12 @@ impl Lmdb {
 
     fn change(&mut self, change: impl FnOnce(&Library, Handle) -> c_int) -> Result<()> {
         let mut transaction = ptr::null_mut();
-        let begin = self.library.txn_begin;
+        let begin = self.lmdb.txn_begin;
         // SAFETY: the environment is open, and this thread has no other transaction that writes.
         done(unsafe { begin(self.environment, ptr::null_mut(), 0, &raw mut transaction) })?;
-        let status = change(&self.library, transaction);
+        let status = change(&self.lmdb, transaction);
         // SAFETY: the transaction is open; committing ends it.
-        let committed = unsafe { (self.library.txn_commit)(transaction) };
+        let committed = unsafe { (self.lmdb.txn_commit)(transaction) };
         done(status)?;
         done(committed)
     }
@@ -142,12 +142,12 @@ impl Lmdb {
     /// Begins to read what is there now.
     fn begin_reading(&mut self) -> Result<()> {
         if self.reader.is_null() {
-            let (begin, reader) = (self.library.txn_begin, &raw mut self.reader);
+            let (begin, reader) = (self.lmdb.txn_begin, &raw mut self.reader);
             // SAFETY: the environment is open.
             return done(unsafe { begin(self.environment, ptr::null_mut(), READ_ONLY, reader) });
         }
         // SAFETY: the transaction was reset.
-        done(unsafe { (self.library.txn_renew)(self.reader) })
+        done(unsafe { (self.lmdb.txn_renew)(self.reader) })
     }
 }
 
@@ -165,7 +165,7 @@ impl Copies for Lmdb {
         self.begin_reading()?;
         let key_bytes = key_of(key);
         let (mut key, mut value) = (Bytes::of(&key_bytes), Bytes::of(&[]));
-        let (get, reader) = (self.library.get, self.reader);
+        let (get, reader) = (self.lmdb.get, self.reader);
         // SAFETY: the transaction is open, and the key lives longer than the call.
         let status = unsafe { get(reader, self.database, &raw mut key, &raw mut value) };
         into.clear();
@@ -176,7 +176,7 @@ impl Copies for Lmdb {
             });
         }
         // SAFETY: the transaction is open.
-        unsafe { (self.library.txn_reset)(reader) };
+        unsafe { (self.lmdb.txn_reset)(reader) };
         match status {
             NOT_FOUND => Ok(false),
             status => done(status).map(|()| true),
@@ -188,9 +188,9 @@ impl Drop for Lmdb {
     fn drop(&mut self) {
         if !self.reader.is_null() {
             // SAFETY: begun, and not aborted yet.
-            unsafe { (self.library.txn_abort)(self.reader) };
+            unsafe { (self.lmdb.txn_abort)(self.reader) };
         }
         // SAFETY: created by `open`, and no transaction is left.
-        unsafe { (self.library.env_close)(self.environment) };
+        unsafe { (self.lmdb.env_close)(self.environment) };
     }
 }

@@ -18,7 +18,7 @@ pub struct Software {
     pub name: &'static str,
     program: &'static str,
     arguments: fn(&mut Command, &Path),
-    /// What is sent before the key and behind it, to insert a value.
+    /// The texts before the key and behind it in a request to insert a value.
     set: [&'static str; 2],
     stored: &'static str,
     get: [&'static str; 2],

@@ -10,8 +10,8 @@ use crate::verbs::volatile::arenas::{ArenaMemory, LiveArenas};
 /// How many times the offer delay a deferred offer waits.
 const FACTOR: u32 = 100;
 
-/// What must be left above the watermark for each CPU: more than one takes between two
-/// readings, a tenth of a second. (The kernel fills 1.6 to 3.3 GB a second.)
+/// The memory that must be left above the watermark for each CPU: more than one takes between
+/// two readings, a tenth of a second. (The kernel fills 1.6 to 3.3 GB a second.)
 const AMPLE_BYTES_PER_CPU: usize = 256 << 20;
 
 /// By what the offer delay is multiplied.
