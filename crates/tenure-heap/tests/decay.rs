@@ -70,14 +70,13 @@ fn burst() {
     });
     let live: usize = blocks.iter().map(|block| block.size).sum();
     assert!(comes_true(|| stats().dirty_bytes < MIB), "{:?}", stats());
-    // The last pages wait in the CPUs' MADV_FREE batches.
-    flush_all_batches();
-    let held = Held::now();
-    let kept = held.kept() - before.kept();
-    assert!(
-        kept < live + live / 5 + SLACK,
-        "{kept} for {live} that are live: {held:?}"
-    );
+    // A block is counted nowhere while the kernel is told of it, and the last pages wait in the
+    // CPUs' MADV_FREE batches.
+    let is_small = || {
+        flush_all_batches();
+        Held::now().kept() - before.kept() < live + live / 5 + SLACK
+    };
+    assert!(comes_true(is_small), "{live} are live: {:?}", Held::now());
     assert!(blocks.iter().all(Block::is_filled));
 }
 
