@@ -26,8 +26,8 @@ QEMU emulates a machine of two CPUs in software, so no virtualisation is needed:
 aarch64 with pages of 4 KiB (**arm64**) or of 16 KiB (**arm64-16k**). A column is one boot,
 with the test programs for which it may matter: on aarch64 those where the page size or the
 processor may. Those of the heap are called heap_…; c_library has the C programs of the C
-library's tests and its examples, and preload C programs under `tenure run` with each set of
-options. They run
+library's tests and its examples, and preload C programs under `tenure run` with the heap and
+with most options. They run
 
 - **root**: as root, without swap;
 - **user**: as user 65534 without privileges; secretmem.enable=1;
