@@ -45,7 +45,7 @@ impl First {
 impl Table {
     /// Purges unpinned objects, none of a higher priority, until so many bytes are freed, and
     /// frees doomed ones. Returns the bytes that were purged: fewer if others change pages all
-    /// the time. `None` if another process evicts at this moment.
+    /// the time, or the call is late. `None` if another process evicts at this moment.
     pub(crate) fn evict(
         &self,
         attachment: &Attachment,
@@ -96,7 +96,8 @@ impl Table {
                 continue;
             };
             // Others free as much as this one would.
-            let Some(mut turn) = self.turn(attachment) else {
+            let turn = (!attachment.is_late()).then(|| self.turn(attachment));
+            let Some(mut turn) = turn.flatten() else {
                 break;
             };
             held.renew();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::entries::Seen;
 use super::record::Record;
 use super::{MAX_TRIES, SharedCache, count};
-use crate::ready::shared_memory::core::Attached;
+use crate::ready::shared_memory::processes::Attachment;
 use crate::ready::shared_memory::table::Table;
 
 impl SharedCache {
@@ -15,7 +15,7 @@ impl SharedCache {
             return false;
         };
         self.core.table.outdate(Some(self.hash(key)));
-        let is_removed = self.remove_found(attached, self.hash(key));
+        let is_removed = self.remove_found(&attached.caller(), self.hash(key));
         if is_removed {
             count(&self.counts.removed);
         }
@@ -23,13 +23,13 @@ impl SharedCache {
     }
 
     /// Removes the values of a hash. Returns whether there was one.
-    pub(super) fn remove_found(&self, attached: &Attached, hash: u64) -> bool {
+    pub(super) fn remove_found(&self, attachment: &Attachment, hash: u64) -> bool {
         let table = &self.core.table;
         let mut is_removed = false;
         for _ in 0..MAX_TRIES {
             let mut has_changed = false;
             for seen in table.find(hash) {
-                match table.remove(&attached.attachment, seen) {
+                match table.remove(attachment, seen) {
                     true => is_removed = true,
                     false => has_changed = true,
                 }
