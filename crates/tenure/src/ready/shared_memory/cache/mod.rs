@@ -144,9 +144,12 @@ impl SharedCache {
     }
 
     fn look_up(&self, key: &[u8]) -> Option<SharedValue> {
-        self.core.attached().ok()?;
+        let attached = self.core.attached().ok()?;
         let (table, hash) = (&self.core.table, self.hash(key));
-        for _ in 0..MAX_TRIES {
+        for tries in 1..=MAX_TRIES {
+            // Others replace the value faster than it is copied: they wait for one copy.
+            let is_last = tries == MAX_TRIES;
+            let _turn = is_last.then(|| table.turn(&attached.caller()));
             let mut has_changed = false;
             let mut values = table.find(hash);
             while let Some(seen) = values.next() {
