@@ -66,10 +66,7 @@ impl Table {
     ) -> u64 {
         let mut first = First::default();
         for index in 0..self.geometry.count {
-            // An entry whose length is corrupt has no place.
-            let Some((entry, len, _)) = self.entry(index) else {
-                continue;
-            };
+            let entry = &self.entries()[index];
             let now = entry.word.read();
             if now.is_doomed() {
                 if now.is_claimable()
@@ -85,7 +82,8 @@ impl Table {
                     priority: now.priority(),
                     used: entry.used.load(Ordering::Relaxed),
                     index,
-                    bytes: pages_of(len),
+                    // A corrupt length counts as none.
+                    bytes: self.entry(index).map_or(0, |(_, len, _)| pages_of(len)),
                 };
                 first.add(candidate, wanted_bytes);
             }

@@ -8,6 +8,7 @@ use super::super::processes::Attachment;
 use super::super::table::{Table, pages_of};
 use super::super::turn::Turn;
 use super::super::word::{Reading, State};
+use super::record::{self, Record};
 use crate::ground::sys::process::monotonic_coarse_nanos;
 use crate::ground::sys::shared_file;
 
@@ -84,12 +85,29 @@ impl Table {
 
     /// Copies the record of a value. `None` if it was purged or replaced meanwhile.
     pub(super) fn copy(&self, seen: Seen) -> Option<Vec<u8>> {
-        let (len, place) = self.contents(seen.index, seen.word.side())?;
         let mut bytes = Vec::new();
-        shared_file::read_to(self.fd(), &mut bytes, usize::try_from(len).ok()?, place).ok()?;
+        self.copy_to(&mut bytes, seen, usize::MAX)?;
+        Some(bytes)
+    }
+
+    /// Copies the key of a value. `None` as for [`copy`](Self::copy), and for a corrupt one.
+    pub(super) fn copy_key(&self, seen: Seen) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.copy_to(&mut bytes, seen, record::HEAD)?;
+        let start = record::start_bytes(&bytes)?;
+        self.copy_to(&mut bytes, seen, start)?;
+        Some(Record::parse(&bytes)?.key.to_vec())
+    }
+
+    /// Appends the bytes of a record up to `end`.
+    fn copy_to(&self, bytes: &mut Vec<u8>, seen: Seen, end: usize) -> Option<()> {
+        let (len, place) = self.contents(seen.index, seen.word.side())?;
+        let (len, done) = (usize::try_from(len).ok()?, bytes.len());
+        let more = len.min(end).checked_sub(done)?;
+        shared_file::read_to(self.fd(), bytes, more, place + done as u64).ok()?;
         // The word changes before the bytes do: if it is unchanged, so were they.
         fence(Ordering::SeqCst);
-        self.is_unchanged(seen).then_some(bytes)
+        self.is_unchanged(seen).then_some(())
     }
 
     /// Whether the value is still the one that was seen.

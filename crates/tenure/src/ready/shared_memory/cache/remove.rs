@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use super::entries::Seen;
-use super::record::Record;
 use super::{MAX_TRIES, SharedCache, count};
 use crate::ready::shared_memory::processes::Attachment;
 use crate::ready::shared_memory::table::Table;
@@ -42,13 +41,11 @@ impl SharedCache {
         is_removed
     }
 
-    /// Removes the values for whose keys `keep` returns `false`. Returns how many. It copies
-    /// each value.
+    /// Removes the values for whose keys `keep` returns `false`. Returns how many.
     pub fn retain(&self, mut keep: impl FnMut(&[u8]) -> bool) -> usize {
         self.remove_where(|table, seen| {
-            let bytes = table.copy(seen);
-            let record = bytes.as_deref().and_then(Record::parse);
-            record.is_some_and(|record| !keep(record.key))
+            let key = table.copy_key(seen);
+            key.is_some_and(|key| !keep(&key))
         })
     }
 
