@@ -40,9 +40,9 @@ impl Attachment {
 
     /// Returns the attachment for one call of a program, which waits for others at most so
     /// long, however many turns it takes.
-    pub(crate) fn within(&self, patience: Duration) -> Self {
+    pub(crate) fn within(&self, limit: Duration) -> Self {
         Self {
-            deadline: Some(Instant::now() + patience),
+            deadline: Some(Instant::now() + limit),
             ..*self
         }
     }

@@ -54,9 +54,9 @@ impl Table {
             }
             std::hint::spin_loop();
         }
-        let patience = attachment.time_left().unwrap_or(PATIENCE);
+        let limit = attachment.time_left().unwrap_or(PATIENCE);
         let (begin, mut pause) = (Instant::now(), Duration::from_micros(50));
-        while begin.elapsed() < patience {
+        while begin.elapsed() < limit {
             std::thread::sleep(pause);
             if let Some(held) = self.try_lease(writer, attachment) {
                 return Some(held);
