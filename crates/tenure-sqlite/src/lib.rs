@@ -47,6 +47,8 @@ mod list;
 mod message;
 mod methods;
 mod page;
+mod supply;
+mod unpinned;
 
 pub use ffi::{Config, Pcache, PcacheMethods, PcachePage};
 pub use install::{
