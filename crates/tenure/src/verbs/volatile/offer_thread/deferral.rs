@@ -48,9 +48,10 @@ impl Deferral {
         }
     }
 
-    /// Returns how soon the limits are read again, if offers are deferred.
-    pub(super) fn interval(&self) -> Option<Duration> {
-        self.reserve.map(Reserve::interval)
+    /// Returns a wait no longer than until the limits are read again, if offers are deferred.
+    pub(super) fn shorten(&self, wait: Duration) -> Duration {
+        let interval = self.reserve.map(Reserve::interval);
+        interval.map_or(wait, |interval| wait.min(interval))
     }
 
     /// Returns how long what lies in an arena is volatile before it is offered, where that is
@@ -103,8 +104,11 @@ mod tests {
         };
         let mut deferral = Deferral::new();
         assert_eq!(delays(&deferral), [Some(second); 2]);
+        assert_eq!(deferral.shorten(second), second);
         deferral.reserve = Reserve::unlimited();
         assert_eq!(delays(&deferral), [Some(second), Some(deferred_delay())]);
+        // Others may take the memory meanwhile.
+        assert!(deferral.shorten(second) < second);
         deferral.end_scan(now);
         assert_eq!(delays(&deferral), [Some(second), None]);
         // As soon as nothing is deferred any more.

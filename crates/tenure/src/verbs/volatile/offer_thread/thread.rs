@@ -126,11 +126,10 @@ fn run() {
             }
             true => IDLE_EXIT,
         };
-        let wait = deferral
-            .interval()
-            .map_or(wait, |interval| wait.min(interval));
-        let interval = deferral.interval().filter(|_| !is_parked);
-        let wait = interval.map_or(wait, |interval| wait.min(interval));
+        let wait = match is_parked {
+            true => wait,
+            false => deferral.shorten(wait),
+        };
         // (What it keeps is not the address space of the arenas, only their tables.)
         drop(live);
         idle = if has_volatile {
