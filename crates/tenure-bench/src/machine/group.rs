@@ -20,20 +20,26 @@ pub struct Group {
 impl Group {
     /// Makes one below the cgroup of this process.
     pub fn with_limit(limit_bytes: usize) -> Result<Self> {
-        let group = Self::without_limit()?;
-        let (limit, swap, swap_bytes) = match group.version {
-            MemoryCgroup::V1 => (
-                "memory.limit_in_bytes",
-                "memory.memsw.limit_in_bytes",
-                limit_bytes,
-            ),
-            _ => ("memory.max", "memory.swap.max", 0),
+        let group = Self::with_limit_of_memory(limit_bytes)?;
+        let (swap, swap_bytes) = match group.version {
+            MemoryCgroup::V1 => ("memory.memsw.limit_in_bytes", limit_bytes),
+            _ => ("memory.swap.max", 0),
         };
-        fs::write(group.path.join(limit), limit_bytes.to_string())
-            .with_context(|| format!("writing {limit}"))?;
         // The processes are to give up what is free before anything is swapped.
         // Without swap there is no such file.
         let _ = fs::write(group.path.join(swap), swap_bytes.to_string());
+        Ok(group)
+    }
+
+    /// Makes one whose processes may swap.
+    pub fn with_limit_of_memory(limit_bytes: usize) -> Result<Self> {
+        let group = Self::without_limit()?;
+        let limit = match group.version {
+            MemoryCgroup::V1 => "memory.limit_in_bytes",
+            _ => "memory.max",
+        };
+        fs::write(group.path.join(limit), limit_bytes.to_string())
+            .with_context(|| format!("writing {limit}"))?;
         Ok(group)
     }
 

@@ -20,6 +20,8 @@ pub enum Job {
     Burst(Burst),
     /// Fill the memory beside live blocks with blocks of one size after the other.
     Waves(Waves),
+    /// Work on live blocks, and allocate and free many more from time to time.
+    Neighbour(Neighbour),
     /// Add two arrays of so many bytes into a new one, sum it up and free it.
     Sum(usize),
     /// Write to few pages of a zeroed array of so many bytes and free it.
@@ -108,6 +110,15 @@ pub struct Waves {
     pub live_bytes: usize,
     pub wave_bytes: usize,
     pub counted: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Neighbour {
+    pub live_bytes: usize,
+    /// 0 where there are no bursts.
+    pub burst_bytes: usize,
+    pub counted: Duration,
+    pub seed: u64,
 }
 
 /// Memory of a process that is going to be killed.

@@ -6,6 +6,7 @@ mod burst;
 mod cases;
 mod load_scale;
 mod loads;
+mod neighbours;
 mod rounds;
 mod scale;
 mod stages;
@@ -53,6 +54,10 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
         chosen.retain(|one| one.name != MMAP_ALWAYS);
         let scale = LoadScale::of(settings, chosen.len())?;
         notes.extend(scale.notes.clone());
+        match neighbours::case(settings.seed, &chosen) {
+            Ok(case) => cases.push(case),
+            Err(why) => notes.push(format!("No two programs under one limit: {why:#}.")),
+        }
         cases.extend(stages::cases(&scale, &chosen));
         cases.extend(loads::cases(&scale, &chosen));
     }

@@ -8,6 +8,7 @@ mod entries;
 mod large;
 mod load;
 mod marked;
+mod neighbour;
 mod objects;
 mod pass;
 mod phases;
@@ -42,6 +43,7 @@ fn run(job: Job, parent: &mut Parent) -> Result<Said> {
         Job::Search(search) => ebizzy::run(search, parent)?,
         Job::Burst(burst) => burst::run(burst, parent)?,
         Job::Waves(waves) => burst::waves(waves, parent)?,
+        Job::Neighbour(neighbour) => neighbour::run(neighbour, parent)?,
         Job::Sum(len) => large::sum(len, parent)?,
         Job::Sparse(len) => large::timed(parent, || large::sparse(len))?,
         Job::Grow(len) => large::timed(parent, || large::grow(len))?,

@@ -19,3 +19,14 @@ impl Clock for MockClock {
         Duration::from_millis(self.milliseconds.load(Ordering::Relaxed))
     }
 }
+
+/// A clock on which each look takes 10 ms.
+#[derive(Default)]
+pub struct SteppingClock(MockClock);
+
+impl Clock for SteppingClock {
+    fn now(&self) -> Duration {
+        self.0.pass(10);
+        self.0.now()
+    }
+}

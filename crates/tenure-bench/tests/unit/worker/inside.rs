@@ -9,7 +9,7 @@ use super::burst::{make, numbered, wrong};
 use super::ebizzy::Thread;
 use super::large::{grow, sparse, sum_of};
 use super::served::{first_word, is_mapped, mimalloc_version};
-use crate::machine::clock::{Clock, mock::MockClock};
+use crate::machine::clock::mock::SteppingClock;
 use crate::worker::job::{BlocksOf, Search, TIMES};
 
 #[test]
@@ -117,18 +117,10 @@ fn spoilt_chunk_gives_wrong_answers() {
 
 #[test]
 fn records_count_when_they_end_within_the_time() {
-    /// Each look takes 10 ms.
-    struct Steps(MockClock);
-    impl Clock for Steps {
-        fn now(&self) -> Duration {
-            self.0.pass(10);
-            self.0.now()
-        }
-    }
     let (search, chunks) = (search(BlocksOf::Malloc, 0), chunks());
     let thread = Thread::prepare(search, &chunks, Rng::with_seed(3)).unwrap();
     let done = thread
-        .run(Duration::ZERO, &Steps(MockClock::default()))
+        .run(Duration::ZERO, &SteppingClock::default())
         .unwrap();
     // At 50 ms, at 250 ms, and all 10 ms between; the one at 260 ms is the last.
     assert_eq!((done.rate, done.all_records, done.wrong), (105.0, 26, 0));

@@ -5,12 +5,13 @@ use fastrand::Rng;
 use super::entries::Table;
 use super::load::{Shelf, cfrac, larson, sh6bench};
 use super::marked::{MIN_LEN, Marked, skewed};
+use super::neighbour;
 use super::objects::Heap;
 use super::phases::Thread;
 use super::rate::count;
 use super::{pass, rate};
-use crate::machine::clock::{Clock, MonotonicClock, mock::MockClock};
-use crate::worker::job::{Done, Load, Manner, Objects, PHASES};
+use crate::machine::clock::{Clock, MonotonicClock, mock::SteppingClock};
+use crate::worker::job::{Done, Load, Manner, Neighbour, Objects, PHASES};
 
 /// Lengths around those at which a block has one more mark.
 const LENS: [usize; 9] = [16, 17, 4095, 4096, 4104, 4111, 4112, 8192, 9000];
@@ -166,15 +167,7 @@ fn passing_blocks_with_one_thread_is_an_error() {
 
 #[test]
 fn steps_count_when_they_begin_within_the_time() {
-    /// Each look takes 10 ms.
-    struct Steps(MockClock);
-    impl Clock for Steps {
-        fn now(&self) -> Duration {
-            self.0.pass(10);
-            self.0.now()
-        }
-    }
-    let clock = Steps(MockClock::default());
+    let clock = SteppingClock::default();
     let step = |done: &mut Done| {
         done.all_records += 3;
         Ok(())
@@ -183,4 +176,41 @@ fn steps_count_when_they_begin_within_the_time() {
     // Those that begin from 50 ms on and end at 250 ms.
     assert_eq!(done.all_records, 25 * 3);
     assert!((done.rate - 300.0).abs() < 1e-6, "{}", done.rate);
+}
+
+#[test]
+fn neighbour_counts_its_bursts_and_its_live_blocks() {
+    let counted = Duration::from_secs(5);
+    let work = |burst_bytes| {
+        let neighbour = Neighbour {
+            live_bytes: 1 << 20,
+            burst_bytes,
+            counted,
+            seed: 3,
+        };
+        let mut rng = Rng::with_seed(3);
+        let live = neighbour::blocks(1 << 20, &mut rng).unwrap();
+        neighbour::work(neighbour, live, &mut rng, &SteppingClock::default()).unwrap()
+    };
+    let (calm, bursting) = (work(0), work(4 << 20));
+    assert_eq!((calm.wrong, bursting.wrong), (0, 0));
+    // 64 blocks at each look but the few that begin and end a burst.
+    assert!((30_000..32_000).contains(&calm.all_records), "{calm:?}");
+    assert!(bursting.all_records > calm.all_records);
+    assert_eq!(calm.rate, calm.all_records as f64 / 5.0);
+}
+
+#[test]
+fn neighbour_counts_spoilt_marks_of_its_live_blocks() {
+    let neighbour = Neighbour {
+        live_bytes: 1 << 20,
+        burst_bytes: 0,
+        counted: Duration::ZERO,
+        seed: 3,
+    };
+    let mut rng = Rng::with_seed(3);
+    let mut live = neighbour::blocks(1 << 20, &mut rng).unwrap();
+    live[0].spoil(0);
+    let done = neighbour::work(neighbour, live, &mut rng, &SteppingClock::default()).unwrap();
+    assert_eq!(done.wrong, 1);
 }
