@@ -13,10 +13,18 @@ const ENTRIES: usize = 2;
 /// How often a look-up begins anew.
 const MAX_TRIES: usize = 4;
 
+/// How often it looks for a value that has moved.
+const MAX_LOOKS: usize = 4;
+
+/// The tags of two keys of the same set.
+const KEY: u32 = 1;
+const OTHER_KEY: u32 = 2;
+
 #[derive(Default)]
 struct Entry {
     word: Word,
     generation: [AtomicU64; 2],
+    tag: AtomicU32,
     /// Two words on each side: a look-up that finds them different has found half a value.
     contents: [[AtomicU32; 2]; 2],
 }
@@ -34,6 +42,12 @@ struct Seen {
     generation: u64,
 }
 
+impl Seen {
+    fn is_value(&self) -> bool {
+        self.word.state() == State::Live && !self.word.is_doomed()
+    }
+}
+
 /// How far a process comes before it is killed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum Death {
@@ -46,14 +60,27 @@ enum Death {
 }
 
 impl Set {
-    /// Makes a set that has version 1 of the value.
-    fn new() -> Arc<Self> {
-        let set = Self {
+    /// Makes a set without values.
+    fn empty() -> Arc<Self> {
+        Arc::new(Self {
             entries: Default::default(),
             sequence: AtomicU64::new(1),
-        };
-        set.put_beside(0, 1);
-        Arc::new(set)
+        })
+    }
+
+    /// Makes a set that has version 1 of the value.
+    fn new() -> Arc<Self> {
+        let set = Self::empty();
+        set.put_beside(0, KEY, 1);
+        set
+    }
+
+    /// Makes a set that has version 1 of the value in its last entry, and had it in the first.
+    fn with_value_in_last_entry() -> Arc<Self> {
+        let set = Self::new();
+        set.put_beside(0, KEY, 1);
+        set.purge(0, 0);
+        set
     }
 
     fn write(&self, (index, side): (usize, usize), value: u32) {
@@ -68,22 +95,38 @@ impl Set {
         generation
     }
 
-    /// Models `Table::see`.
-    fn see(&self, index: usize) -> Option<Seen> {
+    /// Models `Table::look`.
+    fn look(&self, index: usize) -> Seen {
         let entry = &self.entries[index];
         let word = entry.word.read();
         let generation = entry.generation[word.side()].load(Ordering::Acquire);
-        let is_value = word.state() == State::Live && !word.is_doomed();
-        is_value.then_some(Seen {
+        Seen {
             index,
             word: word.unowned(),
             generation,
-        })
+        }
+    }
+
+    /// Models `Table::see`.
+    fn see(&self, index: usize) -> Option<Seen> {
+        Some(self.look(index)).filter(Seen::is_value)
     }
 
     /// Models `Table::find`.
     fn find(&self) -> Vec<Seen> {
-        let mut found: Vec<_> = (0..ENTRIES).filter_map(|index| self.see(index)).collect();
+        let mut before = None;
+        let mut found = Vec::new();
+        for _ in 0..MAX_LOOKS {
+            let seen: Vec<_> = (0..ENTRIES).map(|index| self.look(index)).collect();
+            let is_it = |seen: &&Seen| {
+                let tag = &self.entries[seen.index].tag;
+                seen.is_value() && tag.load(Ordering::Relaxed) == KEY
+            };
+            found = seen.iter().filter(is_it).copied().collect();
+            if !found.is_empty() || before.replace(seen.clone()) == Some(seen) {
+                break;
+            }
+        }
         found.sort_unstable_by_key(|seen| std::cmp::Reverse(seen.generation));
         found
     }
@@ -140,11 +183,13 @@ impl Set {
         });
         let newest = match seen.filter(|_| is_replacing) {
             Some(seen) => self.replace(process, seen, value, death),
-            None => self.put_beside(process, value),
+            None => self.put_beside(process, KEY, value),
         };
         if let Some(newest) = newest.filter(|_| death == Death::Never) {
             fence(Ordering::SeqCst);
-            self.doom_older(newest, &self.find());
+            let found = self.find();
+            let newer = found.first().filter(|it| it.generation > newest.generation);
+            self.doom_older(newer.copied().unwrap_or(newest), &found);
         }
     }
 
@@ -157,7 +202,7 @@ impl Set {
         }
         if self.see(index) != Some(seen) {
             entry.word.unpin(1 << process);
-            return self.put_beside(process, value);
+            return self.put_beside(process, KEY, value);
         }
         entry.contents[side][0].store(value, Ordering::Relaxed);
         if death == Death::HalfWritten {
@@ -185,12 +230,13 @@ impl Set {
     }
 
     /// Models `Table::put_beside`.
-    fn put_beside(&self, process: usize, value: u32) -> Option<Seen> {
+    fn put_beside(&self, process: usize, tag: u32, value: u32) -> Option<Seen> {
         let index = (0..ENTRIES).find(|&index| {
             let word = &self.entries[index].word;
             let now = word.read();
             now.state() == State::Free && word.claim(process, now)
         })?;
+        self.entries[index].tag.store(tag, Ordering::Relaxed);
         self.write((index, 0), value);
         let generation = self.next_generation(index, 0);
         assert!(
@@ -299,5 +345,49 @@ pub fn value_removed_while_it_is_replaced_is_gone_or_the_new_one() {
         assert_ne!(set.get(), Some(1));
         writer.join().unwrap();
         assert_ne!(set.get(), Some(1));
+    });
+}
+
+/// A look-up finds a value that moves to an entry which it has looked at before: the process
+/// that owned the other side of its entry is dead.
+pub fn value_that_moves_to_another_entry_is_found_all_the_time() {
+    check(|| {
+        let set = Set::with_value_in_last_entry();
+        let last = ENTRIES - 1;
+        let seen = set.see(last).expect("a value");
+        assert!(set.entries[last].word.begin_replacing(5, seen.word));
+        let writer = spawn(&set, move |set| {
+            let newest = set.put_beside(1, KEY, 2).expect("a free entry");
+            set.doom_older(newest, &[seen]);
+        });
+        let found = set.get();
+        assert!(matches!(found, Some(1 | 2)), "{found:?}");
+        writer.join().unwrap();
+        assert_eq!((set.get(), set.find().len()), (Some(2), 1));
+    });
+}
+
+/// A value of another key takes an entry where the key's value was: a look-up neither takes it
+/// for the key's, nor dooms the key's as older.
+pub fn value_of_another_key_does_not_displace_the_keys_own() {
+    check(|| {
+        let set = Set::with_value_in_last_entry();
+        let writer = spawn(&set, |set| {
+            set.put_beside(1, OTHER_KEY, 9);
+        });
+        assert_eq!(set.get(), Some(1));
+        writer.join().unwrap();
+        assert_eq!(set.get(), Some(1));
+    });
+}
+
+/// Of two processes that insert a missing value at the same time the newer value stays alone.
+pub fn concurrent_first_insertions_leave_one_value() {
+    check(|| {
+        let set = Set::empty();
+        let writer = spawn(&set, |set| set.insert(1, 3, Death::Never));
+        set.insert(2, 2, Death::Never);
+        writer.join().unwrap();
+        assert_eq!(set.find().len(), 1);
     });
 }

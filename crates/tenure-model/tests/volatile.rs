@@ -81,4 +81,19 @@ mod thorough {
     fn value_removed_while_it_is_replaced_is_gone_or_the_new_one() {
         tenure_model::value_removed_while_it_is_replaced_is_gone_or_the_new_one();
     }
+
+    #[test]
+    fn value_that_moves_to_another_entry_is_found_all_the_time() {
+        tenure_model::value_that_moves_to_another_entry_is_found_all_the_time();
+    }
+
+    #[test]
+    fn value_of_another_key_does_not_displace_the_keys_own() {
+        tenure_model::value_of_another_key_does_not_displace_the_keys_own();
+    }
+
+    #[test]
+    fn concurrent_first_insertions_leave_one_value() {
+        tenure_model::concurrent_first_insertions_leave_one_value();
+    }
 }

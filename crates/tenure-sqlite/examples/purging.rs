@@ -23,7 +23,7 @@ extern "C" fn start() {
 
 fn purge_for_ever(max_micros: u64) {
     let begun = Instant::now();
-    // The cache waits 100 times as long where memory is ample.
+    // The cache waits 100 times as long where enough memory is left.
     set_offer_delay(Duration::from_nanos(max_micros * 1000 / 400));
     thread::spawn(move || {
         loop {

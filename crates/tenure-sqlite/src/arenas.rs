@@ -37,6 +37,12 @@ pub(crate) fn allocate(page_bytes: usize) -> Option<VolatileBuffer> {
     ARENAS[size.min(SIZES - 1)].allocate(page_bytes)
 }
 
+/// Returns [`VolatileArena::deferrable_bytes`], which is the same for all arenas.
+pub(crate) fn deferrable_bytes() -> usize {
+    let arena = ARENAS.iter().find_map(|arenas| arenas.known().next());
+    arena.map_or(0, VolatileArena::deferrable_bytes)
+}
+
 impl Arenas {
     const fn new() -> Self {
         Self {

@@ -9,27 +9,21 @@
 
 use std::ptr::NonNull;
 
-use tenure::pressure::{self, Level};
-use tenure::volatile::{Priority, VolatileOptions};
 use tenure::{Outcome, sqlite_stats};
 
 use crate::arenas;
 use crate::fork::Process;
 use crate::growth::Growth;
 use crate::index::Index;
-use crate::list::List;
 use crate::page::{Contents, Page, PageState, Sizes};
+use crate::supply::Supply;
+use crate::unpinned::Unpinned;
 
 /// After so many new pages the oldest ones are looked at, which may be purged.
 const SWEEP_INTERVAL: u32 = 64;
 
 /// So many purged pages are dropped at a time.
 const SWEPT_PAGES: usize = 8;
-
-/// So many unpinned pages of a cache stay nonvolatile at most: pinning one of them again
-/// takes neither a compare-and-swap nor a look at the clock. SQLite's own cache keeps 500
-/// pages by default.
-const MAX_RESTING: usize = 64;
 
 /// A `cache_size` of less is a limit, as of SQLite's own cache: a program that sets it wants
 /// to have little cached. SQLite's default is 2,000 KiB.
@@ -63,16 +57,13 @@ pub(crate) struct Cache {
     index: Index,
     /// No page has a larger key.
     max_key: u32,
-    /// The last few pages that were unpinned, the `size` before, and those before these.
-    resting: List,
-    recent: List,
-    old: List,
+    unpinned: Unpinned,
     growth: Growth,
     /// New pages until the next sweep.
     until_sweep: u32,
-    /// Memory was short at the last look: the cache shrinks to its size. What the kernel has
-    /// been offered is then purged soon, and costs more than it saves.
-    is_short: bool,
+    /// The supply of memory at the last look, and how it is found, by the bytes of the cache.
+    supply: Supply,
+    find_supply: fn(usize) -> Supply,
     /// The process whose figures have the pages.
     process: Process,
 }
@@ -86,22 +77,17 @@ impl Cache {
             size: 0,
             index: Index::new()?,
             max_key: 0,
-            resting: List::new(),
-            recent: List::new(),
-            old: List::new(),
+            unpinned: Unpinned::new(),
             growth: Growth::new(),
             until_sweep: SWEEP_INTERVAL,
-            is_short: false,
+            supply: Supply::Ample,
+            find_supply: Supply::now,
             process: Process::this(),
         })
     }
 
     pub(crate) fn len(&self) -> usize {
         self.index.len()
-    }
-
-    fn unpinned(&self) -> usize {
-        self.resting.len() + self.recent.len() + self.old.len()
     }
 
     /// Sets the number of pages that stay longest.
@@ -123,27 +109,12 @@ impl Cache {
     fn rebalance(&mut self) {
         while self.is_limited()
             && self.len() > self.size
-            && let Some(page) = self.oldest()
+            && let Some(page) = self.unpinned.oldest()
         {
             self.drop_page(page);
         }
-        let max_resting = match self.kind {
-            Kind::Volatile => MAX_RESTING.min(self.size / 8),
-            Kind::Bounded | Kind::Kept => 0,
-        };
-        while self.resting.len() > max_resting
-            && let Some(page) = self.resting.oldest()
-        {
-            self.resting.remove(page);
-            self.list_as(page, PageState::Recent);
-        }
-        while self.recent.len() > self.size
-            && let Some(page) = self.recent.oldest()
-        {
-            self.recent.remove(page);
-            self.list_as(page, PageState::Old);
-            self.recent.prefetch_oldest();
-        }
+        let may_rest = self.kind == Kind::Volatile;
+        self.unpinned.rebalance(self.size, may_rest);
     }
 
     /// Returns the page of a key, pinned; `None` if it is not there and none is made.
@@ -184,7 +155,7 @@ impl Cache {
     fn pin(&mut self, page: NonNull<Page>) -> bool {
         // First, because a compare-and-swap waits for all earlier stores.
         let is_intact = self.make_nonvolatile(page);
-        self.unlist(page);
+        self.unpinned.remove(page);
         is_intact
     }
 
@@ -218,7 +189,7 @@ impl Cache {
     /// Returns whether so much of the cache's size is pinned that SQLite should write changed
     /// pages before it takes another.
     fn has_many_pinned(&self) -> bool {
-        let pinned = self.len() - self.unpinned();
+        let pinned = self.len() - self.unpinned.len();
         self.kind != Kind::Kept && pinned >= self.size.saturating_mul(9) / 10
     }
 
@@ -227,14 +198,14 @@ impl Cache {
         self.sweep();
         let may_grow = match self.kind {
             _ if self.is_limited() => self.len() + 1 < self.size,
-            Kind::Volatile if self.is_short && self.len() >= self.size => false,
+            Kind::Volatile if self.supply != Supply::Ample && self.len() >= self.size => false,
             Kind::Volatile => self.growth.admits(self.sizes.bytes(), self.len()),
             Kind::Bounded | Kind::Kept => true,
         };
         if !may_grow {
-            if self.is_short
+            if self.supply == Supply::Short
                 && self.len() > self.size
-                && let Some(page) = self.oldest()
+                && let Some(page) = self.unpinned.oldest()
             {
                 self.drop_page(page);
             }
@@ -259,7 +230,7 @@ impl Cache {
         if self.kind == Kind::Kept {
             return None;
         }
-        while let Some(mut page) = self.oldest() {
+        while let Some(mut page) = self.unpinned.oldest() {
             if !self.pin(page) {
                 self.drop_page(page);
                 continue;
@@ -272,11 +243,6 @@ impl Cache {
         None
     }
 
-    fn oldest(&self) -> Option<NonNull<Page>> {
-        let lists = [&self.old, &self.recent, &self.resting];
-        lists.into_iter().find_map(List::oldest)
-    }
-
     /// Now and then looks whether memory is short, and drops some of the oldest pages if they
     /// are purged: nobody may ever ask for them.
     fn sweep(&mut self) {
@@ -284,10 +250,13 @@ impl Cache {
         if self.until_sweep > 0 {
             return;
         }
-        self.is_short = self.kind == Kind::Volatile && pressure::level() > Level::None;
+        if self.kind == Kind::Volatile {
+            let bytes = self.len().saturating_mul(self.sizes.bytes());
+            self.supply = (self.find_supply)(bytes);
+        }
         let mut swept = 0;
         while swept < SWEPT_PAGES
-            && let Some(page) = self.oldest()
+            && let Some(page) = self.unpinned.oldest()
             && is_purged(page)
         {
             sqlite_stats::add_purged(self.sizes.page);
@@ -303,7 +272,7 @@ impl Cache {
         if discard {
             return self.drop_page(page);
         }
-        self.list_as(page, PageState::Resting);
+        self.unpinned.push(page);
         self.rebalance();
     }
 
@@ -342,7 +311,7 @@ impl Cache {
     /// Drops all unpinned pages.
     pub(crate) fn shrink(&mut self) {
         while self.kind != Kind::Kept
-            && let Some(page) = self.oldest()
+            && let Some(page) = self.unpinned.oldest()
         {
             self.drop_page(page);
         }
@@ -357,40 +326,10 @@ impl Cache {
 
     /// Takes a page out of the index, and out of the list that it is in.
     fn remove(&mut self, page: NonNull<Page>) {
-        self.unlist(page);
+        self.unpinned.remove(page);
         self.index.remove(page);
         if self.process.is_this() {
             sqlite_stats::subtract_pages(1);
-        }
-    }
-
-    /// Puts a page that is in no list into one, and has it volatile unless it rests.
-    fn list_as(&mut self, mut page: NonNull<Page>, state: PageState) {
-        // SAFETY: pages in the index are live, and used by one thread at a time.
-        let it = unsafe { page.as_mut() };
-        it.state = state;
-        let (list, priority) = match state {
-            PageState::Pinned => return,
-            PageState::Resting => return self.resting.push(page),
-            PageState::Recent => (&mut self.recent, Priority::Normal),
-            PageState::Old => (&mut self.old, Priority::Low),
-        };
-        if let Contents::Volatile(buffer) = &mut it.contents {
-            buffer.mark_volatile_with(VolatileOptions::new().priority(priority));
-        }
-        list.push(page);
-    }
-
-    /// Takes a page out of the list that it is in.
-    fn unlist(&mut self, mut page: NonNull<Page>) {
-        // SAFETY: as in `list_as`.
-        let state = &mut unsafe { page.as_mut() }.state;
-        let before = std::mem::replace(state, PageState::Pinned);
-        match before {
-            PageState::Pinned => {}
-            PageState::Resting => self.resting.remove(page),
-            PageState::Recent => self.recent.remove(page),
-            PageState::Old => self.old.remove(page),
         }
     }
 }
@@ -412,3 +351,7 @@ fn is_purged(page: NonNull<Page>) -> bool {
         Contents::Ordinary(_) => false,
     }
 }
+
+#[cfg(test)]
+#[path = "cache_tests.rs"]
+mod tests;

@@ -17,9 +17,9 @@
 //! - `PRAGMA cache_size` is a priority: the last so many pages of each cache are purged after
 //!   all others. It also bounds what a transaction changes before SQLite writes it. Of less
 //!   than 400 KiB it is a limit.
-//! - While memory is ample, pages are offered to the kernel late
-//!   ([`VolatileArena::defer_offers`](tenure::VolatileArena::defer_offers)). While it is short
-//!   ([`Level::Some`](tenure::pressure::Level) and above), a cache shrinks to `cache_size`.
+//! - While enough memory is left, pages are offered to the kernel late
+//!   ([`VolatileArena::defer_offers`](tenure::VolatileArena::defer_offers)). A cache stops to
+//!   grow before it is not so, and shrinks to `cache_size` while memory is short.
 //! - The last eighth of these, 64 pages at most, stays in memory.
 //! - `PRAGMA shrink_memory` drops all pages that are not in use.
 //! - Databases in memory, and temporary tables, stay in ordinary memory.
@@ -33,8 +33,8 @@
 //! and those that were intact although the kernel had been offered them.
 //!
 //! How it works: `methods` converts SQLite's calls; `cache` is a cache, with its `index`,
-//! its `list`s of unpinned pages, and its `page`s; `growth` says when it may take more memory,
-//! and `arenas` has that for all caches.
+//! its `unpinned` pages in `list`s, and its `page`s; `supply` and `growth` say when it may take
+//! more memory, and `arenas` has that for all caches.
 
 mod arenas;
 mod cache;
@@ -47,6 +47,8 @@ mod list;
 mod message;
 mod methods;
 mod page;
+mod supply;
+mod unpinned;
 
 pub use ffi::{Config, Pcache, PcacheMethods, PcachePage};
 pub use install::{

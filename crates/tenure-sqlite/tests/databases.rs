@@ -57,7 +57,7 @@ fn start() -> Sqlite {
     let sqlite = Sqlite::load();
     if std::env::var_os(IS_PLAIN).is_none() {
         unsafe { tenure_sqlite::install_with(sqlite.config) }.unwrap();
-        // The cache waits 100 times as long where memory is ample.
+        // The cache waits 100 times as long where enough memory is left.
         set_offer_delay(Duration::from_micros(2));
         std::thread::spawn(|| {
             let mut random = fastrand::Rng::with_seed(1);

@@ -101,7 +101,7 @@ fn any_call_sequence_matches_model_without_userfaultfd() {
 }
 
 fn call_sequences() {
-    // The cache waits 100 times as long where memory is ample.
+    // The cache waits 100 times as long where enough memory is left.
     set_offer_delay(Duration::from_micros(2));
     let config = Config {
         cases: 150,

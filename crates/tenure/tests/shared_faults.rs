@@ -15,6 +15,7 @@ tests!(
     garbage_in_an_arena_neither_crashes_nor_hangs,
     killed_processes_leave_neither_pins_nor_wrong_bytes,
     garbage_in_a_cache_neither_crashes_nor_hangs,
+    value_of_corrupt_length_is_a_miss_and_its_entry_is_used_again,
     killed_processes_leave_a_cache_that_works;
     children:
     use_arena_with_garbage,
@@ -75,7 +76,7 @@ fn use_arena_with_garbage() {
         let mut pins: Vec<SharedPin> = Vec::new();
         for _ in 0..40 {
             if rng.u32(0..4) == 0 {
-                scribble(&arena, &mut rng, 4096 + 40 * COUNT as u64);
+                scribble(&arena, &mut rng, 4096 + 56 * COUNT as u64);
             }
             let any = (!buffers.is_empty()).then(|| rng.usize(0..buffers.len()));
             match (rng.u32(0..9), any) {
@@ -238,7 +239,7 @@ fn use_cache_with_garbage() {
         let cache = small_cache();
         for _ in 0..150 {
             if rng.u32(0..5) == 0 {
-                scribble(&cache, &mut rng, 4096 + 40 * 1024);
+                scribble(&cache, &mut rng, 4096 + 56 * 1024);
             }
             let key = [rng.u8(0..20)];
             match rng.u32(0..20) {
@@ -258,6 +259,37 @@ fn use_cache_with_garbage() {
                 _ => cache.clear(),
             }
         }
+    }
+}
+
+/// Returns the offset of the only entry whose contents have this length on the first side.
+fn entry_of_len(file: impl AsFd, len: u64) -> u64 {
+    let entries = (0..1024).map(|index| 4096 + index * 56);
+    let mut found = entries.filter(|&at| word_at(&file, at + 16) == len);
+    let entry = found.next().expect("an entry of this length");
+    assert_eq!(found.next(), None);
+    entry
+}
+
+fn word_at(file: impl AsFd, at: u64) -> u64 {
+    let mut bytes = [0; 8];
+    rustix::io::pread(file, &mut bytes, at).unwrap();
+    u64::from_ne_bytes(bytes)
+}
+
+fn value_of_corrupt_length_is_a_miss_and_its_entry_is_used_again() {
+    // No place is so large; and the largest place, where there are no pages.
+    for corrupt in [u64::MAX, 4 << 30] {
+        let cache = small_cache();
+        cache.insert(b"key", &[7; 300], Priority::Normal).unwrap();
+        let entry = entry_of_len(&cache, 16 + 3 + 300);
+        rustix::io::pwrite(&cache, &corrupt.to_ne_bytes(), entry + 16).unwrap();
+        assert!(cache.get(b"key").is_none());
+        cache.remove(b"key");
+        let states = 0b11 << 50;
+        assert_eq!(word_at(&cache, entry) & states, 0, "the entry is not free");
+        cache.insert(b"key", &[8; 300], Priority::Normal).unwrap();
+        assert!(cache.get(b"key").is_none_or(|found| found[..] == [8; 300]));
     }
 }
 

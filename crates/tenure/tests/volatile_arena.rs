@@ -27,6 +27,7 @@ tests!(
     buffers_of_several_threads_keep_their_contents,
     overrun_of_buffer_is_readable_whatever_is_purged,
     dropped_small_buffers_are_freed_together,
+    arena_without_deferral_has_no_deferrable_bytes,
     deferred_buffers_are_offered_in_the_end_and_counted,
     child_unmarks_buffers_that_were_being_offered,
     place_that_was_locked_is_used_again,
@@ -365,6 +366,19 @@ fn deferred_buffers_are_offered_in_the_end_and_counted() -> Completion {
     // The figures and the delay are the process's.
     in_child_ok("use_deferred_buffers");
     Completion::Completed
+}
+
+fn arena_without_deferral_has_no_deferrable_bytes() {
+    let arena = VolatileArena::new(MIB).unwrap();
+    assert_eq!(arena.deferrable_bytes(), 0);
+    arena.defer_offers();
+    // An eighth of each limit is no part of it.
+    assert!(arena.deferrable_bytes() < mem_total_bytes());
+}
+
+fn mem_total_bytes() -> usize {
+    let info = rustix::system::sysinfo();
+    usize::try_from(info.totalram).unwrap() * usize::try_from(info.mem_unit).unwrap()
 }
 
 fn use_deferred_buffers() {

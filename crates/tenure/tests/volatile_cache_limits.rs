@@ -17,6 +17,7 @@ tests!(
     value_that_fits_without_all_idle_values_is_cached,
     pinned_values_on_probation_let_the_main_queue_be_evicted,
     value_pinned_across_clear_is_freed_with_its_guard,
+    value_in_the_memory_of_an_evicted_one_begins_as_zeros,
     [thorough] full_cache_gives_memory_to_another_process_of_its_cgroup;
     children:
     fill_the_cgroup_beside_another_process, take_most_of_the_cgroup,
@@ -94,6 +95,43 @@ fn value_that_fits_without_all_idle_values_is_cached() {
     insert(&cache, 1 << 40, 16 * MIB, Priority::Normal);
     let stats = cache.stats();
     assert_eq!((stats.values, stats.refused), (1, 0), "{stats:?}");
+}
+
+/// Also if the kernel had been offered the evicted value, and while others are pinned.
+fn value_in_the_memory_of_an_evicted_one_begins_as_zeros() {
+    let (page, count) = (page_size(), 24);
+    for delay in [LONG, Duration::ZERO] {
+        let cache = limited(count * 4 * page);
+        tenure::volatile::set_offer_delay(delay);
+        let insert = |key: u64, len| {
+            let fill = |value: &mut [u8]| {
+                assert!(value.iter().all(|&byte| byte == 0), "{key} of {len}");
+                value.fill(key as u8 | 1);
+            };
+            cache.insert_with(key, len, Priority::Normal, fill).unwrap();
+        };
+        // Values of three and four pages, and ones that share segments.
+        let len_of = |key: u64| match key % 5 {
+            0 => 100 + key as usize % 900,
+            1 => 2 * page + 1 + key as usize,
+            _ => 4 * page - key as usize % 1000,
+        };
+        let mut pinned = Vec::new();
+        for key in 0..600 {
+            insert(key, len_of(key));
+            if key % 97 == 0 {
+                pinned.extend(cache.get(&key).map(|value| (key, value)));
+            }
+            assert!(cache.stats().bytes <= (count * 4 * page) as u64);
+        }
+        let has = |key: u64, value: &Pinned| {
+            value.len() == len_of(key) && value.iter().all(|&byte| byte == key as u8 | 1)
+        };
+        assert!(pinned.iter().all(|(key, value)| has(*key, value)));
+        assert!((0..600).all(|key| cache.get(&key).is_none_or(|value| has(key, &value))));
+        let stats = cache.stats();
+        assert!(stats.evicted > 400 && stats.refused == 0, "{stats:?}");
+    }
 }
 
 /// More is pinned of the queue to evict from than may be in it, and nothing of it is idle.

@@ -37,6 +37,13 @@ impl Arguments {
         self.number("count").unwrap_or(200_000)
     }
 
+    /// Returns the page caches that are measured, all of `count` unless some are named.
+    pub fn settings(&self, count: usize) -> Vec<usize> {
+        let named = |text: &str| text.split(',').map(|word| word.parse().unwrap()).collect();
+        self.get("settings")
+            .map_or_else(|| (0..count).collect(), named)
+    }
+
     /// How many operations of a hundred change a row.
     pub fn updates(&self) -> usize {
         self.number("updates").unwrap_or(0)

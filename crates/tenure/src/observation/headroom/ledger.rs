@@ -17,6 +17,7 @@
 //! limits cannot be read, the last ceiling holds, less what was admitted since.
 
 use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::ground::sys::process::monotonic_nanos;
 use crate::ground::sys::shard::shard_of_thread;
@@ -70,8 +71,8 @@ const MAX_SMALL_BYTES: usize = CREDIT_BYTES / 4;
 /// Shards take credit only while this much is left: what they hold is then a small part.
 const MIN_SURPLUS_FOR_CREDIT: isize = (16 * SHARDS * CREDIT_BYTES) as isize;
 
-/// Until how old a reading serves, in nanoseconds: other processes take memory as well.
-const MAX_AGE_NANOS: u64 = 100_000_000;
+/// Until how old a reading serves: other processes take memory as well.
+const MAX_AGE: Duration = Duration::from_millis(100);
 
 /// Counters of the threads that share it, in cache lines of its own.
 #[repr(align(128))]
@@ -281,12 +282,18 @@ impl Ledger {
 
     /// Whether a new reading is due: the last attempt is old, or much was admitted since.
     pub(crate) fn is_due(&self) -> bool {
-        let tried_at_nanos = self.tried_at_nanos.load(Ordering::Acquire);
-        let age_nanos = monotonic_nanos().saturating_sub(tried_at_nanos);
-        age_nanos > MAX_AGE_NANOS || self.ever_committed() > self.recheck_at.load(Ordering::Acquire)
+        self.is_due_after(MAX_AGE)
     }
 
-    pub(super) fn has_reading(&self) -> bool {
+    /// Whether a new reading is due where one serves for so long.
+    pub(super) fn is_due_after(&self, age: Duration) -> bool {
+        let tried_at_nanos = self.tried_at_nanos.load(Ordering::Acquire);
+        let age_nanos = monotonic_nanos().saturating_sub(tried_at_nanos);
+        u128::from(age_nanos) > age.as_nanos()
+            || self.ever_committed() > self.recheck_at.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_reading(&self) -> bool {
         self.read_at_nanos() > 0
     }
 

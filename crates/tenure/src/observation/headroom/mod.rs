@@ -44,7 +44,7 @@ pub use crate::ground::headroom_limit::HeadroomLimit;
 pub(crate) use admission::{admit_exactly, take};
 pub(crate) use bounds::{Bounds, lazily_free_bytes};
 pub(crate) use ledger::Watermark;
-pub(crate) use reader::{LEDGER, prepare, refresh, register_fork_handlers};
+pub(crate) use reader::{LEDGER, prepare, refresh, refresh_if_older, register_fork_handlers};
 
 #[doc(hidden)]
 pub use admission::read;

@@ -62,6 +62,19 @@ pub(crate) fn refresh() -> Result<(), Errno> {
     refresh_if_before(monotonic_nanos())
 }
 
+/// Takes a reading if the last one, or the last attempt, is older than `age`, or much was
+/// admitted since.
+///
+/// # Errors
+///
+/// As for [`refresh`].
+pub(crate) fn refresh_if_older(age: Duration) -> Result<(), Errno> {
+    match LEDGER.is_due_after(age) {
+        true => refresh(),
+        false => Ok(()),
+    }
+}
+
 /// Takes a reading, unless one has begun at this time of the monotonic clock or later.
 ///
 /// # Errors

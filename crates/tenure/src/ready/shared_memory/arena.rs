@@ -147,7 +147,7 @@ impl SharedArena {
         priority: Priority,
     ) -> Result<(SharedBuffer, super::SharedPin)> {
         let attached = self.core.attached_to_change()?;
-        let (attachment, table) = (&attached.attachment, &self.core.table);
+        let (attachment, table) = (&attached.caller(), &self.core.table);
         let len = len as u64;
         if len > table.geometry.max_bytes() {
             return Err(table.refused("its buffers are smaller", Errno::INVAL));

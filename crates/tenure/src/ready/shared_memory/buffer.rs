@@ -115,7 +115,7 @@ impl SharedBuffer {
                 State::Claimed if is_cleared => return Err(self.busy()),
                 // The process that has claimed it may be dead.
                 State::Claimed => {
-                    self.core.table.evict(&attached.attachment, 0, 0);
+                    self.core.table.evict(&attached.caller(), 0, 0);
                     is_cleared = true;
                 }
                 State::Live | State::Free => {}
@@ -126,7 +126,7 @@ impl SharedBuffer {
 
     /// Claims the purged buffer and makes it of zeros; `None` if another thread was faster.
     fn make_again(&self, attached: &Attached, entry: &Entry) -> Result<Option<SharedPin>> {
-        let (attachment, table) = (&attached.attachment, &self.core.table);
+        let (attachment, table) = (&attached.caller(), &self.core.table);
         let admission = self
             .core
             .admit(attachment, pages_of(self.len), MAX_PRIORITY)?;
@@ -187,13 +187,13 @@ impl SharedBuffer {
         let entry = self.entry()?;
         if entry.word.read().processes() != 0 {
             // Of dead processes, perhaps.
-            self.core.table.evict(&attached.attachment, 0, 0);
+            self.core.table.evict(&attached.caller(), 0, 0);
         }
         let now = entry.word.read();
         if !self.is_same(entry) {
             return Err(self.gone());
         }
-        let (attachment, table) = (&attached.attachment, &self.core.table);
+        let (attachment, table) = (&attached.caller(), &self.core.table);
         let mut turn = table.turn_or_go(attachment);
         let purged = table.purge(&mut turn, attachment, self.index, now);
         drop(turn);
@@ -216,7 +216,7 @@ impl SharedBuffer {
         for _ in 0..ATTEMPTS {
             let now = entry.word.read();
             if now.state() == State::Purged && self.is_same(entry) {
-                let (attachment, table) = (&attached.attachment, &self.core.table);
+                let (attachment, table) = (&attached.caller(), &self.core.table);
                 if !entry.word.claim(attachment.slot, now) {
                     continue;
                 }

@@ -9,6 +9,7 @@ use super::evictor::Evictor;
 use super::layout::Kind;
 use super::processes::Attachment;
 use super::table::Table;
+use super::turn::CALL_PATIENCE;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::features::Features;
@@ -167,6 +168,11 @@ impl Attached {
         Ok(attached)
     }
 
+    /// Returns the attachment for one call of the program.
+    pub(super) fn caller(&self) -> Attachment {
+        self.attachment.within(CALL_PATIENCE)
+    }
+
     /// Whether touching a purged page is SIGBUS.
     pub(super) fn is_protected(&self) -> bool {
         self.userfaultfd.as_ref().is_some_and(Userfaultfd::is_open)
@@ -216,8 +222,9 @@ impl Attached {
         let now = entry.word.unpin(1 << self.attachment.slot);
         drop(pins);
         if now.is_doomed() && self.table.check_descriptor().is_ok() {
-            let mut turn = self.table.turn_or_go(&self.attachment);
-            self.table.free_doomed(&mut turn, &self.attachment, index);
+            let caller = self.caller();
+            let mut turn = self.table.turn_or_go(&caller);
+            self.table.free_doomed(&mut turn, &caller, index);
         }
     }
 }

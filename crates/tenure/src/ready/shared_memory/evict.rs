@@ -45,7 +45,7 @@ impl First {
 impl Table {
     /// Purges unpinned objects, none of a higher priority, until so many bytes are freed, and
     /// frees doomed ones. Returns the bytes that were purged: fewer if others change pages all
-    /// the time. `None` if another process evicts at this moment.
+    /// the time, or the call is late. `None` if another process evicts at this moment.
     pub(crate) fn evict(
         &self,
         attachment: &Attachment,
@@ -66,10 +66,7 @@ impl Table {
     ) -> u64 {
         let mut first = First::default();
         for index in 0..self.geometry.count {
-            // An entry whose length is corrupt has no place.
-            let Some((entry, len, _)) = self.entry(index) else {
-                continue;
-            };
+            let entry = &self.entries()[index];
             let now = entry.word.read();
             if now.is_doomed() {
                 if now.is_claimable()
@@ -85,7 +82,8 @@ impl Table {
                     priority: now.priority(),
                     used: entry.used.load(Ordering::Relaxed),
                     index,
-                    bytes: pages_of(len),
+                    // A corrupt length counts as none.
+                    bytes: self.entry(index).map_or(0, |(_, len, _)| pages_of(len)),
                 };
                 first.add(candidate, wanted_bytes);
             }
@@ -96,7 +94,8 @@ impl Table {
                 continue;
             };
             // Others free as much as this one would.
-            let Some(mut turn) = self.turn(attachment) else {
+            let turn = (!attachment.is_late()).then(|| self.turn(attachment));
+            let Some(mut turn) = turn.flatten() else {
                 break;
             };
             held.renew();

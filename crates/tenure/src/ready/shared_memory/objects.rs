@@ -60,7 +60,8 @@ impl Table {
         index: usize,
         seen: Reading,
     ) -> Result<u64, Errno> {
-        let Some((entry, ..)) = self.entry(index) else {
+        // Also one whose length is corrupt: it has no pages that anyone finds.
+        let Some(entry) = self.entries().get(index) else {
             return Ok(0);
         };
         if matches!(seen.state(), State::Free | State::Claimed)

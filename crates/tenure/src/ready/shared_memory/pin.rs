@@ -55,7 +55,7 @@ impl SharedPin {
         let start = self.start(at, bytes.len())?;
         let attached = self.attached().ok_or_else(|| self.not_pinned())?;
         let table = &self.buffer.core.table;
-        let mut turn = table.turn_or_go(&attached.attachment);
+        let mut turn = table.turn_or_go(&attached.caller());
         let written = turn.write(bytes, start);
         written.map_err(|errno| Error::System {
             call: "pwrite",

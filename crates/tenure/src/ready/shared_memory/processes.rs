@@ -1,7 +1,7 @@
 //! The attached processes: their slots, and what dead ones have left.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::layout::{Kind, Slot};
 use super::table::Table;
@@ -25,9 +25,39 @@ const ATTEMPTS: u32 = 20;
 pub(crate) struct Attachment {
     pub(crate) slot: usize,
     pub(crate) process: ProcessId,
+    /// When a call has waited for all of its turns together.
+    deadline: Option<Instant>,
 }
 
 impl Attachment {
+    fn new(slot: usize, process: ProcessId) -> Self {
+        Self {
+            slot,
+            process,
+            deadline: None,
+        }
+    }
+
+    /// Returns the attachment for one call of a program, which waits for others at most so
+    /// long, however many turns it takes.
+    pub(crate) fn within(&self, limit: Duration) -> Self {
+        Self {
+            deadline: Some(Instant::now() + limit),
+            ..*self
+        }
+    }
+
+    /// Returns how long the call may still wait; `None` if it has no limit.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        let deadline = self.deadline?;
+        Some(deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether the call may wait no longer.
+    pub(crate) fn is_late(&self) -> bool {
+        self.time_left() == Some(Duration::ZERO)
+    }
+
     fn id(&self) -> u64 {
         id(self.process)
     }
@@ -61,7 +91,7 @@ impl Table {
                     .is_ok()
                 {
                     found.namespace.store(process.namespace, Ordering::Release);
-                    let attachment = Attachment { slot, process };
+                    let attachment = Attachment::new(slot, process);
                     // Bits of a free slot are garbage.
                     self.clear(&attachment, 1 << slot);
                     return Ok(attachment);
@@ -164,7 +194,7 @@ impl Table {
             return false;
         }
         let slot = dead.trailing_zeros() as usize;
-        self.clear(&Attachment { slot, process }, dead);
+        self.clear(&Attachment::new(slot, process), dead);
         self.recount();
         self.free_slots(process, dead);
         true

@@ -9,8 +9,12 @@ use super::processes::Attachment;
 use super::table::Table;
 use crate::ground::sys::{Errno, shared_file};
 
-/// How long a call waits for its turn.
+/// How long one turn is waited for, outside of calls of a program.
 const PATIENCE: Duration = Duration::from_millis(20);
+
+/// How long a call of a program waits for its turns, all of them together. A process that is
+/// not given a CPU keeps its turn, and one that waits too long refuses a value.
+pub(super) const CALL_PATIENCE: Duration = Duration::from_millis(50);
 
 /// The bytes that one call allocates, frees or writes: a part of a millisecond.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -50,8 +54,9 @@ impl Table {
             }
             std::hint::spin_loop();
         }
+        let limit = attachment.time_left().unwrap_or(PATIENCE);
         let (begin, mut pause) = (Instant::now(), Duration::from_micros(50));
-        while begin.elapsed() < PATIENCE {
+        while begin.elapsed() < limit {
             std::thread::sleep(pause);
             if let Some(held) = self.try_lease(writer, attachment) {
                 return Some(held);
@@ -119,4 +124,37 @@ pub(crate) fn is_one_chunk(len: u64) -> bool {
 fn chunks(len: u64) -> impl Iterator<Item = u64> {
     let starts = (0..len).step_by(CHUNK_BYTES as usize);
     starts.map(move |start| CHUNK_BYTES.min(len - start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file;
+    use super::super::layout::{Geometry, Kind};
+    use super::super::word::MAX_PRIORITY;
+    use super::*;
+    use crate::ground::sys::page_size;
+
+    #[test]
+    fn late_call_evicts_nothing_and_takes_only_a_turn_that_is_free() {
+        let kind = Kind::Arena {
+            object_bytes: page_size() as u64,
+        };
+        let geometry = Geometry {
+            kind,
+            count: 1,
+            seed: [0; 2],
+        };
+        let table = file::create_memfd(geometry).unwrap();
+        let own = table.attach().unwrap();
+        let late = own.within(Duration::ZERO);
+        assert!(late.is_late() && !own.is_late());
+        assert_eq!(table.claim_free(&own, 0), Some(0));
+        let len = page_size() as u64;
+        assert!(table.publish_live(&own, 0, len, 0, false).is_some());
+        assert_eq!(table.evict(&late, len, MAX_PRIORITY), Some(0));
+        assert!(table.turn(&late).is_some(), "nobody else has it");
+        assert_eq!(table.evict(&own, len, MAX_PRIORITY), Some(len));
+        let hour = own.within(Duration::from_secs(3600));
+        assert!(!hour.is_late() && own.time_left().is_none());
+    }
 }

@@ -189,6 +189,28 @@ impl Attached {
         Self(Some(segment))
     }
 
+    /// Takes the memory of the segment for another value: a segment of zeros, with one pin.
+    /// Frees it instead, now or with its last pin, if it is in use or purged.
+    pub(super) fn reuse(mut self, priority: Priority) -> Option<Arc<Segment>> {
+        if self.contents() != Contents::Intact {
+            return None;
+        }
+        // No look-up finds it any more; one that did has a reference as long as it may pin it.
+        let is_own = Arc::get_mut(self.0.as_mut()?).is_some() && self.is_idle();
+        let segment = is_own.then(|| self.0.take().and_then(Arc::into_inner));
+        let Segment {
+            mut buffer,
+            reserved,
+            ..
+        } = segment??;
+        if !matches!(buffer.pin(), Ok(Some(Outcome::Intact))) {
+            buffer.free_sync();
+            return None;
+        }
+        buffer.fill_with_zeros();
+        Some(Segment::pinned(buffer, priority, reserved))
+    }
+
     /// Frees the segment before this returns, unless it is pinned. Returns whether it did.
     pub(super) fn free_sync(mut self) -> bool {
         if self.buffer.detach() {

@@ -165,7 +165,7 @@ impl<K: Hash + Eq> Shared<K> {
                 };
                 shard.sweep();
                 let reservation = shard.add_segment(hash, segment, len, priority, is_small);
-                (Some(admission), reservation)
+                (admission, reservation)
             }
         };
         let mut making = Making {
@@ -180,18 +180,22 @@ impl<K: Hash + Eq> Shared<K> {
     }
 
     /// Makes a segment of at least `len` bytes, with one pin; `None` if memory is
-    /// unavailable. The caller marks the admission as resident when the segment is filled.
+    /// unavailable. The caller marks the admission as resident when the segment is filled;
+    /// there is none for memory that an evicted value had.
     fn new_segment(
         &self,
         len: usize,
         key_bytes: usize,
         priority: Priority,
-    ) -> Result<Option<(Admission, Arc<Segment>)>> {
+    ) -> Result<Option<(Option<Admission>, Arc<Segment>)>> {
         let refuse = || {
             self.refused.fetch_add(1, Ordering::Relaxed);
         };
         let memory_bytes = len.max(1).checked_next_multiple_of(page_size());
         let bytes = memory_bytes.and_then(|bytes| bytes.checked_add(key_bytes));
+        if let Some(segment) = bytes.and_then(|bytes| self.reuse(bytes, priority)) {
+            return Ok(Some((None, segment)));
+        }
         let Some(admitted) = bytes.and_then(|bytes| self.admit(bytes, priority)) else {
             refuse();
             return Ok(None);
@@ -209,7 +213,7 @@ impl<K: Hash + Eq> Shared<K> {
         }
         drop(admitted.inside);
         let segment = Segment::pinned(buffer, priority, admitted.reserved);
-        Ok(Some((admitted.admission, segment)))
+        Ok(Some((Some(admitted.admission), segment)))
     }
 
     /// Makes a segment for what an eviction keeps, where there is memory for it.

@@ -8,12 +8,16 @@ use super::super::processes::Attachment;
 use super::super::table::{Table, pages_of};
 use super::super::turn::Turn;
 use super::super::word::{Reading, State};
+use super::record::{self, Record};
 use crate::ground::sys::process::monotonic_coarse_nanos;
 use crate::ground::sys::shared_file;
 
 /// A use is recorded when the last one was longer ago, so that processes that find a value all
 /// the time do not contend for its entry.
 const USE_NANOS: u64 = 16_000_000;
+
+/// How often a look-up that finds no value looks for one that has moved.
+const MAX_LOOKS: usize = 16;
 
 /// A value as a look-up has seen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +28,12 @@ pub(super) struct Seen {
     pub(super) generation: u64,
 }
 
+impl Seen {
+    fn is_value(&self) -> bool {
+        self.word.state() == State::Live && !self.word.is_doomed()
+    }
+}
+
 impl Table {
     fn set(&self, hash: u64) -> Range<usize> {
         let sets = self.geometry.count / SET;
@@ -31,44 +41,73 @@ impl Table {
         first..first + SET
     }
 
-    fn see(&self, index: usize) -> Option<Seen> {
+    fn look(&self, index: usize) -> Seen {
         let entry = &self.entries()[index];
         let word = entry.word.read();
-        // The contents are complete before the generation is stored.
+        // The contents are complete before the generation is stored, and so is the tag.
         let generation = entry.contents[word.side()]
             .generation
             .load(Ordering::Acquire);
-        let is_value = word.state() == State::Live && !word.is_doomed();
-        is_value.then_some(Seen {
+        Seen {
             index,
             word: word.unowned(),
             generation,
-        })
+        }
+    }
+
+    fn see(&self, index: usize) -> Option<Seen> {
+        Some(self.look(index)).filter(Seen::is_value)
     }
 
     /// Returns what may be the key's values, the newest first. (There are two if two processes
     /// insert it at the same time, until one of them, or a look-up, removes the older one.)
     pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = Seen> + use<> {
-        let entries = self.set(hash).filter_map(|index| {
-            let is_it = self.entries()[index].tag.load(Ordering::Relaxed) == hash;
-            is_it.then(|| self.see(index))?
-        });
+        let first = self.set(hash).start;
+        let look = || std::array::from_fn::<_, SET, _>(|nth| self.look(first + nth));
+        // The tag is read later: it is that of the value if the value is unchanged after that.
+        let is_it = |seen: &Seen| {
+            let tag = &self.entries()[seen.index].tag;
+            seen.is_value() && tag.load(Ordering::Relaxed) == hash
+        };
+        let mut before = None;
         let mut found = [None; SET];
-        for (place, seen) in found.iter_mut().zip(entries) {
-            *place = Some(seen);
+        for _ in 0..MAX_LOOKS {
+            let seen = look();
+            found = seen.map(|seen| Some(seen).filter(is_it));
+            // A value that has moved to an entry that was looked at before is in none of them.
+            if found.iter().any(Option::is_some) || before.replace(seen) == Some(seen) {
+                break;
+            }
         }
-        found.sort_unstable_by_key(|seen| std::cmp::Reverse(seen.map(|it: Seen| it.generation)));
+        found.sort_unstable_by_key(|seen| std::cmp::Reverse(seen.map(|it| it.generation)));
         found.into_iter().flatten()
     }
 
     /// Copies the record of a value. `None` if it was purged or replaced meanwhile.
     pub(super) fn copy(&self, seen: Seen) -> Option<Vec<u8>> {
-        let (len, place) = self.contents(seen.index, seen.word.side())?;
         let mut bytes = Vec::new();
-        shared_file::read_to(self.fd(), &mut bytes, usize::try_from(len).ok()?, place).ok()?;
+        self.copy_to(&mut bytes, seen, usize::MAX)?;
+        Some(bytes)
+    }
+
+    /// Copies the key of a value. `None` as for [`copy`](Self::copy), and for a corrupt one.
+    pub(super) fn copy_key(&self, seen: Seen) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.copy_to(&mut bytes, seen, record::HEAD)?;
+        let start = record::start_bytes(&bytes)?;
+        self.copy_to(&mut bytes, seen, start)?;
+        Some(Record::parse(&bytes)?.key.to_vec())
+    }
+
+    /// Appends the bytes of a record up to `end`.
+    fn copy_to(&self, bytes: &mut Vec<u8>, seen: Seen, end: usize) -> Option<()> {
+        let (len, place) = self.contents(seen.index, seen.word.side())?;
+        let (len, done) = (usize::try_from(len).ok()?, bytes.len());
+        let more = len.min(end).checked_sub(done)?;
+        shared_file::read_to(self.fd(), bytes, more, place + done as u64).ok()?;
         // The word changes before the bytes do: if it is unchanged, so were they.
         fence(Ordering::SeqCst);
-        self.is_unchanged(seen).then_some(bytes)
+        self.is_unchanged(seen).then_some(())
     }
 
     /// Whether the value is still the one that was seen.
@@ -103,7 +142,7 @@ impl Table {
 
     /// Has a value not be found any more, if it is still the one that was seen. (If another one
     /// has taken its place with the same word at this moment, that one is lost.)
-    fn doom(&self, seen: Seen) -> bool {
+    pub(super) fn doom(&self, seen: Seen) -> bool {
         self.is_unchanged(seen) && self.entries()[seen.index].word.doom_value(seen.word)
     }
 

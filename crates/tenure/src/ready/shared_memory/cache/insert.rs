@@ -1,7 +1,7 @@
 //! Inserting values, and making those that are missing.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::entries::Seen;
 use super::flights::{Flight, Missing, Progress};
@@ -11,15 +11,13 @@ use crate::ground::error::Result;
 use crate::ground::sys::Errno;
 use crate::ground::sys::process::monotonic_coarse_nanos;
 use crate::ready::shared_memory::core::Attached;
+use crate::ready::shared_memory::processes::Attachment;
 use crate::ready::shared_memory::table::pages_of;
 use crate::verbs::volatile::Priority;
 
 /// How long a thread that waits for a value sleeps before it looks.
 const MIN_PAUSE: Duration = Duration::from_micros(50);
 const MAX_PAUSE: Duration = Duration::from_millis(4);
-
-/// How long an insertion waits for others that evict.
-const PATIENCE: Duration = Duration::from_millis(20);
 
 /// A thread makes a value itself that so many others have made, and the cache did not keep.
 const MAX_FAILURES: u32 = 2;
@@ -59,13 +57,14 @@ impl SharedCache {
             priority: u64::from(priority.as_u8()),
             is_wanted,
         };
-        let put = self.put(attached, &new);
+        let attachment = &attached.caller();
+        let put = self.put(attachment, &new);
         match put {
             Some(_) => count(&self.counts.insertions),
             None => {
                 count(&self.counts.refused);
                 // The previous value is out of date.
-                self.remove_found(attached, new.hash);
+                self.remove_found(attachment, new.hash);
             }
         }
         match put? {
@@ -75,14 +74,14 @@ impl SharedCache {
     }
 
     /// Returns `None` if the value was refused.
-    fn put(&self, attached: &Attached, new: &New<'_>) -> Option<Put> {
-        let (attachment, table) = (&attached.attachment, &self.core.table);
+    fn put(&self, attachment: &Attachment, new: &New<'_>) -> Option<Put> {
+        let table = &self.core.table;
         let len = new.len();
         if len > table.geometry.max_bytes() {
             return None;
         }
         let bytes = pages_of(len);
-        self.reserve(attached, bytes, new)?;
+        self.reserve(attachment, bytes, new)?;
         let admission = self.core.admit(attachment, bytes, new.priority).ok()?;
         let put = || {
             let mut turn = table.turn(attachment).ok_or(Errno::AGAIN)?;
@@ -104,12 +103,11 @@ impl SharedCache {
 
     /// Gives values up until the limit of this process allows for the bytes, in the place of
     /// those of the previous value. (While one replaces the other, there are both.)
-    fn reserve(&self, attached: &Attached, bytes: u64, new: &New<'_>) -> Option<()> {
+    fn reserve(&self, attachment: &Attachment, bytes: u64, new: &New<'_>) -> Option<()> {
         let Some(max_bytes) = self.options.max_bytes else {
             return Some(());
         };
         let (max_bytes, table) = (max_bytes as u64, &self.core.table);
-        let begin = Instant::now();
         loop {
             let all = table.header().bytes.load(Ordering::Relaxed);
             let previous = table.find(new.hash).next();
@@ -118,9 +116,12 @@ impl SharedCache {
             if all <= max_bytes {
                 return Some(());
             }
-            let evicted = table.evict(&attached.attachment, all - max_bytes, new.priority);
-            let is_too_late = evicted.is_none() && begin.elapsed() >= PATIENCE;
-            if evicted == Some(0) || is_too_late {
+            // Others may insert as fast as this call evicts.
+            if attachment.is_late() {
+                return None;
+            }
+            let evicted = table.evict(attachment, all - max_bytes, new.priority);
+            if evicted == Some(0) {
                 return None;
             }
             // Another process evicts.

@@ -72,6 +72,9 @@ pub struct SharedCache {
 /// How often a call begins anew because other processes have changed what it has seen.
 const MAX_TRIES: usize = 16;
 
+/// A look-up copies the key of a larger value before it takes memory for the value.
+const LARGE_BYTES: u64 = 1 << 20;
+
 /// The use of this value of [`SharedCache`].
 #[derive(Debug, Default)]
 struct Counts {
@@ -144,13 +147,19 @@ impl SharedCache {
     }
 
     fn look_up(&self, key: &[u8]) -> Option<SharedValue> {
-        self.core.attached().ok()?;
+        let attached = self.core.attached().ok()?;
         let (table, hash) = (&self.core.table, self.hash(key));
-        for _ in 0..MAX_TRIES {
+        for tries in 1..=MAX_TRIES {
+            // Others replace the value faster than it is copied: they wait for one copy.
+            let is_last = tries == MAX_TRIES;
+            let _turn = is_last.then(|| table.turn(&attached.caller()));
             let mut has_changed = false;
             let mut values = table.find(hash);
             while let Some(seen) = values.next() {
-                let Some(bytes) = table.copy(seen) else {
+                // Memory is taken for the key's value only, whatever the table says.
+                let is_small = table.bytes(seen) <= LARGE_BYTES;
+                let may_copy = is_small || table.copy_key(seen).is_some_and(|it| it == key);
+                let Some(bytes) = may_copy.then(|| table.copy(seen)).flatten() else {
                     has_changed |= !table.is_unchanged(seen);
                     continue;
                 };

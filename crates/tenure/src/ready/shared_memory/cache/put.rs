@@ -58,9 +58,16 @@ impl Table {
         };
         if let Put::Inserted(seen) = put {
             // Of two processes that insert the key at the same time one sees both values at
-            // least.
+            // least, and dooms the older one, also if that is its own.
             fence(Ordering::SeqCst);
-            self.doom_older(seen, self.find(new.hash));
+            let mut found = self.find(new.hash).peekable();
+            let newer = found.next_if(|found| found.generation > seen.generation);
+            let newest = newer.unwrap_or(seen);
+            for older in found.filter(|found| found.generation < newest.generation) {
+                if self.doom(older) {
+                    self.free_doomed(turn, attachment, older.index);
+                }
+            }
         }
         Ok(put)
     }

@@ -1,7 +1,7 @@
 //! The record in the place of a value: a head, the key and the bytes.
 
 /// The bytes of the head.
-const HEAD: usize = 16;
+pub(super) const HEAD: usize = 16;
 
 /// Returns the head and the key. `made_at` is on the monotonic clock, in nanoseconds.
 pub(super) fn start(key: &[u8], made_at: u64) -> Vec<u8> {
@@ -10,6 +10,16 @@ pub(super) fn start(key: &[u8], made_at: u64) -> Vec<u8> {
     start.extend_from_slice(&(key.len() as u64).to_ne_bytes());
     start.extend_from_slice(key);
     start
+}
+
+/// Returns the bytes of the head and the key of a record, of which there is the head.
+pub(super) fn start_bytes(head: &[u8]) -> Option<usize> {
+    HEAD.checked_add(usize::try_from(word(head, 8)?).ok()?)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = bytes.get(at..at + 8)?;
+    Some(u64::from_ne_bytes(word.try_into().ok()?))
 }
 
 /// A record that was copied.
@@ -23,14 +33,9 @@ pub(super) struct Record<'a> {
 impl<'a> Record<'a> {
     /// Parses bytes that any process may have written.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let word = |at: usize| {
-            let word = bytes.get(at..at + 8)?;
-            Some(u64::from_ne_bytes(word.try_into().ok()?))
-        };
-        let key_len = usize::try_from(word(8)?).ok()?;
-        let value_at = HEAD.checked_add(key_len)?;
+        let value_at = start_bytes(bytes)?;
         Some(Self {
-            made_at: word(0)?,
+            made_at: word(bytes, 0)?,
             key: bytes.get(HEAD..value_at)?,
             value_at,
         })

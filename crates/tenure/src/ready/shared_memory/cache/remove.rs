@@ -3,9 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::entries::Seen;
-use super::record::Record;
 use super::{MAX_TRIES, SharedCache, count};
-use crate::ready::shared_memory::core::Attached;
+use crate::ready::shared_memory::processes::Attachment;
 use crate::ready::shared_memory::table::Table;
 
 impl SharedCache {
@@ -15,7 +14,7 @@ impl SharedCache {
             return false;
         };
         self.core.table.outdate(Some(self.hash(key)));
-        let is_removed = self.remove_found(attached, self.hash(key));
+        let is_removed = self.remove_found(&attached.caller(), self.hash(key));
         if is_removed {
             count(&self.counts.removed);
         }
@@ -23,13 +22,13 @@ impl SharedCache {
     }
 
     /// Removes the values of a hash. Returns whether there was one.
-    pub(super) fn remove_found(&self, attached: &Attached, hash: u64) -> bool {
+    pub(super) fn remove_found(&self, attachment: &Attachment, hash: u64) -> bool {
         let table = &self.core.table;
         let mut is_removed = false;
         for _ in 0..MAX_TRIES {
             let mut has_changed = false;
             for seen in table.find(hash) {
-                match table.remove(&attached.attachment, seen) {
+                match table.remove(attachment, seen) {
                     true => is_removed = true,
                     false => has_changed = true,
                 }
@@ -42,13 +41,11 @@ impl SharedCache {
         is_removed
     }
 
-    /// Removes the values for whose keys `keep` returns `false`. Returns how many. It copies
-    /// each value.
+    /// Removes the values for whose keys `keep` returns `false`. Returns how many.
     pub fn retain(&self, mut keep: impl FnMut(&[u8]) -> bool) -> usize {
         self.remove_where(|table, seen| {
-            let bytes = table.copy(seen);
-            let record = bytes.as_deref().and_then(Record::parse);
-            record.is_some_and(|record| !keep(record.key))
+            let key = table.copy_key(seen);
+            key.is_some_and(|key| !keep(&key))
         })
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::memory::{ArenaMemory, ArenaOwner};
 use super::place::Place;
 use super::purge::purge_places;
+use super::reserve::deferrable_bytes;
 use super::space::Space;
 use super::table::Table;
 use crate::ground::error::{Error, Result};
@@ -69,18 +70,33 @@ impl VolatileArena {
         Self::reserve(len, page_size())
     }
 
-    /// Has volatile buffers of this arena offered late while memory is ample: 100 times the
-    /// [offer delay](crate::volatile::set_offer_delay) after their marks, 10 s unless that is set. For
-    /// many small buffers, of which each hit within that time then takes no system call.
+    /// Has volatile buffers of this arena offered late while enough memory is left: 100 times
+    /// the [offer delay](crate::volatile::set_offer_delay) after their marks, 10 s unless that
+    /// is set. For many small buffers, of which each hit within that time then takes no system
+    /// call. Those that are used most stay, which the kernel does not heed: it reclaims what it
+    /// was offered in the order of the offers.
     ///
-    /// Memory is ample while the machine and each cgroup around the process have 256 MiB for
-    /// each CPU left over an eighth of their limits. The offer thread looks at that ten times
-    /// a second, and offers what is older than the offer delay as soon as it is not so.
+    /// Enough is left while the machine and each cgroup around the process have 96 MiB for
+    /// each CPU left over an eighth of their limits, page cache included, and the pressure is
+    /// less than [`Level::Severe`](crate::pressure::Level::Severe). The offer thread looks at
+    /// that 40 times a second, or 10 times with 256 MiB and more, and offers what is older than
+    /// the offer delay as soon as it is not so.
     ///
     /// Marks of such buffers take less time, and have that of the clock's last tick (1 to 10
     /// ms).
     pub fn defer_offers(&self) {
         self.0.0.defer_offers();
+    }
+
+    /// Returns how many bytes more the process may take before
+    /// [`defer_offers`](Self::defer_offers) no longer has an effect; 0 where it has none. A
+    /// cache that stops to grow before has its buffers offered only where others take the
+    /// memory. Reads the limits if the last reading is older than 100 ms.
+    pub fn deferrable_bytes(&self) -> usize {
+        match self.0.0.defers_offers() {
+            true => deferrable_bytes(),
+            false => 0,
+        }
     }
 
     fn reserve(len: usize, overrun_bytes: usize) -> Result<Self> {

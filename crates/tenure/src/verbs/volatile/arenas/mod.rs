@@ -28,6 +28,7 @@ mod memory;
 mod offer;
 mod place;
 mod purge;
+mod reserve;
 mod revoke;
 mod space;
 mod table;
@@ -37,6 +38,7 @@ pub(super) use due::{offer_due, retry_refused};
 pub(super) use memory::ArenaMemory;
 pub(super) use place::Place;
 pub(super) use purge::{purge_partial, purge_places};
+pub(super) use reserve::Reserve;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

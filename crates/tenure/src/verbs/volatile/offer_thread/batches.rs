@@ -11,23 +11,28 @@ use crate::observation::stats;
 use crate::verbs::lazy_free;
 use crate::verbs::volatile::arenas::{self, LiveArenas};
 use crate::verbs::volatile::engine::{CHUNK_BYTES, can_offer, first_mappings};
+use crate::verbs::volatile::priority::Timestamp;
 use crate::verbs::volatile::registry::{Candidate, ENGINE, Object};
 
 /// How many ranges that are no neighbours are offered under one ENGINE lock: a registration
 /// takes about 15 µs.
 const MAX_BATCH_SPANS: usize = 64;
 
-/// Offers all that has been volatile for longer than `delay`. Returns whether the kernel
-/// accepted all of it.
-pub(super) fn offer_due(delay: Duration, live: &LiveArenas) -> bool {
+/// Offers all that has been volatile for longer than `delay`, unless it is deferred. Returns
+/// whether the kernel accepted all of it.
+pub(super) fn offer_due(delay: Duration, live: &LiveArenas, deferral: &mut Deferral) -> bool {
     if !can_offer() {
         return true;
     }
-    let deferral = Deferral::now(live);
+    let now = Timestamp::now();
+    deferral.update(now, live);
     let mut all_offered = true;
     for memory in live.iter() {
-        all_offered &= arenas::offer_due(memory, delay.saturating_mul(deferral.of(memory)));
+        if let Some(delay) = deferral.delay_of(memory, delay) {
+            all_offered &= arenas::offer_due(memory, delay);
+        }
     }
+    deferral.end_scan(now);
     let mut due = ENGINE.lock().due(delay);
     due.sort_unstable_by_key(|due| due.range().start());
     let mut rest = &due[..];

@@ -5,6 +5,7 @@ use std::sync::Condvar;
 use std::time::Duration;
 
 use super::batches::offer_due;
+use super::deferral::Deferral;
 use super::delay::offer_delay;
 use super::purge::{purge_lru, purge_partial_objects};
 use super::retry::Retry;
@@ -69,6 +70,8 @@ fn run() {
     let mut idle = Duration::ZERO;
     let mut checked = Timestamp::now();
     let mut retry = Retry::new(checked);
+    let mut deferral = Deferral::new();
+    let mut purged = Timestamp::from_nanos(0);
     loop {
         let now = Timestamp::now();
         if now.since(checked) >= CHECK_INTERVAL {
@@ -83,11 +86,12 @@ fn run() {
             Level::Some | Level::Severe => Duration::ZERO,
         };
         let live = LiveArenas::now();
-        if !offer_due(delay, &live) {
+        if !offer_due(delay, &live, &mut deferral) {
             retry.reset_interval();
         }
         retry.run_if_due(Timestamp::now(), &live);
-        if level >= Level::Some {
+        if level >= Level::Some && now.since(purged) >= PRESSURE_INTERVAL {
+            purged = now;
             purge_partial_objects(&live);
         }
         if pressure::is_severe_now() {
@@ -121,6 +125,10 @@ fn run() {
                 continue;
             }
             true => IDLE_EXIT,
+        };
+        let wait = match is_parked {
+            true => wait,
+            false => deferral.shorten(wait),
         };
         // (What it keeps is not the address space of the arenas, only their tables.)
         drop(live);
