@@ -76,6 +76,9 @@
 //!   kernel's are larger. For aarch64 build with `JEMALLOC_SYS_WITH_LG_PAGE=16`, which serves
 //!   pages of 4, 16 and 64 KiB; without the variable the size is that of the machine that
 //!   builds, or 4 KiB when cross-compiling.
+//! - Where the kernel gives huge pages to all memory (`transparent_hugepage=always`), a few small
+//!   blocks can hold some of 2 MiB: a process on two CPUs held 6 MiB in three of them after it
+//!   had freed 60 MiB.
 //! - A program that applies `madvise`, `mprotect` or `mlock` to the memory of a block must
 //!   undo that before it frees the block, as with any allocator that reuses memory.
 

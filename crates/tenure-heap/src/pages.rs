@@ -64,6 +64,8 @@ unsafe extern "C" fn alloc(
     if !wanted.is_null() {
         return null_mut();
     }
+    // SAFETY: jemalloc passes pointers to two flags.
+    let is_metadata = align >= UNIT_BYTES && unsafe { *is_zero && *is_committed };
     let align = align.max(UNIT_BYTES);
     let Some(bytes) = bytes.checked_next_multiple_of(UNIT_BYTES) else {
         return null_mut();
@@ -78,6 +80,10 @@ unsafe extern "C" fn alloc(
         return null_mut();
     }
     LATEST.store(at, Relaxed);
+    if is_metadata {
+        // SAFETY: mapped above. If the kernel refuses, more is in memory.
+        let _ = unsafe { sys::advise_base_pages((at, bytes)) };
+    }
     // SAFETY: jemalloc's pointers.
     unsafe { give(at, bytes, is_zero, is_committed) }
 }

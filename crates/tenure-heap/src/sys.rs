@@ -139,6 +139,16 @@ pub(crate) unsafe fn advise_huge_pages((at, bytes): Part) -> Result<(), Errno> {
     unsafe { mm::madvise(pointer(at), bytes, Advice::LinuxHugepage) }
 }
 
+/// Has the kernel use no huge pages in the part (MADV_NOHUGEPAGE).
+///
+/// # Safety
+///
+/// The part must lie in the heap.
+pub(crate) unsafe fn advise_base_pages((at, bytes): Part) -> Result<(), Errno> {
+    // SAFETY: as for [`advise_huge_pages`].
+    unsafe { mm::madvise(pointer(at), bytes, Advice::LinuxNoHugepage) }
+}
+
 /// Maps the part anew (mmap, MAP_FIXED), so that it forms one mapping with its
 /// neighbours again. The addresses are at no time free.
 ///

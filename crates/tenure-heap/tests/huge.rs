@@ -11,6 +11,7 @@ mod heap;
 
 use common::*;
 use heap::*;
+use libtest_mimic::Completion;
 use tenure_heap::HeapOptions;
 
 tests!(
@@ -24,7 +25,8 @@ tests!(
     blocks_below_16_mib_get_no_huge_pages,
     growing_block_gets_huge_pages,
     sparse_zeroed_block_gets_no_huge_pages,
-    huge_pages_option_off_gives_none;
+    huge_pages_option_off_gives_none,
+    metadata_of_a_heap_gets_no_huge_pages;
     children:
     filled,
     partly_filled,
@@ -32,6 +34,7 @@ tests!(
     growing,
     sparse,
     unwanted,
+    metadata,
 );
 
 /// The huge-page bytes expected of `bytes`; the rest may be base pages because huge
@@ -77,8 +80,12 @@ fn partly_filled() {
     }
 }
 
-fn blocks_below_16_mib_get_no_huge_pages() {
+fn blocks_below_16_mib_get_no_huge_pages() -> Completion {
+    if huge_pages_are_always() {
+        return skip("the kernel gives huge pages to all memory");
+    }
     in_child_ok("small");
+    Completion::Completed
 }
 
 fn small() {
@@ -147,4 +154,25 @@ fn unwanted() {
     assert!(block.resize(90 * MIB));
     block.fill(2);
     assert_eq!(Held::now().huge, before);
+}
+
+fn metadata_of_a_heap_gets_no_huge_pages() {
+    in_child_ok("metadata");
+}
+
+/// An arena's metadata begins with 2 MiB of addresses, of which little is ever used: with
+/// `always` the kernel would give all of it.
+fn metadata() {
+    let before = ranges_without_huge_pages();
+    tenure_heap::start(HeapOptions::default()).unwrap();
+    let block = Block::filled(MIB, 1);
+    assert!(ranges_without_huge_pages() > before);
+    drop(block);
+}
+
+fn ranges_without_huge_pages() -> usize {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let flags = smaps.lines().filter(|line| line.starts_with("VmFlags:"));
+    let refusing = flags.filter(|line| line.split(' ').any(|flag| flag == "nh"));
+    refusing.count()
 }

@@ -165,6 +165,7 @@ fn pressure_returns_all_free_memory() -> Completion {
 }
 
 fn under_pressure() {
+    use_small_pages();
     enter_group();
     tenure_heap::start(HeapOptions {
         dirty_decay: Duration::from_secs(1000),

@@ -118,6 +118,7 @@ fn calloc_of_retained_place_touches_no_page() {
 }
 
 fn calloc_of_retained() {
+    use_small_pages();
     tenure_heap::start(HeapOptions {
         dirty_decay: Duration::ZERO,
         muzzy_decay: Duration::ZERO,

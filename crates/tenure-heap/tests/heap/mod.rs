@@ -160,6 +160,22 @@ impl Held {
     }
 }
 
+/// Whether the kernel gives huge pages to all memory, advised or not.
+pub fn huge_pages_are_always() -> bool {
+    std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
+        .is_ok_and(|text| text.contains("[always]"))
+}
+
+/// Has the kernel give this process no huge pages from here on: where it gives them to all
+/// memory, each place in which jemalloc keeps a few of its own bytes is charged with one.
+pub fn use_small_pages() {
+    let on: libc::c_ulong = 1;
+    assert_eq!(
+        unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, on, 0, 0, 0) },
+        0
+    );
+}
+
 /// Waits, for at most 20 s, until `is_so`; returns whether it came true.
 pub fn comes_true(mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + Duration::from_secs(20);

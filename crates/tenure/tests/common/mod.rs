@@ -475,7 +475,8 @@ pub fn absent(range: PageRange) -> Vec<bool> {
     entries.map(|entry| entry >> 62 == 0).collect()
 }
 
-fn pagemap(range: PageRange) -> Vec<u64> {
+/// Returns the entries of `/proc/self/pagemap`.
+pub fn pagemap(range: PageRange) -> Vec<u64> {
     use std::os::unix::fs::FileExt;
     let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
     let mut entries = vec![0; range.pages() * 8];

@@ -22,10 +22,12 @@ The results of the library's tests on Debian's stock kernels:
 $ make test-kernels
 ```
 
-QEMU emulates a machine of two CPUs in software, so no virtualisation is needed: x86-64 with
-pages of 4 KiB, or aarch64 with pages of 16 KiB (**arm64-16k**; **arm64**, with pages of
-4 KiB, has not run yet). A column is one boot, with the test programs for which it may
-matter: on aarch64 those where the page size or the processor may. They run
+QEMU emulates a machine of two CPUs in software, so no virtualisation is needed: x86-64, or
+aarch64 with pages of 4 KiB (**arm64**) or of 16 KiB (**arm64-16k**). A column is one boot,
+with the test programs for which it may matter: on aarch64 those where the page size or the
+processor may. Those of the heap are called heap_…; c_library has the C programs of the C
+library's tests and its examples, and preload C programs under `tenure run` with the heap and
+with most options. They run
 
 - **root**: as root, without swap;
 - **user**: as user 65534 without privileges; secretmem.enable=1;
@@ -33,7 +35,10 @@ matter: on aarch64 those where the page size or the processor may. They run
 - **group**: as root, with swap, in a memory cgroup of 512 MiB (version 2);
 - **small**: as root, with 2 GiB of swap, on a machine of 640 MiB;
 - **psi-off**: as root, without swap, with psi=0: the kernel reports no stalls;
-- **numa**: as root, on a machine of two NUMA nodes.
+- **numa**: as root, on a machine of two NUMA nodes;
+- **zswap**: as root, with 1 GiB of swap behind zswap, on a machine of 640 MiB;
+- **zram**: as root, with 1 GiB of swap in zram, on a machine of 640 MiB;
+- **unplug**: as root, with 1 GiB of memory that may be taken offline.
 
 Kernels and images are Debian's own packages, booted with mitigations=off, which saves
 time under emulation. The disk is ext4; cgroups are of version 2.
@@ -42,11 +47,13 @@ time under emulation. The disk is ext4; cgroups are of version 2.
 const NOT_RUN: &str = "
 ## Not covered
 
-- Other processors than x86-64 and aarch64, and pages of 64 KiB.
+- Other processors than x86-64 and aarch64, and pages of 64 KiB, with which Debian has no kernel.
 - Real hardware: devices, time and the distance of NUMA nodes are emulated.
 - Kernels with vendors' patches, older than 5.10, or with memory control by cgroups of
   version 1 (the project's own machine has Linux 6.18 with those; `make test` runs there).
-- The command, the C library, the heap and the preload: only the library's own tests run.
+- The Python package, SQLite's allocator, and the command's subcommands but for `doctor`.
+- C programs under `tenure run` (preload) are on the disk, and have not run yet; of the heap's
+  programs only those in the table have.
 ";
 
 /// Returns the document of all that is recorded below `root`.

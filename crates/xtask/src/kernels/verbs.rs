@@ -7,9 +7,9 @@ use std::{
 
 use super::record::{Boot, Check};
 
-/// The verbs, by the names of doctor's checks, and the programs that test them: those with
-/// one of these names, or with one before an underscore.
-const VERBS: [(&str, &[&str]); 8] = [
+/// The verbs, by the names of doctor's checks, and what stands on them, with the programs that
+/// test them: those with one of these names, or with one before an underscore.
+const VERBS: [(&str, &[&str]); 11] = [
     ("populate", &["populate", "prepare"]),
     ("lock", &["lock", "locked_file"]),
     ("lazy free", &["lazy_free", "free_policy"]),
@@ -18,13 +18,17 @@ const VERBS: [(&str, &[&str]); 8] = [
     ("tear-down", &["teardown"]),
     ("secrets", &["secret"]),
     ("pressure", &["pressure", "headroom"]),
+    ("heap", &["heap"]),
+    ("C library", &["c_library"]),
+    ("tenure run", &["preload"]),
 ];
 
 const INTRODUCTION: &str = "
 ## At a glance
 
-`works`: all tests of the verb have passed, in each configuration that ran them. Behind it is
-what the kernel lacks: tenure does without it, and what that means is below the table.
+`works`: all tests of the verb, or of what stands on the verbs, have passed, in each
+configuration that ran them. Behind it is what the kernel lacks: tenure does without it, and
+what that means is below the table. `–`: not run there.
 
 ";
 
