@@ -52,8 +52,6 @@ const NOT_RUN: &str = "
 - Kernels with vendors' patches, older than 5.10, or with memory control by cgroups of
   version 1 (the project's own machine has Linux 6.18 with those; `make test` runs there).
 - The Python package, SQLite's allocator, and the command's subcommands but for `doctor`.
-- C programs under `tenure run` (preload) are on the disk, and have not run yet; of the heap's
-  programs only those in the table have.
 ";
 
 /// Returns the document of all that is recorded below `root`.
