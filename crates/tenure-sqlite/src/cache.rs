@@ -217,7 +217,14 @@ impl Cache {
             }
         }
         let contents = match self.kind {
-            Kind::Volatile => arenas::allocate(self.sizes.page).map(Contents::Volatile),
+            Kind::Volatile => {
+                let buffer = arenas::allocate(self.sizes.page);
+                if buffer.is_none() {
+                    // Asking again costs dozens of system calls.
+                    self.growth.back_off();
+                }
+                buffer.map(Contents::Volatile)
+            }
             Kind::Bounded | Kind::Kept => Contents::ordinary(self.sizes),
         };
         let page = contents.and_then(|contents| Page::new(self.sizes, contents, key));
