@@ -18,6 +18,8 @@ const MIN_ARENA_BYTES: usize = 1 << 20;
 /// not more than this, to the rest of the process: it fails where these pages make place.
 const MAX_LEFT_BYTES: usize = 256 << 20;
 
+const ALLOCATIONS_PER_FAILURE: usize = 256;
+
 /// More than a terabyte in arenas of the largest size.
 const MAX_ARENAS: usize = 300;
 
@@ -32,6 +34,8 @@ struct Arenas {
     list: [AtomicPtr<VolatileArena>; MAX_ARENAS],
     /// The arena to try first.
     current: AtomicUsize,
+    /// After a failure so many allocations add no arena: each try takes dozens of system calls.
+    until_add: AtomicUsize,
 }
 
 /// Allocates a page, of zeros, behind which SQLite may read; `None` if there is no memory or
@@ -52,6 +56,7 @@ impl Arenas {
         Self {
             list: [const { AtomicPtr::new(null_mut()) }; MAX_ARENAS],
             current: AtomicUsize::new(0),
+            until_add: AtomicUsize::new(0),
         }
     }
 
@@ -76,7 +81,20 @@ impl Arenas {
                     }
                 }
             }
-            self.add(count, page_bytes)?;
+            let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+            let one_less = |left: usize| left.checked_sub(1);
+            if self
+                .until_add
+                .fetch_update(success, failure, one_less)
+                .is_ok()
+            {
+                return None;
+            }
+            if self.add(count, page_bytes).is_none() {
+                self.until_add
+                    .store(ALLOCATIONS_PER_FAILURE, Ordering::Relaxed);
+                return None;
+            }
         }
     }
 

@@ -42,16 +42,9 @@ impl Growth {
         let wanted = part.clamp(MIN_ADMITTED_BYTES, MAX_ADMITTED_BYTES);
         self.admission = headroom::admit(wanted.max(bytes)).ok();
         if self.admission.is_none() {
-            self.back_off();
+            self.until_retry = PAGES_PER_REFUSAL;
         }
         self.take(bytes)
-    }
-
-    /// Has the cache take no memory for the next few pages, because there is none or no address
-    /// space.
-    pub(crate) fn back_off(&mut self) {
-        self.admission = None;
-        self.until_retry = PAGES_PER_REFUSAL;
     }
 
     /// Takes the bytes out of what is admitted, as resident from now on.

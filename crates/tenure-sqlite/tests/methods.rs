@@ -545,7 +545,13 @@ fn fill_below_a_limit_of_data() {
         cache.unpin(page, false);
     }
     let other = tenure::Mapping::anonymous(LIMIT / 6).map();
+    // Another cache, which has no page to use again.
+    let second = TestCache::new(4096, true);
+    let pinned: Vec<_> = (1..300)
+        .map_while(|key| second.fetch(key, Create::Always))
+        .collect();
     // A panic takes memory, too.
     setrlimit(Resource::Data, before).unwrap();
     other.unwrap();
+    assert_eq!(pinned.len(), 299);
 }
