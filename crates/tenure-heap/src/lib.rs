@@ -76,6 +76,11 @@
 //!   kernel's are larger. For aarch64 build with `JEMALLOC_SYS_WITH_LG_PAGE=16`, which serves
 //!   pages of 4, 16 and 64 KiB; without the variable the size is that of the machine that
 //!   builds, or 4 KiB when cross-compiling.
+//! - Under severe pressure free pages are returned ten times a second, also those that the
+//!   program is about to use again. In a cgroup of 1 GiB with swap, two programs that needed 1.3
+//!   GiB ran 1.14 to 1.29 times as fast as with the best other allocator where they wrote
+//!   whole blocks, and 0.17 times as fast as with glibc where they wrote a word in each page.
+//!   Without swap, and with 950 MiB, none was killed; with jemalloc and tcmalloc one was.
 //! - Where the kernel gives huge pages to all memory (`transparent_hugepage=always`), a few small
 //!   blocks can hold some of 2 MiB: a process on two CPUs held 6 MiB in three of them after it
 //!   had freed 60 MiB.
