@@ -150,8 +150,8 @@ fn value_with_a_short_key_leaves_the_memory_of_a_smaller_one_with_a_long_key() {
         let inserted = cache.insert_counted(key, key_bytes, pages * page, Priority::Normal, fill);
         inserted.unwrap();
     }
-    let is_whole = |key: u64, value: &Pinned| value.iter().all(|&byte| byte == key as u8 | 1);
-    assert!((0..512).all(|key| cache.get(&key).is_none_or(|value| is_whole(key, &value))));
+    let is_intact = |key: u64, value: &Pinned| value.iter().all(|&byte| byte == key as u8 | 1);
+    assert!((0..512).all(|key| cache.get(&key).is_none_or(|value| is_intact(key, &value))));
     let stats = cache.stats();
     assert!(stats.evicted > 400 && stats.refused == 0, "{stats:?}");
 }
