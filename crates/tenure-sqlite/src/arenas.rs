@@ -14,6 +14,12 @@ const MAX_ARENA_BYTES: usize = 4 << 30;
 /// Where address space is short, arenas are smaller, but not smaller than this.
 const MIN_ARENA_BYTES: usize = 1 << 20;
 
+/// Of the address space that may be taken (RLIMIT_AS, RLIMIT_DATA) all arenas leave a third, but
+/// not more than this, to the rest of the process: it fails where these pages make place.
+const MAX_LEFT_BYTES: usize = 256 << 20;
+
+const ALLOCATIONS_PER_FAILURE: usize = 256;
+
 /// More than a terabyte in arenas of the largest size.
 const MAX_ARENAS: usize = 300;
 
@@ -28,6 +34,8 @@ struct Arenas {
     list: [AtomicPtr<VolatileArena>; MAX_ARENAS],
     /// The arena to try first.
     current: AtomicUsize,
+    /// After a failure so many allocations add no arena: each try takes dozens of system calls.
+    until_add: AtomicUsize,
 }
 
 /// Allocates a page, of zeros, behind which SQLite may read; `None` if there is no memory or
@@ -48,6 +56,7 @@ impl Arenas {
         Self {
             list: [const { AtomicPtr::new(null_mut()) }; MAX_ARENAS],
             current: AtomicUsize::new(0),
+            until_add: AtomicUsize::new(0),
         }
     }
 
@@ -72,17 +81,35 @@ impl Arenas {
                     }
                 }
             }
-            self.add(count, page_bytes)?;
+            let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+            let one_less = |left: usize| left.checked_sub(1);
+            if self
+                .until_add
+                .fetch_update(success, failure, one_less)
+                .is_ok()
+            {
+                return None;
+            }
+            if self.add(count, page_bytes).is_none() {
+                self.until_add
+                    .store(ALLOCATIONS_PER_FAILURE, Ordering::Relaxed);
+                return None;
+            }
         }
+    }
+
+    fn bytes(&self) -> usize {
+        self.known().map(|arena| arena.range().len()).sum()
     }
 
     /// Adds an arena after the first `count`, unless another thread does.
     fn add(&self, count: usize, page_bytes: usize) -> Option<()> {
         let slot = self.list.get(count)?;
-        let total: usize = self.known().map(|arena| arena.range().len()).sum();
-        let mut bytes = total.clamp(FIRST_ARENA_BYTES, MAX_ARENA_BYTES);
+        let all: usize = ARENAS.iter().map(Self::bytes).sum();
+        let mut bytes = self.bytes().clamp(FIRST_ARENA_BYTES, MAX_ARENA_BYTES);
         let arena = loop {
-            match new_arena(bytes, page_bytes) {
+            let left_bytes = (all.saturating_add(bytes) / 2).min(MAX_LEFT_BYTES);
+            match new_arena(bytes, page_bytes, left_bytes) {
                 Some(arena) => break arena,
                 None if bytes / 2 < MIN_ARENA_BYTES => return None,
                 None => bytes /= 2,
@@ -101,8 +128,8 @@ impl Arenas {
     }
 }
 
-/// Makes an arena, if as much address space is left afterwards.
-fn new_arena(bytes: usize, page_bytes: usize) -> Option<VolatileArena> {
+/// Makes an arena, if so much address space is left afterwards.
+fn new_arena(bytes: usize, page_bytes: usize, left_bytes: usize) -> Option<VolatileArena> {
     let unused_bytes = page_bytes.next_multiple_of(page_size()) - page_bytes;
     let make = match unused_bytes < OVERRUN_BYTES {
         true => VolatileArena::with_overrun,
@@ -110,6 +137,6 @@ fn new_arena(bytes: usize, page_bytes: usize) -> Option<VolatileArena> {
     };
     let arena = make(bytes).ok()?;
     arena.defer_offers();
-    let probe = Mapping::anonymous(bytes).map().ok()?;
+    let probe = Mapping::anonymous(left_bytes).map().ok()?;
     probe.munmap_sync().ok().map(|()| arena)
 }

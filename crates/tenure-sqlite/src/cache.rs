@@ -32,7 +32,7 @@ const MIN_UNLIMITED_BYTES: usize = 400 << 10;
 /// The memory of a cache's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Unpinned pages are volatile.
+    /// Unpinned pages are volatile, but for those that were made without address space.
     Volatile,
     /// Ordinary memory: the cache drops unpinned pages beyond its size.
     Bounded,
@@ -221,7 +221,17 @@ impl Cache {
             Kind::Bounded | Kind::Kept => Contents::ordinary(self.sizes),
         };
         let page = contents.and_then(|contents| Page::new(self.sizes, contents, key));
-        page.or_else(|| self.recycle(key))
+        if page.is_some() || self.kind != Kind::Volatile {
+            return page.or_else(|| self.recycle(key));
+        }
+        // Other caches have all the address space: this one holds `cache_size` pages all the
+        // same, as SQLite's own.
+        let recycled = match self.len() < self.size {
+            true => None,
+            false => self.recycle(key),
+        };
+        let ordinary = || Page::new(self.sizes, Contents::ordinary(self.sizes)?, key);
+        recycled.or_else(ordinary).or_else(|| self.recycle(key))
     }
 
     /// Takes the oldest unpinned page out of the cache and makes it new, for another key.

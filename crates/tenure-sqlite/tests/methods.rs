@@ -37,13 +37,15 @@ tests!(
     purged_pages_that_nobody_asks_for_are_dropped,
     caches_of_threads_keep_their_contents,
     forked_child_and_parent_have_separate_pages,
-    cache_larger_than_its_cgroup_is_not_killed;
+    cache_larger_than_its_cgroup_is_not_killed,
+    cache_below_a_limit_of_data_leaves_a_part_of_it;
     children:
     call_sequences,
     read_overruns,
     fill_bounded_cache,
     fork_with_pages,
     fill_cgroup,
+    fill_below_a_limit_of_data,
 );
 
 const LIMIT: usize = 96 << 20;
@@ -518,4 +520,38 @@ fn fill_cgroup() {
     }
     // Where memory is short the cache shrinks to its size; the kernel may have purged more.
     assert!(cache.len() > 64, "{} pages", cache.len());
+}
+
+fn cache_below_a_limit_of_data_leaves_a_part_of_it() {
+    in_child_ok("fill_below_a_limit_of_data");
+}
+
+/// Of RLIMIT_DATA the rest of the process, and SQLite itself, need something.
+fn fill_below_a_limit_of_data() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    const LIMIT: usize = 48 << 20;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let used_kib = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+    let used_kib = used_kib.and_then(|used| used.trim().strip_suffix(" kB"));
+    let used = used_kib.unwrap().parse::<u64>().unwrap() << 10;
+    let before = getrlimit(Resource::Data);
+    let current = Some(used + LIMIT as u64);
+    setrlimit(Resource::Data, Rlimit { current, ..before }).unwrap();
+    let cache = TestCache::new(4096, true);
+    for key in 1..=(LIMIT / page_size()) as u32 {
+        let page = cache.fetch(key, Create::Always).unwrap();
+        page.fill(key.into());
+        cache.unpin(page, false);
+    }
+    let other = tenure::Mapping::anonymous(LIMIT / 6).map();
+    // Another cache, which has no page to use again.
+    let second = TestCache::new(4096, true);
+    let pinned: Vec<_> = (1..300)
+        .map_while(|key| second.fetch(key, Create::Always))
+        .collect();
+    // A panic takes memory, too.
+    setrlimit(Resource::Data, before).unwrap();
+    other.unwrap();
+    assert_eq!(pinned.len(), 299);
 }

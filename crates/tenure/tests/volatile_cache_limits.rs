@@ -18,6 +18,7 @@ tests!(
     pinned_values_on_probation_let_the_main_queue_be_evicted,
     value_pinned_across_clear_is_freed_with_its_guard,
     value_in_the_memory_of_an_evicted_one_begins_as_zeros,
+    value_with_a_short_key_leaves_the_memory_of_a_smaller_one_with_a_long_key,
     [thorough] full_cache_gives_memory_to_another_process_of_its_cgroup;
     children:
     fill_the_cgroup_beside_another_process, take_most_of_the_cgroup,
@@ -132,6 +133,27 @@ fn value_in_the_memory_of_an_evicted_one_begins_as_zeros() {
         let stats = cache.stats();
         assert!(stats.evicted > 400 && stats.refused == 0, "{stats:?}");
     }
+}
+
+/// Both count as many bytes, with those of their keys.
+fn value_with_a_short_key_leaves_the_memory_of_a_smaller_one_with_a_long_key() {
+    let page = page_size();
+    // Each value evicts the one that was inserted 13 earlier, which has another size.
+    let cache = limited(13 * 5 * page);
+    for key in 0..512 {
+        let pages = 1 + key as usize % 4;
+        let fill = |value: &mut [u8]| {
+            assert!(value.iter().all(|&byte| byte == 0), "{key}");
+            value.fill(key as u8 | 1);
+        };
+        let key_bytes = (5 - pages) * page;
+        let inserted = cache.insert_counted(key, key_bytes, pages * page, Priority::Normal, fill);
+        inserted.unwrap();
+    }
+    let is_intact = |key: u64, value: &Pinned| value.iter().all(|&byte| byte == key as u8 | 1);
+    assert!((0..512).all(|key| cache.get(&key).is_none_or(|value| is_intact(key, &value))));
+    let stats = cache.stats();
+    assert!(stats.evicted > 400 && stats.refused == 0, "{stats:?}");
 }
 
 /// More is pinned of the queue to evict from than may be in it, and nothing of it is idle.

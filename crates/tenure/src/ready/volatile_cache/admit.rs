@@ -72,10 +72,15 @@ impl<K: Hash + Eq> Shared<K> {
         }
     }
 
-    /// Evicts a value for one that needs a segment of so many bytes, while memory is not short
-    /// beyond that. Returns the segment, with one pin, if it has this size: its pages are there
-    /// and count as they did.
-    pub(super) fn reuse(&self, bytes: usize, priority: Priority) -> Option<Arc<Segment>> {
+    /// Evicts a value for one that needs a segment of so many bytes of pages, which counts
+    /// `bytes` with its key, while memory is not short beyond that. Returns the segment, with
+    /// one pin, if it has these sizes: its pages are there and count as they did.
+    pub(super) fn reuse(
+        &self,
+        page_bytes: usize,
+        bytes: usize,
+        priority: Priority,
+    ) -> Option<Arc<Segment>> {
         let surplus_bytes = LEDGER.surplus(Watermark::High);
         let used = self.used.load(Ordering::Relaxed);
         let is_full = used.saturating_add(bytes) > self.max_bytes || surplus_bytes < bytes as isize;
@@ -83,6 +88,7 @@ impl<K: Hash + Eq> Shared<K> {
             return None;
         }
         let mut reuse = Reuse {
+            page_bytes,
             bytes,
             priority,
             segment: None,

@@ -38,11 +38,21 @@ enum Step {
 
 /// The memory that an eviction leaves to a new value.
 pub(super) struct Reuse {
-    /// The bytes of the segment that the value needs.
+    /// The bytes of the pages that the value needs.
+    pub(super) page_bytes: usize,
+    /// The bytes that the segment counts: these, and those of the value's key.
     pub(super) bytes: usize,
     pub(super) priority: Priority,
     /// Pinned for the caller.
     pub(super) segment: Option<Arc<Segment>>,
+}
+
+impl Reuse {
+    /// Whether the value fits into the segment, and counts as much. Fewer pages may count as
+    /// much with a longer key.
+    fn fits(&self, segment: &Segment) -> bool {
+        self.page_bytes == segment.page_bytes() && self.bytes == segment.memory_bytes()
+    }
 }
 
 /// The state of an eviction between its steps.
@@ -116,7 +126,7 @@ impl<K: Eq> Shard<K> {
                 false => Step::Next,
             };
         }
-        let is_fit = |reuse: &&mut Reuse| reuse.bytes == record.segment.memory_bytes();
+        let is_fit = |reuse: &&mut Reuse| reuse.fits(&record.segment);
         if progress.copies == 0 && !reuse.as_ref().is_none_or(is_fit) {
             // It would make no memory for the value that is certain to be enough.
             return Step::NoneIdle;
@@ -203,7 +213,8 @@ impl<K: Eq> Shard<K> {
         let mut freed_bytes = 0;
         for record in garbage.records {
             let bytes = record.segment.memory_bytes();
-            let is_fit = |reuse: &&mut Reuse| reuse.segment.is_none() && reuse.bytes == bytes;
+            let is_fit =
+                |reuse: &&mut Reuse| reuse.segment.is_none() && reuse.fits(&record.segment);
             if let Some(reuse) = reuse.as_deref_mut().filter(is_fit) {
                 reuse.segment = record.segment.reuse(reuse.priority);
                 freed_bytes += bytes;

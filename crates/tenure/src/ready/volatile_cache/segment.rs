@@ -70,6 +70,11 @@ impl Segment {
         NonNull::new(self.buffer.as_ptr()).expect("page 0 is never mapped")
     }
 
+    /// The bytes of whole pages.
+    pub(super) fn page_bytes(&self) -> usize {
+        self.buffer.range().len()
+    }
+
     /// The bytes of whole pages, and of what the caller has counted besides.
     pub(super) fn memory_bytes(&self) -> usize {
         self.reserved.bytes

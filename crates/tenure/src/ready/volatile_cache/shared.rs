@@ -193,7 +193,9 @@ impl<K: Hash + Eq> Shared<K> {
         };
         let memory_bytes = len.max(1).checked_next_multiple_of(page_size());
         let bytes = memory_bytes.and_then(|bytes| bytes.checked_add(key_bytes));
-        if let Some(segment) = bytes.and_then(|bytes| self.reuse(bytes, priority)) {
+        let sizes = memory_bytes.zip(bytes);
+        let reused = sizes.and_then(|(pages, all)| self.reuse(pages, all, priority));
+        if let Some(segment) = reused {
             return Ok(Some((None, segment)));
         }
         let Some(admitted) = bytes.and_then(|bytes| self.admit(bytes, priority)) else {
