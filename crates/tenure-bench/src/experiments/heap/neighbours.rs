@@ -14,7 +14,7 @@ use crate::worker::Worker;
 use crate::worker::job::{Job, Neighbour};
 
 const LIMIT: usize = 1024 * MIB;
-/// What is live in the program that has bursts, and in the one beside it.
+/// The live memory of the program that has bursts, and of the one beside it.
 const LIVE: [usize; 2] = [300 * MIB, 400 * MIB];
 const BURST: usize = 600 * MIB;
 const COUNTED: Duration = Duration::from_secs(12);

@@ -15,7 +15,7 @@ use crate::verbs::volatile::priority::Timestamp;
 /// How many times the offer delay a deferred offer waits.
 const FACTOR: u32 = 100;
 
-/// What is deferred is looked at so many times while it waits.
+/// Deferred offers are looked at so many times while they wait.
 const SCANS_PER_DELAY: u32 = 16;
 
 /// Whether offers are deferred, and when the deferred ones were looked at.
