@@ -17,8 +17,6 @@ tests!(
     value_that_fits_without_all_idle_values_is_cached,
     pinned_values_on_probation_let_the_main_queue_be_evicted,
     value_pinned_across_clear_is_freed_with_its_guard,
-    value_in_the_memory_of_an_evicted_one_begins_as_zeros,
-    value_with_a_short_key_leaves_the_memory_of_a_smaller_one_with_a_long_key,
     [thorough] full_cache_gives_memory_to_another_process_of_its_cgroup;
     children:
     fill_the_cgroup_beside_another_process, take_most_of_the_cgroup,
@@ -96,64 +94,6 @@ fn value_that_fits_without_all_idle_values_is_cached() {
     insert(&cache, 1 << 40, 16 * MIB, Priority::Normal);
     let stats = cache.stats();
     assert_eq!((stats.values, stats.refused), (1, 0), "{stats:?}");
-}
-
-/// Also if the kernel had been offered the evicted value, and while others are pinned.
-fn value_in_the_memory_of_an_evicted_one_begins_as_zeros() {
-    let (page, count) = (page_size(), 24);
-    for delay in [LONG, Duration::ZERO] {
-        let cache = limited(count * 4 * page);
-        tenure::volatile::set_offer_delay(delay);
-        let insert = |key: u64, len| {
-            let fill = |value: &mut [u8]| {
-                assert!(value.iter().all(|&byte| byte == 0), "{key} of {len}");
-                value.fill(key as u8 | 1);
-            };
-            cache.insert_with(key, len, Priority::Normal, fill).unwrap();
-        };
-        // Values of three and four pages, and ones that share segments.
-        let len_of = |key: u64| match key % 5 {
-            0 => 100 + key as usize % 900,
-            1 => 2 * page + 1 + key as usize,
-            _ => 4 * page - key as usize % 1000,
-        };
-        let mut pinned = Vec::new();
-        for key in 0..600 {
-            insert(key, len_of(key));
-            if key % 97 == 0 {
-                pinned.extend(cache.get(&key).map(|value| (key, value)));
-            }
-            assert!(cache.stats().bytes <= (count * 4 * page) as u64);
-        }
-        let has = |key: u64, value: &Pinned| {
-            value.len() == len_of(key) && value.iter().all(|&byte| byte == key as u8 | 1)
-        };
-        assert!(pinned.iter().all(|(key, value)| has(*key, value)));
-        assert!((0..600).all(|key| cache.get(&key).is_none_or(|value| has(key, &value))));
-        let stats = cache.stats();
-        assert!(stats.evicted > 400 && stats.refused == 0, "{stats:?}");
-    }
-}
-
-/// Both count as many bytes, with those of their keys.
-fn value_with_a_short_key_leaves_the_memory_of_a_smaller_one_with_a_long_key() {
-    let page = page_size();
-    // Each value evicts the one that was inserted 13 earlier, which has another size.
-    let cache = limited(13 * 5 * page);
-    for key in 0..512 {
-        let pages = 1 + key as usize % 4;
-        let fill = |value: &mut [u8]| {
-            assert!(value.iter().all(|&byte| byte == 0), "{key}");
-            value.fill(key as u8 | 1);
-        };
-        let key_bytes = (5 - pages) * page;
-        let inserted = cache.insert_counted(key, key_bytes, pages * page, Priority::Normal, fill);
-        inserted.unwrap();
-    }
-    let is_intact = |key: u64, value: &Pinned| value.iter().all(|&byte| byte == key as u8 | 1);
-    assert!((0..512).all(|key| cache.get(&key).is_none_or(|value| is_intact(key, &value))));
-    let stats = cache.stats();
-    assert!(stats.evicted > 400 && stats.refused == 0, "{stats:?}");
 }
 
 /// More is pinned of the queue to evict from than may be in it, and nothing of it is idle.

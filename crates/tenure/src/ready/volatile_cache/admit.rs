@@ -1,14 +1,11 @@
 //! Admission of memory for values, and eviction of others for it.
 
 use std::hash::Hash;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::evict::Reuse;
 use super::gate::Inside;
-use super::segment::{Reserved, Segment};
+use super::segment::Reserved;
 use super::segments::shared_bytes;
-use super::shard::Shard;
 use super::shared::Shared;
 use crate::observation::headroom::{self, Admission, LEDGER, Watermark};
 use crate::verbs::volatile::Priority;
@@ -70,46 +67,6 @@ impl<K: Hash + Eq> Shared<K> {
                 is_read = true;
             }
         }
-    }
-
-    /// Evicts a value for one that needs a segment of so many bytes of pages, which counts
-    /// `bytes` with its key, while memory is not short beyond that. Returns the segment, with
-    /// one pin, if it has these sizes: its pages are there and count as they did.
-    pub(super) fn reuse(
-        &self,
-        page_bytes: usize,
-        bytes: usize,
-        priority: Priority,
-    ) -> Option<Arc<Segment>> {
-        let surplus_bytes = LEDGER.surplus(Watermark::High);
-        let used = self.used.load(Ordering::Relaxed);
-        let is_full = used.saturating_add(bytes) > self.max_bytes || surplus_bytes < bytes as isize;
-        if !is_full || bytes > self.max_bytes || surplus_bytes < 0 || LEDGER.is_due() {
-            return None;
-        }
-        let mut reuse = Reuse {
-            page_bytes,
-            bytes,
-            priority,
-            segment: None,
-        };
-        for evicted in Priority::ALL.into_iter().filter(|&it| it <= priority) {
-            for _ in 0..self.shards.len() {
-                let make_spare = || self.make_spare(evicted);
-                let next = self.next_shard();
-                let freed = next.evict_one(evicted, make_spare, Some(&mut reuse));
-                if freed.is_some() {
-                    return reuse.segment;
-                }
-            }
-        }
-        reuse.segment
-    }
-
-    /// Returns the shard to evict from: round robin, because all have about the same size.
-    fn next_shard(&self) -> &Shard<K> {
-        let next = self.next_eviction.fetch_add(1, Ordering::Relaxed);
-        &self.shards[next % self.shards.len()]
     }
 
     /// Reserves bytes below the cache's limit, after evicting as many values as needed. They
@@ -187,8 +144,10 @@ impl<K: Hash + Eq> Shared<K> {
         for priority in priorities.filter(|&priority| priority <= max_priority) {
             let mut failures = 0;
             while !is_enough(freed_bytes) && failures < self.shards.len() {
-                let shard = self.next_shard();
-                match shard.evict_one(priority, || self.make_spare(priority), None) {
+                // Round robin, because all shards have about the same size.
+                let next = self.next_eviction.fetch_add(1, Ordering::Relaxed);
+                let shard = &self.shards[next % self.shards.len()];
+                match shard.evict_one(priority, || self.make_spare(priority)) {
                     Some(bytes) => (freed_bytes, failures) = (freed_bytes + bytes, 0),
                     None => failures += 1,
                 }

@@ -36,25 +36,6 @@ enum Step {
     Freed(usize),
 }
 
-/// The memory that an eviction leaves to a new value.
-pub(super) struct Reuse {
-    /// The bytes of the pages that the value needs.
-    pub(super) page_bytes: usize,
-    /// The bytes that the segment counts: these, and those of the value's key.
-    pub(super) bytes: usize,
-    pub(super) priority: Priority,
-    /// Pinned for the caller.
-    pub(super) segment: Option<Arc<Segment>>,
-}
-
-impl Reuse {
-    /// Whether the value fits into the segment, and counts as much. Fewer pages may count as
-    /// much with a longer key.
-    fn fits(&self, segment: &Segment) -> bool {
-        self.page_bytes == segment.page_bytes() && self.bytes == segment.memory_bytes()
-    }
-}
-
 /// The state of an eviction between its steps.
 struct Progress {
     steps: usize,
@@ -69,13 +50,12 @@ struct Progress {
 impl<K: Eq> Shard<K> {
     /// Evicts the values of one segment of this priority that were not found lately, and
     /// frees the segment; others are copied together. `make_spare` makes a segment for these,
-    /// pinned, where memory allows. Returns the number of bytes freed, also for `reuse`; `None`
-    /// if no segment is idle.
+    /// pinned, where memory allows. Returns the number of bytes freed, `None` if no segment is
+    /// idle.
     pub(super) fn evict_one(
         &self,
         priority: Priority,
         make_spare: impl Fn() -> Option<Arc<Segment>>,
-        mut reuse: Option<&mut Reuse>,
     ) -> Option<usize> {
         let mut progress = Progress {
             steps: 0,
@@ -85,7 +65,7 @@ impl<K: Eq> Shard<K> {
             has_asked: false,
         };
         loop {
-            match self.evict_step(priority, &mut progress, reuse.as_deref_mut()) {
+            match self.evict_step(priority, &mut progress) {
                 Step::Next => {}
                 Step::NoneIdle => return None,
                 Step::NeedsSpare => {
@@ -97,12 +77,7 @@ impl<K: Eq> Shard<K> {
         }
     }
 
-    fn evict_step(
-        &self,
-        priority: Priority,
-        progress: &mut Progress,
-        reuse: Option<&mut Reuse>,
-    ) -> Step {
+    fn evict_step(&self, priority: Priority, progress: &mut Progress) -> Step {
         let mut garbage = Garbage::new();
         let mut state = self.lock();
         // Behind a busy segment the other queue has its turn.
@@ -126,11 +101,6 @@ impl<K: Eq> Shard<K> {
                 false => Step::Next,
             };
         }
-        let is_fit = |reuse: &&mut Reuse| reuse.fits(&record.segment);
-        if progress.copies == 0 && !reuse.as_ref().is_none_or(is_fit) {
-            // It would make no memory for the value that is certain to be enough.
-            return Step::NoneIdle;
-        }
         if !record.is_shared {
             let number = state.numbers_in(id).first().copied();
             let entry = number.and_then(|number| state.entries.get_mut(number));
@@ -141,7 +111,7 @@ impl<K: Eq> Shard<K> {
             }
             state.evict_rest(id, &mut garbage);
             drop(state);
-            return Step::Freed(self.free(garbage, reuse));
+            return Step::Freed(self.free(garbage));
         }
         state.segments.close(id);
         let found_bytes = match is_forced {
@@ -151,7 +121,7 @@ impl<K: Eq> Shard<K> {
         if found_bytes == 0 {
             state.evict_rest(id, &mut garbage);
             drop(state);
-            return Step::Freed(self.free(garbage, reuse));
+            return Step::Freed(self.free(garbage));
         }
         let has_room = found_bytes <= state.main_room(priority);
         if !has_room && progress.spare.is_none() && !progress.has_asked {
@@ -198,7 +168,7 @@ impl<K: Eq> Shard<K> {
         state.evict_rest(id, &mut garbage);
         drop(state);
         drop((targets, source));
-        let freed_bytes = self.free(garbage, reuse);
+        let freed_bytes = self.free(garbage);
         if had_spare && progress.spare.is_none() {
             progress.copies += 1;
             progress.has_asked = false;
@@ -207,19 +177,11 @@ impl<K: Eq> Shard<K> {
         Step::Freed(freed_bytes)
     }
 
-    /// Frees what was evicted before it returns, but for a segment that is reused. Returns the
-    /// number of bytes.
-    fn free(&self, garbage: Garbage<K>, mut reuse: Option<&mut Reuse>) -> usize {
+    /// Frees what was evicted before it returns. Returns the number of bytes.
+    fn free(&self, garbage: Garbage<K>) -> usize {
         let mut freed_bytes = 0;
         for record in garbage.records {
             let bytes = record.segment.memory_bytes();
-            let is_fit =
-                |reuse: &&mut Reuse| reuse.segment.is_none() && reuse.fits(&record.segment);
-            if let Some(reuse) = reuse.as_deref_mut().filter(is_fit) {
-                reuse.segment = record.segment.reuse(reuse.priority);
-                freed_bytes += bytes;
-                continue;
-            }
             freed_bytes += LEDGER.release(bytes, || {
                 // The last reading, or the next, has the memory that was purged before.
                 let is_intact = record.segment.contents() == Contents::Intact;

@@ -84,9 +84,6 @@ use self::shared::Shared;
 /// in part. The cache notices purged values when they are looked up. An insertion that takes
 /// new memory also checks a few values, so that keys of purged values do not pile up.
 ///
-/// Where a value is evicted for one of its size, the new one takes its pages, which are filled
-/// with zeros first.
-///
 /// A new value is refused if there is nothing to evict for it and less than a 32nd of the
 /// memory (and less than 1 GiB) would be left.
 ///

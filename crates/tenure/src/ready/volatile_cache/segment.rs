@@ -70,11 +70,6 @@ impl Segment {
         NonNull::new(self.buffer.as_ptr()).expect("page 0 is never mapped")
     }
 
-    /// The bytes of whole pages.
-    pub(super) fn page_bytes(&self) -> usize {
-        self.buffer.range().len()
-    }
-
     /// The bytes of whole pages, and of what the caller has counted besides.
     pub(super) fn memory_bytes(&self) -> usize {
         self.reserved.bytes
@@ -192,28 +187,6 @@ pub(super) struct Attached(Option<Arc<Segment>>);
 impl Attached {
     pub(super) fn new(segment: Arc<Segment>) -> Self {
         Self(Some(segment))
-    }
-
-    /// Takes the memory of the segment for another value: a segment of zeros, with one pin.
-    /// Frees it instead, now or with its last pin, if it is in use or purged.
-    pub(super) fn reuse(mut self, priority: Priority) -> Option<Arc<Segment>> {
-        if self.contents() != Contents::Intact {
-            return None;
-        }
-        // No look-up finds it any more; one that did has a reference as long as it may pin it.
-        let is_own = Arc::get_mut(self.0.as_mut()?).is_some() && self.is_idle();
-        let segment = is_own.then(|| self.0.take().and_then(Arc::into_inner));
-        let Segment {
-            mut buffer,
-            reserved,
-            ..
-        } = segment??;
-        if !matches!(buffer.pin(), Ok(Some(Outcome::Intact))) {
-            buffer.free_sync();
-            return None;
-        }
-        buffer.fill_with_zeros();
-        Some(Segment::pinned(buffer, priority, reserved))
     }
 
     /// Frees the segment before this returns, unless it is pinned. Returns whether it did.

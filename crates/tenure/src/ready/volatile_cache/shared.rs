@@ -165,7 +165,7 @@ impl<K: Hash + Eq> Shared<K> {
                 };
                 shard.sweep();
                 let reservation = shard.add_segment(hash, segment, len, priority, is_small);
-                (admission, reservation)
+                (Some(admission), reservation)
             }
         };
         let mut making = Making {
@@ -180,24 +180,18 @@ impl<K: Hash + Eq> Shared<K> {
     }
 
     /// Makes a segment of at least `len` bytes, with one pin; `None` if memory is
-    /// unavailable. The caller marks the admission as resident when the segment is filled;
-    /// there is none for memory that an evicted value had.
+    /// unavailable. The caller marks the admission as resident when the segment is filled.
     fn new_segment(
         &self,
         len: usize,
         key_bytes: usize,
         priority: Priority,
-    ) -> Result<Option<(Option<Admission>, Arc<Segment>)>> {
+    ) -> Result<Option<(Admission, Arc<Segment>)>> {
         let refuse = || {
             self.refused.fetch_add(1, Ordering::Relaxed);
         };
         let memory_bytes = len.max(1).checked_next_multiple_of(page_size());
         let bytes = memory_bytes.and_then(|bytes| bytes.checked_add(key_bytes));
-        let sizes = memory_bytes.zip(bytes);
-        let reused = sizes.and_then(|(pages, all)| self.reuse(pages, all, priority));
-        if let Some(segment) = reused {
-            return Ok(Some((None, segment)));
-        }
         let Some(admitted) = bytes.and_then(|bytes| self.admit(bytes, priority)) else {
             refuse();
             return Ok(None);
@@ -215,7 +209,7 @@ impl<K: Hash + Eq> Shared<K> {
         }
         drop(admitted.inside);
         let segment = Segment::pinned(buffer, priority, admitted.reserved);
-        Ok(Some((Some(admitted.admission), segment)))
+        Ok(Some((admitted.admission, segment)))
     }
 
     /// Makes a segment for what an eviction keeps, where there is memory for it.

@@ -180,15 +180,6 @@ impl VolatileBuffer {
         Ok(())
     }
 
-    /// Fills the pages of a nonvolatile buffer with zeros.
-    pub(crate) fn fill_with_zeros(&mut self) {
-        assert!(!self.is_volatile(), "its pages may be purged");
-        let range = self.range();
-        // SAFETY: the pages are this buffer's own for as long as it lives, and writable, and
-        // it is borrowed mutably. The kernel has not been offered them.
-        unsafe { range.as_ptr().write_bytes(0, range.len()) };
-    }
-
     /// Drops the buffer, and frees its pages before it returns.
     pub(crate) fn free_sync(self) {
         match self.0 {
