@@ -4,7 +4,7 @@
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use tenure::{Error, Mapping, VolatileArena, VolatileBuffer, page_size};
+use tenure::{Error, VolatileArena, VolatileBuffer, page_size};
 
 use crate::page::OVERRUN_BYTES;
 
@@ -14,9 +14,10 @@ const MAX_ARENA_BYTES: usize = 4 << 30;
 /// Where address space is short, arenas are smaller, but not smaller than this.
 const MIN_ARENA_BYTES: usize = 1 << 20;
 
-/// Of the address space that may be taken (RLIMIT_AS, RLIMIT_DATA) all arenas leave a third, but
-/// not more than this, to the rest of the process: it fails where these pages make place.
-const MAX_LEFT_BYTES: usize = 256 << 20;
+/// Where address space has a limit (RLIMIT_AS, RLIMIT_DATA), all arenas leave so many times what
+/// they take to the rest of the process, which fails where these pages make place. Of that each
+/// connection past the limit takes `cache_size` pages, as with SQLite's own cache.
+const LEFT_PER_ARENA_BYTES: usize = 7;
 
 const ALLOCATIONS_PER_FAILURE: usize = 256;
 
@@ -108,7 +109,9 @@ impl Arenas {
         let all: usize = ARENAS.iter().map(Self::bytes).sum();
         let mut bytes = self.bytes().clamp(FIRST_ARENA_BYTES, MAX_ARENA_BYTES);
         let arena = loop {
-            let left_bytes = (all.saturating_add(bytes) / 2).min(MAX_LEFT_BYTES);
+            let left_bytes = all
+                .saturating_add(bytes)
+                .saturating_mul(LEFT_PER_ARENA_BYTES);
             match new_arena(bytes, page_bytes, left_bytes) {
                 Some(arena) => break arena,
                 None if bytes / 2 < MIN_ARENA_BYTES => return None,
@@ -128,7 +131,7 @@ impl Arenas {
     }
 }
 
-/// Makes an arena, if so much address space is left afterwards.
+/// Makes an arena, if so much address space is left afterwards where it has a limit.
 fn new_arena(bytes: usize, page_bytes: usize, left_bytes: usize) -> Option<VolatileArena> {
     let unused_bytes = page_bytes.next_multiple_of(page_size()) - page_bytes;
     let make = match unused_bytes < OVERRUN_BYTES {
@@ -137,6 +140,32 @@ fn new_arena(bytes: usize, page_bytes: usize, left_bytes: usize) -> Option<Volat
     };
     let arena = make(bytes).ok()?;
     arena.defer_offers();
-    let probe = Mapping::anonymous(left_bytes).map().ok()?;
-    probe.munmap_sync().ok().map(|()| arena)
+    let may_stay = !has_limit() || may_take(left_bytes);
+    may_stay.then_some(arena)
+}
+
+/// Returns whether the address space has a limit: `getrlimit(2)`.
+fn has_limit() -> bool {
+    let is_limited = |resource| {
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: the pointer is valid. It fails for an unknown resource only.
+        let code = unsafe { libc::getrlimit(resource, &raw mut limit) };
+        code == 0 && limit.rlim_cur != libc::RLIM_INFINITY
+    };
+    is_limited(libc::RLIMIT_AS) || is_limited(libc::RLIMIT_DATA)
+}
+
+/// Returns whether so much address space may be taken, with MAP_NORESERVE: memory for all of it
+/// is not wanted.
+fn may_take(bytes: usize) -> bool {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, which nothing uses.
+    unsafe {
+        let probe = libc::mmap(null_mut(), bytes, access, flags, -1, 0);
+        probe != libc::MAP_FAILED && libc::munmap(probe, bytes) == 0
+    }
 }

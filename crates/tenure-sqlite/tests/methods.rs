@@ -19,6 +19,7 @@ use libtest_mimic::Completion;
 use pcache::{Create, SIZE, TestCache};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenure::volatile::{purge_all, set_offer_delay};
 use tenure::{page_size, stats};
 
@@ -528,23 +529,15 @@ fn cache_below_a_limit_of_data_leaves_a_part_of_it() {
 
 /// Of RLIMIT_DATA the rest of the process, and SQLite itself, need something.
 fn fill_below_a_limit_of_data() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
     const LIMIT: usize = 48 << 20;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let used_kib = status.lines().find_map(|line| line.strip_prefix("VmData:"));
-    let used_kib = used_kib.and_then(|used| used.trim().strip_suffix(" kB"));
-    let used = used_kib.unwrap().parse::<u64>().unwrap() << 10;
-    let before = getrlimit(Resource::Data);
-    let current = Some(used + LIMIT as u64);
-    setrlimit(Resource::Data, Rlimit { current, ..before }).unwrap();
+    let before = limit_data(LIMIT);
     let cache = TestCache::new(4096, true);
     for key in 1..=(LIMIT / page_size()) as u32 {
         let page = cache.fetch(key, Create::Always).unwrap();
         page.fill(key.into());
         cache.unpin(page, false);
     }
-    let other = tenure::Mapping::anonymous(LIMIT / 6).map();
+    let other = tenure::Mapping::anonymous(LIMIT / 2).map();
     // Another cache, which has no page to use again.
     let second = TestCache::new(4096, true);
     let pinned: Vec<_> = (1..300)
@@ -554,4 +547,16 @@ fn fill_below_a_limit_of_data() {
     setrlimit(Resource::Data, before).unwrap();
     other.unwrap();
     assert_eq!(pinned.len(), 299);
+}
+
+/// Lets the process take so many bytes more, and returns the limit before.
+fn limit_data(bytes: usize) -> Rlimit {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let used_kib = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+    let used_kib = used_kib.and_then(|used| used.trim().strip_suffix(" kB"));
+    let used = used_kib.unwrap().parse::<u64>().unwrap() << 10;
+    let before = getrlimit(Resource::Data);
+    let current = Some(used + bytes as u64);
+    setrlimit(Resource::Data, Rlimit { current, ..before }).unwrap();
+    before
 }
