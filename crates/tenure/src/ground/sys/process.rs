@@ -178,6 +178,12 @@ pub(crate) fn mem_available_bytes() -> Option<usize> {
     kib.checked_mul(1024)
 }
 
+/// Returns the unused swap of the machine, in bytes: `sysinfo(2)`.
+pub(crate) fn swap_free_bytes() -> usize {
+    let info = rustix::system::sysinfo();
+    (info.freeswap as usize).saturating_mul(info.mem_unit as usize)
+}
+
 /// Returns the number of CPUs of the machine that run: `sysconf(3)`.
 pub(crate) fn online_cpus() -> usize {
     // SAFETY: the call takes a number and returns one.

@@ -49,7 +49,7 @@ pub(crate) use reader::{LEDGER, prepare, refresh, refresh_if_older, register_for
 #[doc(hidden)]
 pub use admission::read;
 #[doc(hidden)]
-pub use reader::outstanding_bytes;
+pub use reader::{outstanding_bytes, swappable_bytes};
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

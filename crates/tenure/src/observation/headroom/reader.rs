@@ -126,6 +126,22 @@ pub(super) fn take_reading() -> Result<Headroom, Errno> {
     Ok(bounds.lower_bound())
 }
 
+/// Returns how much more memory the kernel can swap out: the free swap, and what the groups of
+/// the last reading leave of their limits. 0 where that is unknown.
+///
+/// Where there is swap, this reads two small files of each group.
+#[doc(hidden)]
+pub fn swappable_bytes() -> usize {
+    let free_bytes = process::swap_free_bytes();
+    if free_bytes == 0 {
+        return 0;
+    }
+    let groups = READER.lock().groups.clone();
+    let by_groups = groups.map(|groups| groups.swappable_bytes());
+    let by_groups = by_groups.and_then(Result::ok).unwrap_or(0);
+    free_bytes.min(by_groups)
+}
+
 /// How often a thread that waits for another's reading looks whether it has ended.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 

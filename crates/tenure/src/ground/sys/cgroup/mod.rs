@@ -10,6 +10,7 @@ mod events;
 pub(crate) mod fuzzing;
 mod known_limits;
 mod mounts;
+mod swap;
 
 pub(crate) use events::Events;
 pub(crate) use known_limits::KnownLimits;
@@ -292,6 +293,7 @@ struct Version {
     active_file: &'static str,
     page_cache: &'static str,
     shared: &'static str,
+    swap: swap::Files,
 }
 
 static VERSION_1: Version = Version {
@@ -302,6 +304,7 @@ static VERSION_1: Version = Version {
     active_file: "total_active_file ",
     page_cache: "total_cache ",
     shared: "total_shmem ",
+    swap: swap::VERSION_1,
 };
 
 static VERSION_2: Version = Version {
@@ -312,6 +315,7 @@ static VERSION_2: Version = Version {
     active_file: "active_file ",
     page_cache: "file ",
     shared: "shmem ",
+    swap: swap::VERSION_2,
 };
 
 /// A line of `/proc/self/cgroup`: `hierarchy:controllers:path`.

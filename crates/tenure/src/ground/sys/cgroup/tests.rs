@@ -504,3 +504,76 @@ fn limit_that_cannot_be_read_is_not_unlimited() {
     // No mount shows the group.
     assert_eq!(unused(&Tree::new("0::/a\n", "")), None);
 }
+
+/// Returns how much the groups of the tree let the kernel swap out.
+fn swappable(tree: &Tree) -> usize {
+    let root = tree.0.path();
+    let groups = Groups::find_below(root).unwrap();
+    groups.swappable_bytes_below(root).unwrap()
+}
+
+#[test]
+fn swappable_v2_is_the_least_that_a_group_leaves() {
+    let tree = Tree::new("0::/a/b\n", V2_ONLY);
+    tree.write("proc/sys/vm/swappiness", "60\n");
+    assert_eq!(swappable(&tree), usize::MAX);
+    tree.write("sys/fs/cgroup/a/b/memory.swap.max", "max\n");
+    tree.write("sys/fs/cgroup/a/b/memory.swap.current", "300\n");
+    assert_eq!(swappable(&tree), usize::MAX);
+    tree.write("sys/fs/cgroup/a/memory.swap.max", "1000\n");
+    tree.write("sys/fs/cgroup/a/memory.swap.current", "400\n");
+    assert_eq!(swappable(&tree), 600);
+    tree.write("sys/fs/cgroup/a/b/memory.swap.max", "500\n");
+    assert_eq!(swappable(&tree), 200);
+    // Past the limit, which was lowered.
+    tree.write("sys/fs/cgroup/a/b/memory.swap.max", "0\n");
+    assert_eq!(swappable(&tree), 0);
+}
+
+#[test]
+fn swappable_v1_is_what_memory_and_swap_leave_together() {
+    let unlimited = "9223372036854771712\n";
+    let tree = Tree::new("4:memory:/a/b\n", HYBRID)
+        .v1("sys/fs/cgroup/memory/a/b", unlimited, 300, 0)
+        .v1("sys/fs/cgroup/memory/a", "1000\n", 300, 0);
+    // A kernel that does not count swap.
+    tree.write("proc/sys/vm/swappiness", "60\n");
+    assert_eq!(swappable(&tree), usize::MAX);
+    let set = |group: &str, limit: &str, usage: &str| {
+        let folder = format!("sys/fs/cgroup/memory/{group}");
+        tree.write(&format!("{folder}/memory.memsw.limit_in_bytes"), limit);
+        tree.write(&format!("{folder}/memory.memsw.usage_in_bytes"), usage);
+    };
+    set("a/b", unlimited, "900\n");
+    assert_eq!(swappable(&tree), usize::MAX);
+    // As in containers without swap.
+    set("a", "1000\n", "900\n");
+    assert_eq!(swappable(&tree), 0);
+    set("a", "1500\n", "900\n");
+    assert_eq!(swappable(&tree), 500);
+    set("a", "1500\n", "1300\n");
+    assert_eq!(swappable(&tree), 200);
+}
+
+#[test]
+fn swappable_is_nothing_where_a_group_does_not_swap() {
+    let tree = Tree::new("4:memory:/a\n", HYBRID);
+    let own = "sys/fs/cgroup/memory/a/memory.swappiness";
+    tree.write(own, "0\n");
+    tree.write("proc/sys/vm/swappiness", "60\n");
+    assert_eq!(swappable(&tree), 0);
+    tree.write("proc/sys/vm/swappiness", "0\n");
+    tree.write(own, "1\n");
+    assert_eq!(swappable(&tree), usize::MAX);
+    let tree = Tree::new("0::/a\n", V2_ONLY);
+    tree.write("proc/sys/vm/swappiness", "0\n");
+    assert_eq!(swappable(&tree), 0);
+}
+
+#[test]
+fn swappable_with_nonsense_fails() {
+    let tree = Tree::new("0::/a\n", V2_ONLY);
+    tree.write("sys/fs/cgroup/a/memory.swap.max", "many\n");
+    let groups = Groups::find_below(tree.0.path()).unwrap();
+    assert!(groups.swappable_bytes_below(tree.0.path()).is_err());
+}
