@@ -74,6 +74,12 @@ const MIN_TICK_MS: usize = 10;
 const MAX_TICK_MS: usize = 100;
 const DIRTY_TICKS: usize = 20;
 
+/// However short memory is, one of so many parts of what the blocks have may stay dirty, and
+/// one of so many parts of the swap that is left: a program that allocates before it frees
+/// would fault each page in again, ten times a second. Without swap one would be killed instead.
+const ACTIVE_PARTS: usize = 4;
+const SWAP_PARTS: usize = 8;
+
 /// While next to nothing is dirty, the headroom is read at one of so many ticks: it takes
 /// half a millisecond of the CPU where there are many cgroups.
 const READING_TICKS: usize = 8;
@@ -308,7 +314,6 @@ impl DecayThread {
         let level = LEVEL.load(Relaxed);
         let is_under_pressure = level > Level::None as u8;
         IS_UNDER_PRESSURE.store(is_under_pressure, Relaxed);
-        self.set_hurry(if is_under_pressure { HURRY } else { 1 });
         if is_at_once() {
             jemalloc::purge_all();
         } else {
@@ -320,16 +325,25 @@ impl DecayThread {
             update_limit();
             self.ticks_to_reading = READING_TICKS;
         }
+        let free_bytes = dirty_bytes + muzzy_bytes;
+        let staying_bytes = match is_under_pressure {
+            true => swappable_dirty_bytes(),
+            false => usize::MAX,
+        };
+        self.set_hurry(if free_bytes >= staying_bytes {
+            HURRY
+        } else {
+            1
+        });
         IS_PURGING.store(true, Relaxed);
-        if level >= Level::Severe as u8 && dirty_bytes + muzzy_bytes > 0 {
-            jemalloc::purge_all();
+        if level >= Level::Severe as u8 && free_bytes > staying_bytes {
+            jemalloc::purge_down_to(staying_bytes, &["pdirty", "pmuzzy"]);
             PRESSURE_PURGES.fetch_add(1, Relaxed);
-            jemalloc::refresh();
-            dirty_bytes = 0;
+            (dirty_bytes, _) = jemalloc::free_bytes();
         }
         let max_bytes = max_dirty_bytes();
         if dirty_bytes > max_bytes {
-            jemalloc::purge_down_to(max_bytes);
+            jemalloc::purge_down_to(max_bytes, &["pdirty"]);
         }
         IS_PURGING.store(false, Relaxed);
         stats::publish_latest();
@@ -398,9 +412,16 @@ fn is_at_once() -> bool {
 fn update_limit() {
     let max_bytes = MAX_DIRTY.load(Relaxed);
     let limit = headroom::read().map_or(max_bytes, |headroom| {
-        max_bytes.min(headroom.bytes / HEADROOM_PARTS)
+        let by_headroom = headroom.bytes / HEADROOM_PARTS;
+        max_bytes.min(by_headroom.max(swappable_dirty_bytes()))
     });
     DIRTY_LIMIT.store(limit, Relaxed);
+}
+
+/// Returns how much may stay dirty however short memory is, by jemalloc's last figures.
+fn swappable_dirty_bytes() -> usize {
+    let wanted_bytes = jemalloc::active_bytes() / ACTIVE_PARTS;
+    wanted_bytes.min(headroom::swappable_bytes() / SWAP_PARTS)
 }
 
 fn on_pressure(level: Level) {

@@ -248,19 +248,22 @@ pub(crate) fn purge_all() {
     run(ALL, "purge");
 }
 
-/// Returns free pages of the arenas that have most of them, until at most `max_bytes` are
-/// dirty.
-pub(crate) fn purge_down_to(max_bytes: usize) {
-    let mut dirty_bytes = figure(ALL, "pdirty") * page_bytes();
+/// Returns the free pages of the arenas that have most of those that the figures count, until
+/// at most `max_bytes` of them are left.
+pub(crate) fn purge_down_to(max_bytes: usize, figures: &[&str]) {
+    let bytes = |arena: &usize| {
+        let pages = figures.iter().map(|name| figure(*arena, name));
+        pages.sum::<usize>() * page_bytes()
+    };
+    let mut left_bytes = bytes(&ALL);
     for _ in 0..arenas() {
-        if dirty_bytes <= max_bytes {
+        if left_bytes <= max_bytes {
             return;
         }
-        let dirty = |arena: &usize| figure(*arena, "pdirty");
-        let Some(most) = (0..arenas()).max_by_key(dirty) else {
+        let Some(most) = (0..arenas()).max_by_key(bytes) else {
             return;
         };
-        dirty_bytes = dirty_bytes.saturating_sub(dirty(&most) * page_bytes());
+        left_bytes = left_bytes.saturating_sub(bytes(&most));
         run(most, "purge");
         refresh();
     }

@@ -25,6 +25,7 @@ tests!(
     freed_memory_with_starved_decay_thread_is_reused,
     dirty_bytes_near_cgroup_limit_stay_small,
     pressure_returns_all_free_memory,
+    pressure_with_swap_leaves_a_part_dirty,
     growing_block_near_cgroup_limit_succeeds;
     children:
     another_size,
@@ -33,6 +34,7 @@ tests!(
     starved_decay_thread,
     near_the_limit,
     under_pressure,
+    under_pressure_with_swap,
     growing_vector,
 );
 
@@ -196,6 +198,37 @@ fn under_pressure() {
     assert!(comes_true(is_returned), "{:?}", stats());
     assert!(stats().pressure_returned_bytes <= stats().returned_bytes);
     assert!(live.iter().all(Block::is_filled) && others[7][7] == 1);
+}
+
+fn pressure_with_swap_leaves_a_part_dirty() -> Completion {
+    if rustix::system::sysinfo().freeswap < LIMIT as _ {
+        return skip("there is no swap");
+    }
+    match Group::with_limit(LIMIT) {
+        Ok(group) => group.run("under_pressure_with_swap"),
+        Err(why) => return skip(&why),
+    }
+    Completion::Completed
+}
+
+fn under_pressure_with_swap() {
+    use_small_pages();
+    enter_group();
+    tenure_heap::start(HeapOptions {
+        dirty_decay: Duration::from_secs(1000),
+        ..HeapOptions::default()
+    })
+    .unwrap();
+    let live = blocks_of(MIB, LIMIT / 2);
+    // The heap does not see this allocation.
+    let others = vec![1_u8; LIMIT / 100 * 48];
+    drop(blocks_of(MIB, LIMIT / 50));
+    // Ten times as long as until severe pressure has the heap look again.
+    std::thread::sleep(Duration::from_secs(1));
+    let dirty_bytes = stats().dirty_bytes;
+    assert!(dirty_bytes >= LIMIT / 100, "{:?}", stats());
+    assert!(dirty_bytes <= LIMIT / 6, "{:?}", stats());
+    assert!(live.iter().all(Block::is_filled) && others[7] == 1);
 }
 
 fn dirty_bytes_near_cgroup_limit_stay_small() -> Completion {
