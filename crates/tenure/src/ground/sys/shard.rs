@@ -38,14 +38,25 @@ pub(crate) struct Lease {
 /// Which of the exclusive shards are taken, a bit each.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 
-/// The lease of a thread; `None` before its first use.
-struct OfThread(Cell<Option<Lease>>);
+/// The thread has no lease yet.
+const NONE: usize = usize::MAX;
 
-impl Drop for OfThread {
+thread_local! {
+    /// The shard of the thread's lease. Without a destructor, so that reading it is one load.
+    static SHARD: Cell<usize> = const { Cell::new(NONE) };
+    static RETURN: Return = const { Return };
+}
+
+/// Returns the thread's exclusive shard when the thread ends.
+struct Return;
+
+impl Drop for Return {
     fn drop(&mut self) {
-        if let Some(lease) = self.0.take().filter(|lease| lease.is_exclusive()) {
+        // Destructors that run later share one.
+        let shard = SHARD.replace(Lease::shared().shard);
+        if shard < EXCLUSIVE {
             // The next thread adds to what this one has stored.
-            TAKEN.fetch_and(!(1 << lease.shard), Ordering::Release);
+            TAKEN.fetch_and(!(1 << shard), Ordering::Release);
         }
     }
 }
@@ -54,30 +65,32 @@ impl Lease {
     /// Returns the lease of the calling thread.
     #[inline]
     pub(crate) fn of_thread() -> Self {
-        thread_local!(static LEASE: OfThread = const { OfThread(Cell::new(None)) });
-        // A thread that is ending has no thread-local variables any more.
-        let lease = LEASE.try_with(|lease| match lease.0.get() {
-            Some(lease) => lease,
-            None => {
-                let taken = Self::take();
-                lease.0.set(Some(taken));
-                taken
-            }
-        });
-        lease.unwrap_or_else(|_| Self::shared())
+        match SHARD.get() {
+            NONE => Self::take(),
+            shard => Self { shard },
+        }
     }
 
     #[cold]
     fn take() -> Self {
+        // A thread that is ending could not return it.
+        let returns = RETURN.try_with(|_| ()).is_ok();
+        let exclusive = returns.then(Self::take_exclusive).flatten();
+        let lease = exclusive.unwrap_or_else(Self::shared);
+        SHARD.set(lease.shard);
+        lease
+    }
+
+    fn take_exclusive() -> Option<Self> {
         let mut taken = TAKEN.load(Ordering::Relaxed);
         loop {
             let shard = taken.trailing_ones() as usize;
             if shard >= EXCLUSIVE {
-                return Self::shared();
+                return None;
             }
             let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
             match TAKEN.compare_exchange_weak(taken, taken | 1 << shard, success, failure) {
-                Ok(_) => return Self { shard },
+                Ok(_) => return Some(Self { shard }),
                 Err(now) => taken = now,
             }
         }

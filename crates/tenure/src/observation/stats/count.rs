@@ -30,7 +30,12 @@ pub(crate) const CACHE_MISSES: Lookups = Lookups(1);
 impl Lookups {
     #[inline]
     pub(crate) fn count(self) {
-        let lease = Lease::of_thread();
+        self.count_with(Lease::of_thread());
+    }
+
+    /// Does what [`count`](Self::count) does, with the thread's lease.
+    #[inline]
+    pub(crate) fn count_with(self, lease: Lease) {
         lease.add(&counters()[FIRST_LOOKUP + lease.shard() * LINE + self.0], 1);
     }
 }

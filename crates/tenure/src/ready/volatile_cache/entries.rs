@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use hashbrown::HashTable;
 
@@ -18,7 +19,7 @@ pub(super) struct Entry<K> {
     /// The length of a small value, or [`OF_SEGMENT`].
     pub(super) len: u16,
     /// How often it was found lately, [`MAX_FREQUENCY`] at most.
-    pub(super) frequency: u8,
+    pub(super) frequency: AtomicU8,
     /// When it expires, in nanoseconds; never without a time to live.
     pub(super) expiry: u64,
 }
@@ -35,10 +36,16 @@ impl<K> Entry<K> {
     /// Records that the value was found. One that is found all the time is not written: threads
     /// on other CPUs read the line, too.
     #[inline]
-    pub(super) fn count_find(&mut self) {
-        if self.frequency < MAX_FREQUENCY {
-            self.frequency += 1;
+    pub(super) fn count_find(&self) {
+        let frequency = self.frequency();
+        if frequency < MAX_FREQUENCY {
+            // Of two finds at the same time one may not count.
+            self.frequency.store(frequency + 1, Ordering::Relaxed);
         }
+    }
+
+    pub(super) fn frequency(&self) -> u8 {
+        self.frequency.load(Ordering::Relaxed)
     }
 }
 
@@ -81,12 +88,12 @@ impl<K> Entries<K> {
 
     /// As [`find`](Self::find), for a look-up, which needs no number.
     #[inline]
-    pub(super) fn find_mut<Q: Eq + ?Sized>(&mut self, hash: u32, key: &Q) -> Option<&mut Entry<K>>
+    pub(super) fn find_entry<Q: Eq + ?Sized>(&self, hash: u32, key: &Q) -> Option<&Entry<K>>
     where
         K: Borrow<Q>,
     {
         let is_same = |entry: &Entry<K>| entry.hash == hash && entry.key.borrow() == key;
-        self.table.find_mut(spread(hash), is_same)
+        self.table.find(spread(hash), is_same)
     }
 
     #[inline]
@@ -118,7 +125,7 @@ impl<K> Entries<K> {
         self.table.insert_unique(spread(entry.hash), entry, hash_of);
     }
 
-    /// Removes an entry. The caller drops its key without the shard's mutex.
+    /// Removes an entry. The caller drops its key without the shard's lock.
     pub(super) fn remove(&mut self, number: usize) -> Option<Entry<K>> {
         let entry = self.table.get_bucket_entry(number).ok()?;
         Some(entry.remove().0)

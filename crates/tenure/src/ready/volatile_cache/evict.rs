@@ -104,8 +104,8 @@ impl<K: Eq> Shard<K> {
         if !record.is_shared {
             let number = state.numbers_in(id).first().copied();
             let entry = number.and_then(|number| state.entries.get_mut(number));
-            if let Some(entry) = entry.filter(|entry| entry.frequency > 0 && !is_forced) {
-                entry.frequency = after_round(queue, entry.frequency);
+            if let Some(entry) = entry.filter(|entry| entry.frequency() > 0 && !is_forced) {
+                *entry.frequency.get_mut() = after_round(queue, entry.frequency());
                 state.segments.move_to_end(id, Queue::Main);
                 return Step::Next;
             }

@@ -19,7 +19,7 @@ pub(super) struct Flights {
 pub(super) struct Flight {
     hash: u64,
     thread: usize,
-    /// The key was inserted or removed after the making began. It changes under the mutex of
+    /// The key was inserted or removed after the making began. It changes under the lock of
     /// the shard, as values do.
     is_outdated: AtomicBool,
     end: Mutex<Option<End>>,
@@ -125,7 +125,7 @@ impl Flights {
 }
 
 impl Maker<'_> {
-    /// Whether the value must not be inserted. That is certain only under the mutex of the
+    /// Whether the value must not be inserted. That is certain only under the lock of the
     /// shard.
     pub(super) fn is_outdated(&self) -> bool {
         self.flight.is_outdated.load(Ordering::Relaxed)

@@ -121,7 +121,8 @@ impl<K: Hash + Eq> VolatileCache<K> {
         let place @ (hash, shard) = shared.shard(&key);
         let mut maker = None;
         loop {
-            if let Some(pinned) = shard.get(hash, &key, false) {
+            if let Some(pinned) = shard.get(hash, &key) {
+                shared.lookups.count_hit();
                 return Ok(pinned);
             }
             // Between that look-up and this another thread may have inserted the value.
@@ -139,7 +140,7 @@ impl<K: Hash + Eq> VolatileCache<K> {
             }
         }
         let mut maker = maker.unwrap_or_else(|| shard.flights.enter_alone(hash));
-        shard.count_miss();
+        shared.lookups.count_miss();
         let bytes = rebuild()?;
         let fill = |value: &mut [u8]| value.copy_from_slice(&bytes);
         let making = match self.ours().filter(|_| !maker.is_outdated()) {

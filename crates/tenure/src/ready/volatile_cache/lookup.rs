@@ -9,7 +9,6 @@ use super::pinned::{Found, Pinned};
 use super::segment::{Contents, PinResult, Segment};
 use super::shard::Shard;
 use super::state::{Cause, Garbage, State};
-use crate::observation::stats::{CACHE_HITS, CACHE_MISSES};
 
 /// How often a look-up begins anew, because others have changed the value meanwhile.
 pub(super) const MAX_TRIES: usize = 16;
@@ -34,54 +33,39 @@ impl<K: Eq> Shard<K> {
         Some(number)
     }
 
-    /// Pins the value of the key, and counts a hit, or a miss if that is to be counted.
+    /// Pins the value of the key. The caller counts the look-up.
     #[inline]
-    pub(super) fn get<Q: Eq + ?Sized>(
-        &self,
-        hash: u64,
-        key: &Q,
-        counts_miss: bool,
-    ) -> Option<Pinned>
+    pub(super) fn get<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<Pinned>
     where
         K: Borrow<Q>,
     {
-        let found = self.get_place(entry_hash(hash), key, counts_miss)?;
+        let found = self.get_place(entry_hash(hash), key)?;
         // SAFETY: `get_place` has pinned the segment, in which this is the place of a value.
         Some(unsafe { Pinned::of(found) })
     }
 
     /// Does what [`get`](Self::get) does; the caller has the pin.
     #[inline]
-    fn get_place<Q: Eq + ?Sized>(&self, hash: u32, key: &Q, counts_miss: bool) -> Option<Found>
+    fn get_place<Q: Eq + ?Sized>(&self, hash: u32, key: &Q) -> Option<Found>
     where
         K: Borrow<Q>,
     {
-        let mut guard = self.lock();
-        let now = guard.now();
-        let state = &mut *guard;
-        if let Some(entry) = state.entries.find_mut(hash, key) {
+        let state = self.lock_shared();
+        let now = state.now();
+        if let Some(entry) = state.entries.find_entry(hash, key) {
             let is_live = now.is_none_or(|now| !entry.is_expired(now));
             if is_live && let Some(record) = state.segments.get(entry.segment) {
                 let found = entry.place(record);
                 prefetch(found.start, found.len);
-                // SAFETY: the record, and with it the segment, stays while the mutex is held.
+                // SAFETY: the record, and with it the segment, stays while the shard is locked.
                 if unsafe { record.pins.try_pin() } {
                     entry.count_find();
-                    state.stats.hits += 1;
-                    drop(guard);
-                    CACHE_HITS.count();
+                    drop(state);
                     return Some(found);
                 }
             }
-            drop(guard);
-            if let Some(found) = self.get_slowly(hash, key) {
-                return Some(found);
-            }
-            guard = self.lock();
-        }
-        if counts_miss {
-            guard.stats.misses += 1;
-            CACHE_MISSES.count();
+            drop(state);
+            return self.get_slowly(hash, key);
         }
         None
     }
@@ -99,7 +83,7 @@ impl<K: Eq> Shard<K> {
             let (_, id, record) = state.place(number)?;
             let segment = (*record.segment).clone();
             drop(state);
-            // Without the shard's mutex, because pinning calls the kernel.
+            // Without the shard's lock, because pinning calls the kernel.
             let result = segment.pin();
             let mut state = self.lock();
             match result {
@@ -109,9 +93,10 @@ impl<K: Eq> Shard<K> {
                     if let Some((found, _, now)) = place
                         && Arc::ptr_eq(&now.segment, &segment)
                     {
-                        state.count_hit(number?);
+                        if let Some(entry) = state.entries.get(number?) {
+                            entry.count_find();
+                        }
                         drop(state);
-                        CACHE_HITS.count();
                         return Some(found);
                     }
                     drop(state);

@@ -10,6 +10,7 @@ mod gate;
 mod ghosts;
 mod insert;
 mod lookup;
+mod lookups;
 mod options;
 mod pinned;
 mod reservation;
@@ -112,8 +113,8 @@ use self::shared::Shared;
 ///
 /// A hit on a value that was used in the last 100 ms (the
 /// [offer delay](crate::volatile::set_offer_delay)) makes no system call: it locks a shard
-/// for the look-up, and changes the word of a segment when the value is pinned and unpinned. A
-/// later hit repopulates the pages, one system call that takes half
+/// for the look-up, beside other look-ups, and changes the word of a segment when the value is
+/// pinned and unpinned. A later hit repopulates the pages, one system call that takes half
 /// a microsecond for a page. Keys are hashed by foldhash, with a seed of each cache. `cargo run --release --example volatile_cache_costs` measures both, and
 /// insertions.
 ///
@@ -121,9 +122,10 @@ use self::shared::Shared;
 ///
 /// Any number of threads may use the cache at once. The hashes of the keys spread values
 /// over shards, and no lock is held while a value is made, or while the kernel is asked for
-/// its pages, or frees some. (`Eq` of a key runs with a lock held: it must not use the cache,
-/// nor fork. If it panics, the call has no effect, and the cache stays usable. `Drop` of a key
-/// runs without, and may use the cache.)
+/// its pages, or frees some. (`Eq` of a key runs with a lock held, in several threads at a time,
+/// so a cache for several threads has keys that are `Sync`. It must not use the cache, nor fork.
+/// If it panics, the call has no effect, and the cache stays usable. `Drop` of a key runs
+/// without, and may use the cache.)
 ///
 /// A thread of the parent may be using the cache at the moment of a `fork`. So the
 /// child's copy is inert: it is empty and keeps nothing. A child creates its own cache.
@@ -165,7 +167,12 @@ impl<K: Hash + Eq> VolatileCache<K> {
     {
         let shared = self.ours()?;
         let (hash, shard) = shared.shard(key);
-        shard.get(hash, key, true)
+        let found = shard.get(hash, key);
+        match &found {
+            Some(_) => shared.lookups.count_hit(),
+            None => shared.lookups.count_miss(),
+        }
+        found
     }
 
     /// Whether [`get`](VolatileCache::get) would find a value at this moment. This does
@@ -263,6 +270,8 @@ impl<K: Hash + Eq> VolatileCache<K> {
         let mut sum = CacheStats::default();
         if let Some(shared) = self.ours() {
             sum.refused = shared.refused.load(Ordering::Relaxed);
+            sum.hits = shared.lookups.hits();
+            sum.misses = shared.lookups.misses();
             for shard in &shared.shards {
                 shard.add_to(&mut sum);
             }

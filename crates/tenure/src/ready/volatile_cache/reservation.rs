@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 use super::entries::{Entry, OF_SEGMENT, SegmentId, entry_hash};
 use super::flight::Maker;
@@ -178,7 +179,7 @@ impl<K: Eq> Shard<K> {
                 true => reservation.len as u16,
                 false => OF_SEGMENT,
             },
-            frequency: 0,
+            frequency: AtomicU8::new(0),
             expiry,
         };
         record.members.push(hash);

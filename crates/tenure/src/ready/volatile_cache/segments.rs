@@ -60,6 +60,8 @@ pub(super) struct Record {
 
 // SAFETY: of the pointer only the address is used, but for a value that is pinned.
 unsafe impl Send for Record {}
+// SAFETY: as above.
+unsafe impl Sync for Record {}
 
 impl Record {
     /// Returns the address of the first byte.
@@ -153,7 +155,7 @@ impl Segments {
         id
     }
 
-    /// Removes a segment. The caller drops it without the shard's mutex.
+    /// Removes a segment. The caller drops it without the shard's lock.
     pub(super) fn remove(&mut self, id: SegmentId) -> Option<Record> {
         CACHE_BYTES.sub(self.get(id)?.segment.memory_bytes());
         self.unlink(id);

@@ -1,7 +1,7 @@
-//! One shard of the cache, with a mutex of its own.
+//! One shard of the cache, with a lock of its own.
 
 use std::borrow::Borrow;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use super::closure;
 use super::entries::{Entries, entry_hash};
@@ -10,20 +10,19 @@ use super::segment::Contents;
 use super::state::{Cause, Garbage, State};
 use super::stats::CacheStats;
 use crate::ground::sys::fork;
-use crate::observation::stats::CACHE_MISSES;
 use crate::verbs::volatile::Priority;
 
 /// Aligned so that no two shards share a cache line.
 #[repr(align(128))]
 pub(super) struct Shard<K> {
-    state: Mutex<State<K>>,
+    state: RwLock<State<K>>,
     pub(super) flights: Flights,
 }
 
 impl<K: Eq> Shard<K> {
     pub(super) fn new(seed: u64, time_to_live: Option<u64>) -> Self {
         Self {
-            state: Mutex::new(State::new(seed, time_to_live)),
+            state: RwLock::new(State::new(seed, time_to_live)),
             flights: Flights::new(),
         }
     }
@@ -81,47 +80,57 @@ impl<K: Eq> Shard<K> {
         drop(state);
     }
 
-    pub(super) fn count_miss(&self) {
-        self.lock().stats.misses += 1;
-        CACHE_MISSES.count();
-    }
-
     /// Returns how many bytes the segments of this and lower priorities have that no pin keeps.
     pub(super) fn idle_bytes(&self, max_priority: Priority) -> usize {
-        self.lock().segments.idle_bytes(max_priority)
+        self.lock_shared().segments.idle_bytes(max_priority)
     }
 
     /// Returns the number of values.
     pub(super) fn len(&self) -> usize {
-        self.lock().entries.len()
+        self.lock_shared().entries.len()
     }
 
     pub(super) fn add_to(&self, sum: &mut CacheStats) {
-        let state = self.lock();
+        let state = self.lock_shared();
         sum.add(&state.stats);
         sum.values += state.entries.len() as u64;
         sum.bytes += state.segments.bytes() as u64;
     }
 
     #[inline]
-    pub(super) fn lock(&self) -> MutexGuard<'_, State<K>> {
-        let is_held = match self.state.try_lock() {
-            Ok(state) => return state,
-            Err(error) => matches!(error, TryLockError::WouldBlock),
-        };
-        self.wait_to_lock(is_held)
+    pub(super) fn lock(&self) -> RwLockWriteGuard<'_, State<K>> {
+        match self.state.try_write() {
+            Ok(state) => state,
+            Err(error) => {
+                self.prepare_to_wait(matches!(error, TryLockError::WouldBlock));
+                let wait = || self.state.write().unwrap_or_else(PoisonError::into_inner);
+                fork::wait_outside(wait)
+            }
+        }
+    }
+
+    /// Locks the state beside other look-ups.
+    #[inline]
+    pub(super) fn lock_shared(&self) -> RwLockReadGuard<'_, State<K>> {
+        match self.state.try_read() {
+            Ok(state) => state,
+            Err(error) => {
+                self.prepare_to_wait(matches!(error, TryLockError::WouldBlock));
+                let wait = || self.state.read().unwrap_or_else(PoisonError::into_inner);
+                fork::wait_outside(wait)
+            }
+        }
     }
 
     #[cold]
-    fn wait_to_lock(&self, is_held: bool) -> MutexGuard<'_, State<K>> {
+    fn prepare_to_wait(&self, is_held: bool) {
         // This thread would wait for itself, or for one that waits for it.
         assert!(
             !is_held || !closure::is_inside(),
             "a closure of VolatileCache::retain or for_each_key has used the cache"
         );
-        // Only Eq of a key can panic under the mutex, or a caller's closure, while nothing
+        // Only Eq of a key can panic under the lock, or a caller's closure, while nothing
         // is half changed.
         self.state.clear_poison();
-        fork::lock_outer(&self.state)
     }
 }

@@ -11,6 +11,7 @@ use super::arenas::Arenas;
 use super::evict::OwnPin;
 use super::flight::Maker;
 use super::gate::Gate;
+use super::lookups::Lookups;
 use super::options::CacheOptions;
 use super::pinned::{Found, Pinned};
 use super::reservation::Reservation;
@@ -37,6 +38,7 @@ pub(super) struct Shared<K> {
     /// The shard to evict from next, modulo their number.
     pub(super) next_eviction: AtomicUsize,
     pub(super) refused: AtomicU64,
+    pub(super) lookups: Lookups,
 }
 
 impl<K> Drop for Shared<K> {
@@ -128,6 +130,7 @@ impl<K: Hash + Eq> Shared<K> {
             max_bytes,
             next_eviction: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
+            lookups: Lookups::new(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The state of a shard, behind its mutex, and what leaves it.
+//! The state of a shard, behind its lock, and what leaves it.
 
 use super::entries::{Entries, Entry, NEVER, OF_SEGMENT, SegmentId, entry_hash};
 use super::ghosts::Ghosts;
@@ -20,7 +20,7 @@ pub(super) struct State<K> {
     time_to_live: Option<u64>,
 }
 
-/// Values that a shard has given up: dropped without its mutex.
+/// Values that a shard has given up: dropped without its lock.
 pub(super) struct Garbage<K> {
     pub(super) records: Vec<Record>,
     pub(super) keys: Vec<K>,
@@ -170,13 +170,6 @@ impl<K> State<K> {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         (self.random % end as u64) as usize
-    }
-
-    pub(super) fn count_hit(&mut self, number: usize) {
-        self.stats.hits += 1;
-        if let Some(entry) = self.entries.get_mut(number) {
-            entry.count_find();
-        }
     }
 
     /// Returns the queue of a new value: one that was evicted lately skips probation.

@@ -36,10 +36,8 @@ pub struct CacheStats {
 }
 
 impl CacheStats {
-    /// Adds another's counters.
+    /// Adds a shard's counters; look-ups are counted elsewhere.
     pub(super) fn add(&mut self, other: &Self) {
-        self.hits += other.hits;
-        self.misses += other.misses;
         self.insertions += other.insertions;
         self.refused += other.refused;
         self.removed += other.removed;

@@ -28,7 +28,7 @@ impl<K> State<K> {
         let entries = numbers
             .iter()
             .filter_map(|&number| self.entries.get(number));
-        let found = entries.filter(|entry| entry.frequency > 0);
+        let found = entries.filter(|entry| entry.frequency() > 0);
         found.map(|entry| place_bytes(entry.len)).sum()
     }
 
@@ -59,7 +59,7 @@ impl<K> State<K> {
             let Some(entry) = self.entries.get(number) else {
                 continue;
             };
-            if entry.frequency == 0 {
+            if entry.frequency() == 0 {
                 continue;
             }
             let bytes = place_bytes(entry.len);
@@ -83,11 +83,11 @@ impl<K> State<K> {
             let place = record.segment.as_ptr().wrapping_add(record.filled);
             // SAFETY: both segments are pinned, so nonvolatile. The value lies in the source,
             // which is another segment, and `has_room` has found as many bytes free in the
-            // target, which only holders of the shard's mutex hand out.
+            // target, which only holders of the shard's lock hand out.
             unsafe { std::ptr::copy_nonoverlapping(from, place, usize::from(entry.len)) };
             entry.offset = (record.filled / GRAIN) as u16;
             entry.segment = to;
-            entry.frequency = after_round(queue, entry.frequency);
+            *entry.frequency.get_mut() = after_round(queue, entry.frequency());
             record.filled += bytes;
             record.live += 1;
             record.members.push(entry.hash);
