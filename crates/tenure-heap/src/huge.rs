@@ -28,10 +28,7 @@ pub(crate) fn advise(at: usize, bytes: usize) {
     if !IS_WANTED.load(Relaxed) || bytes < MIN_ADVISED_BYTES {
         return;
     }
-    let (start, end) = (
-        at.next_multiple_of(UNIT_BYTES),
-        (at + bytes) / UNIT_BYTES * UNIT_BYTES,
-    );
+    let (start, end) = filled((at, bytes), sys::huge_page_bytes());
     let mut is_new = false;
     for unit in (start..end).step_by(UNIT_BYTES) {
         is_new |= table::set(unit, HUGE);
@@ -39,5 +36,30 @@ pub(crate) fn advise(at: usize, bytes: usize) {
     if is_new {
         // SAFETY: a block of the heap. If the kernel refuses, the block has base pages.
         let _ = unsafe { sys::advise_huge_pages((start, end - start)) };
+    }
+}
+
+/// Returns where the huge pages that the part fills begin and end.
+fn filled((at, bytes): sys::Part, huge_page_bytes: usize) -> (usize, usize) {
+    let start = at.next_multiple_of(huge_page_bytes);
+    let end = (at + bytes) / huge_page_bytes * huge_page_bytes;
+    (start, end.max(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filled_is_whole_huge_pages_of_any_size() {
+        const MIB: usize = 1 << 20;
+        let part = |at: usize, bytes: usize| (at * MIB, bytes * MIB);
+        let of = |(start, end): (usize, usize)| (start / MIB, end / MIB);
+        // Pages of 4, 16 and 64 KiB.
+        for (huge, start, end) in [(2, 510, 1538), (32, 512, 1536), (512, 512, 1536)] {
+            assert_eq!(of(filled(part(510, 1029), huge * MIB)), (start, end));
+        }
+        let (start, end) = filled(part(510, 16), 512 * MIB);
+        assert_eq!(end - start, 0);
     }
 }

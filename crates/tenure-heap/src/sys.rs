@@ -128,6 +128,12 @@ fn chunks((at, bytes): Part) -> impl Iterator<Item = Part> {
     starts.map(move |start| (start, CHUNK_BYTES.min(at + bytes - start)))
 }
 
+/// Returns the size of a huge page: what the lowest table of pages covers, 2 MiB with pages of
+/// 4 KiB, and 512 MiB with those of 64 KiB.
+pub(crate) fn huge_page_bytes() -> usize {
+    page_bytes() * (page_bytes() / size_of::<u64>())
+}
+
 /// Has the kernel use huge pages in the part (MADV_HUGEPAGE).
 ///
 /// # Safety

@@ -13,7 +13,8 @@ use std::sync::atomic::{
 
 use crate::sys;
 
-/// The heap maps addresses in multiples of this, the size of a huge page.
+/// The heap maps addresses in multiples of this, the size of a huge page where pages have
+/// 4 KiB.
 pub const UNIT_BYTES: usize = 2 << 20;
 
 const LEAF_BYTES: usize = 64 << 30;
