@@ -68,8 +68,8 @@
 //! # Limits
 //!
 //! - A signal handler must not allocate or free, as with the C library.
-//! - A block of 4 MiB or more that is freed twice aborts the program with a message. Other
-//!   misuse is not detected.
+//! - A block of 4 MiB or more that is freed twice aborts the program with a message, unless a
+//!   smaller one has come to lie there. Other misuse is not detected.
 //! - Each thread keeps some freed blocks for itself, which do not decay while it sleeps.
 //! - jemalloc must not be used beside the heap in one program by other means
 //!   (`tikv-jemallocator`): it is one jemalloc, whose pages the heap manages.

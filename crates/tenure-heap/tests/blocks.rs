@@ -161,6 +161,10 @@ fn deallocate_large_block_twice_aborts() {
 }
 
 fn freed_large_block() -> *mut u8 {
+    // The first free starts the decay thread, which may take a block of its own from what is
+    // freed. Nobody could tell then that another one was freed there.
+    drop(Block::new(16 * MIB));
+    assert!(comes_true(tenure_heap::publish_by_decay_thread));
     let block = tenure_heap::allocate(8 * MIB, 16);
     unsafe { tenure_heap::deallocate(block) };
     block
