@@ -54,8 +54,9 @@
 //!   may touch few of them.
 //! - *Populated pages*: a block of 4 MiB or more has its missing pages from the
 //!   [pool](tenure::pool), if that is on.
-//! - *Huge pages* for blocks of 16 MiB and more, which begin on a boundary of one, where the
-//!   kernel gives them to those who ask.
+//! - *Huge pages* for blocks of 16 MiB and more, which begin on a boundary of 2 MiB, where the
+//!   kernel gives them to those who ask: as many as the block fills. One has 2 MiB with pages of
+//!   4 KiB, 32 MiB with 16 KiB, and 512 MiB with 64 KiB.
 //!
 //! # Forks
 //!
