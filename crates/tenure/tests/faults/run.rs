@@ -47,9 +47,10 @@ pub fn cases(operation: &Operation, errnos: Errnos) -> Result<(usize, Completion
     let mut failures = Vec::new();
     let mut met = 0;
     for fault in &faults {
+        let usual = usual_after(operation, fault, &usual);
         let ended = run(control, operation, Some(fault), Some(&usual))?;
         met += usize::from(ended.is_met);
-        if let Some(problem) = problem(&ended, operation, fault, &usual) {
+        if let Some(problem) = problem(&ended, &usual) {
             eprintln!("{}: {fault}: {problem}", operation.name);
             failures.push(format!("{fault}: {problem}"));
         }
@@ -99,10 +100,16 @@ fn run(
     })
 }
 
-fn problem(ended: &Ended, operation: &Operation, fault: &Fault, usual: &State) -> Option<String> {
+fn problem(ended: &Ended, usual: &State) -> Option<String> {
     if ended.problem.is_some() {
         return ended.problem.clone();
     }
+    let excess = state::excess(&state::parse(&ended.report), usual);
+    (!excess.is_empty()).then(|| format!("leaked: {}", excess.join(", ")))
+}
+
+/// Returns what there usually is, with what the fault leaves.
+fn usual_after(operation: &Operation, fault: &Fault, usual: &State) -> State {
     let mut usual = usual.clone();
     // Addresses that stay mapped, because munmap is not repeated: the stacks of the
     // tear-down helper, and the range that a cache reserves to check that it can.
@@ -131,9 +138,7 @@ fn problem(ended: &Ended, operation: &Operation, fault: &Fault, usual: &State) -
             .entry("descriptors of anon_inode:[userfaultfd]".to_owned())
             .or_default() += 1;
     }
-    let usual = &usual;
-    let excess = state::excess(&state::parse(&ended.report), usual);
-    (!excess.is_empty()).then(|| format!("leaked: {}", excess.join(", ")))
+    usual
 }
 
 /// Lists the faults that can occur in the calls of a run without faults.
