@@ -1,6 +1,8 @@
 //! The volatile memory of all caches of the process: arenas for each size of pages, so that
 //! thousands of pages are a few mappings, and pages of one size take the places of others.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -140,32 +142,43 @@ fn new_arena(bytes: usize, page_bytes: usize, left_bytes: usize) -> Option<Volat
     };
     let arena = make(bytes).ok()?;
     arena.defer_offers();
-    let may_stay = !has_limit() || may_take(left_bytes);
-    may_stay.then_some(arena)
+    (limited_bytes_left() >= left_bytes).then_some(arena)
 }
 
-/// Returns whether the address space has a limit: `getrlimit(2)`.
-fn has_limit() -> bool {
-    let is_limited = |resource| {
+/// Returns how much address space RLIMIT_AS and RLIMIT_DATA leave: all there is without a limit,
+/// and nothing where there is one and `/proc` does not tell. (A mapping as a probe would take it
+/// from other threads for that moment.)
+fn limited_bytes_left() -> usize {
+    let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA].map(|resource| {
         let mut limit = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
+            rlim_cur: libc::RLIM_INFINITY,
+            rlim_max: libc::RLIM_INFINITY,
         };
         // SAFETY: the pointer is valid. It fails for an unknown resource only.
-        let code = unsafe { libc::getrlimit(resource, &raw mut limit) };
-        code == 0 && limit.rlim_cur != libc::RLIM_INFINITY
-    };
-    is_limited(libc::RLIMIT_AS) || is_limited(libc::RLIMIT_DATA)
+        unsafe { libc::getrlimit(resource, &raw mut limit) };
+        usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+    });
+    if limits == [usize::MAX; 2] {
+        return usize::MAX;
+    }
+    let taken = taken_bytes().unwrap_or([usize::MAX; 2]);
+    let left = limits.iter().zip(taken).map(|(&limit, taken)| match limit {
+        usize::MAX => usize::MAX,
+        limit => limit.saturating_sub(taken),
+    });
+    left.min().unwrap_or(usize::MAX)
 }
 
-/// Returns whether so much address space may be taken, with MAP_NORESERVE: memory for all of it
-/// is not wanted.
-fn may_take(bytes: usize) -> bool {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, which nothing uses.
-    unsafe {
-        let probe = libc::mmap(null_mut(), bytes, access, flags, -1, 0);
-        probe != libc::MAP_FAILED && libc::munmap(probe, bytes) == 0
-    }
+/// Returns what counts against RLIMIT_AS and RLIMIT_DATA, from `/proc/self/statm`, without an
+/// allocation, for which there may be no memory.
+fn taken_bytes() -> Option<[usize; 2]> {
+    let mut contents = [0; 256];
+    let len = File::open("/proc/self/statm")
+        .ok()?
+        .read(&mut contents)
+        .ok()?;
+    let text = str::from_utf8(contents.get(..len)?).ok()?;
+    let mut pages = text.split_ascii_whitespace().map(str::parse::<usize>);
+    let (all, data) = (pages.next()?.ok()?, pages.nth(4)?.ok()?);
+    Some([all, data].map(|pages| pages.saturating_mul(page_size())))
 }
