@@ -99,27 +99,26 @@ impl<K: Eq> Shard<K> {
 
     #[inline]
     pub(super) fn lock(&self) -> RwLockWriteGuard<'_, State<K>> {
-        match self.state.try_write() {
-            Ok(state) => state,
-            Err(error) => {
-                self.prepare_to_wait(matches!(error, TryLockError::WouldBlock));
-                let wait = || self.state.write().unwrap_or_else(PoisonError::into_inner);
-                fork::wait_outside(wait)
-            }
-        }
+        // (The error of a poisoned lock has a guard: it ends before this waits.)
+        let is_held = match self.state.try_write() {
+            Ok(state) => return state,
+            Err(error) => matches!(error, TryLockError::WouldBlock),
+        };
+        self.prepare_to_wait(is_held);
+        let wait = || self.state.write().unwrap_or_else(PoisonError::into_inner);
+        fork::wait_outside(wait)
     }
 
     /// Locks the state beside other look-ups.
     #[inline]
     pub(super) fn lock_shared(&self) -> RwLockReadGuard<'_, State<K>> {
-        match self.state.try_read() {
-            Ok(state) => state,
-            Err(error) => {
-                self.prepare_to_wait(matches!(error, TryLockError::WouldBlock));
-                let wait = || self.state.read().unwrap_or_else(PoisonError::into_inner);
-                fork::wait_outside(wait)
-            }
-        }
+        let is_held = match self.state.try_read() {
+            Ok(state) => return state,
+            Err(error) => matches!(error, TryLockError::WouldBlock),
+        };
+        self.prepare_to_wait(is_held);
+        let wait = || self.state.read().unwrap_or_else(PoisonError::into_inner);
+        fork::wait_outside(wait)
     }
 
     #[cold]
