@@ -199,7 +199,7 @@ impl Cache {
         let may_grow = match self.kind {
             _ if self.is_limited() => self.len() + 1 < self.size,
             Kind::Volatile if self.supply != Supply::Ample && self.len() >= self.size => false,
-            Kind::Volatile => self.growth.admits(self.sizes.bytes(), self.len()),
+            Kind::Volatile => self.growth.admits(self.sizes.volatile_bytes(), self.len()),
             Kind::Bounded | Kind::Kept => true,
         };
         if !may_grow {
@@ -261,7 +261,7 @@ impl Cache {
             return;
         }
         if self.kind == Kind::Volatile {
-            let bytes = self.len().saturating_mul(self.sizes.bytes());
+            let bytes = self.len().saturating_mul(self.sizes.volatile_bytes());
             self.supply = (self.find_supply)(bytes);
         }
         let mut swept = 0;

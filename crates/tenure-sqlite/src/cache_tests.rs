@@ -6,6 +6,7 @@ const SIZE: usize = 200;
 
 thread_local! {
     static SUPPLY: Cell<Supply> = const { Cell::new(Supply::Ample) };
+    static SEEN_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 /// A cache that finds the supply which the test sets.
@@ -17,9 +18,16 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let sizes = Sizes::new(4096, 208).unwrap();
+        Self::with_page(4096)
+    }
+
+    fn with_page(page_bytes: usize) -> Self {
+        let sizes = Sizes::new(page_bytes, 208).unwrap();
         let mut cache = Cache::new(Kind::Volatile, sizes).unwrap();
-        cache.find_supply = |_| SUPPLY.get();
+        cache.find_supply = |bytes| {
+            SEEN_BYTES.set(bytes);
+            SUPPLY.get()
+        };
         cache.set_size(SIZE);
         Self {
             cache,
@@ -61,6 +69,15 @@ fn cache_shrinks_to_its_size_while_memory_is_short_and_grows_again() {
     let interval = SWEEP_INTERVAL as usize;
     let grown_again = scene.use_pages(4 * SIZE, Supply::Ample);
     assert!(grown_again + scene.purged() >= 5 * SIZE - interval);
+}
+
+#[test]
+fn small_pages_count_as_the_memory_that_they_take() {
+    let mut scene = Scene::with_page(512);
+    scene.cache.set_size(4 * SIZE);
+    let len = scene.use_pages(3 * SIZE, Supply::Ample) + scene.purged();
+    let least_bytes = (len - SWEEP_INTERVAL as usize - scene.purged()) * tenure::page_size();
+    assert!(SEEN_BYTES.get() >= least_bytes, "{}", SEEN_BYTES.get());
 }
 
 #[test]

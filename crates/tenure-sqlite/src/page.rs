@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::{self, NonNull, null, null_mut};
 
-use tenure::VolatileBuffer;
+use tenure::{VolatileBuffer, page_size};
 
 use crate::ffi::PcachePage;
 
@@ -76,9 +76,15 @@ impl Sizes {
         Layout::from_size_align(bytes, EXTRA_ALIGN).ok()
     }
 
-    /// Returns the memory that a page takes.
+    /// Returns the bytes of a page with what belongs to it.
     pub(crate) fn bytes(self) -> usize {
         self.page + self.extra + size_of::<Page>()
+    }
+
+    /// Returns the memory that a page with volatile contents takes: these are whole pages of
+    /// the machine.
+    pub(crate) fn volatile_bytes(self) -> usize {
+        self.bytes() - self.page + self.page.next_multiple_of(page_size())
     }
 }
 
