@@ -135,6 +135,10 @@ impl Arenas {
 
 /// Makes an arena, if so much address space is left afterwards where it has a limit.
 fn new_arena(bytes: usize, page_bytes: usize, left_bytes: usize) -> Option<VolatileArena> {
+    // First, since other threads miss the addresses of an arena that does not stay.
+    if limited_bytes_left() < bytes.saturating_add(left_bytes) {
+        return None;
+    }
     let unused_bytes = page_bytes.next_multiple_of(page_size()) - page_bytes;
     let make = match unused_bytes < OVERRUN_BYTES {
         true => VolatileArena::with_overrun,
@@ -142,7 +146,7 @@ fn new_arena(bytes: usize, page_bytes: usize, left_bytes: usize) -> Option<Volat
     };
     let arena = make(bytes).ok()?;
     arena.defer_offers();
-    (limited_bytes_left() >= left_bytes).then_some(arena)
+    Some(arena)
 }
 
 /// Returns how much address space RLIMIT_AS and RLIMIT_DATA leave: all there is without a limit,

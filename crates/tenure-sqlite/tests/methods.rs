@@ -10,6 +10,8 @@ mod common;
 mod pcache;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use common::cgroup::{Group, enter_group};
@@ -39,7 +41,8 @@ tests!(
     caches_of_threads_keep_their_contents,
     forked_child_and_parent_have_separate_pages,
     cache_larger_than_its_cgroup_is_not_killed,
-    cache_below_a_limit_of_data_leaves_a_part_of_it;
+    cache_below_a_limit_of_data_leaves_a_part_of_it,
+    cache_at_a_limit_of_data_takes_none_for_a_moment;
     children:
     call_sequences,
     read_overruns,
@@ -47,6 +50,7 @@ tests!(
     fork_with_pages,
     fill_cgroup,
     fill_below_a_limit_of_data,
+    map_beside_a_cache_at_a_limit,
 );
 
 const LIMIT: usize = 96 << 20;
@@ -547,6 +551,45 @@ fn fill_below_a_limit_of_data() {
     setrlimit(Resource::Data, before).unwrap();
     other.unwrap();
     assert_eq!(pinned.len(), 299);
+}
+
+fn cache_at_a_limit_of_data_takes_none_for_a_moment() {
+    in_child_ok("map_beside_a_cache_at_a_limit");
+}
+
+/// What another thread can map while the cache does nothing, it can map at any time.
+fn map_beside_a_cache_at_a_limit() {
+    const LIMIT: usize = 256 << 20;
+    const MIB: usize = 1 << 20;
+    let map = |bytes| tenure::Mapping::anonymous(bytes).map();
+    let before = limit_data(LIMIT);
+    let cache = TestCache::new(4096, true);
+    let use_page = |key| {
+        let page = cache.fetch(key, Create::Always).unwrap();
+        page.fill(key.into());
+        cache.unpin(page, false);
+    };
+    let mut next_key = 1..;
+    let full = (LIMIT / page_size()) as u32;
+    next_key.by_ref().take(full as usize).for_each(use_page);
+    let largest = (1..LIMIT / MIB).rev().find(|mib| map(mib * MIB).is_ok());
+    // The threads, and allocations meanwhile, take a little.
+    let bytes = largest.unwrap().saturating_sub(8) * MIB;
+    let is_done = AtomicBool::new(false);
+    let refused = thread::scope(|scope| {
+        let mapper = scope.spawn(|| {
+            let refused = (0..20_000).filter(|_| map(bytes).is_err()).count();
+            is_done.store(true, Ordering::Relaxed);
+            refused
+        });
+        while !is_done.load(Ordering::Relaxed) {
+            use_page(next_key.next().unwrap());
+        }
+        mapper.join().unwrap()
+    });
+    // A panic takes memory, too.
+    setrlimit(Resource::Data, before).unwrap();
+    assert_eq!(refused, 0, "of {bytes} bytes");
 }
 
 /// Lets the process take so many bytes more, and returns the limit before.
