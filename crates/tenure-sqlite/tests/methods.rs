@@ -42,7 +42,8 @@ tests!(
     forked_child_and_parent_have_separate_pages,
     cache_larger_than_its_cgroup_is_not_killed,
     cache_below_a_limit_of_data_leaves_a_part_of_it,
-    cache_at_a_limit_of_data_takes_none_for_a_moment;
+    cache_at_a_limit_of_data_takes_none_for_a_moment,
+    cache_of_locked_process_takes_memory_as_it_is_used;
     children:
     call_sequences,
     read_overruns,
@@ -51,6 +52,7 @@ tests!(
     fill_cgroup,
     fill_below_a_limit_of_data,
     map_beside_a_cache_at_a_limit,
+    fill_under_lock_of_future_memory,
 );
 
 const LIMIT: usize = 96 << 20;
@@ -590,6 +592,24 @@ fn map_beside_a_cache_at_a_limit() {
     // A panic takes memory, too.
     setrlimit(Resource::Data, before).unwrap();
     assert_eq!(refused, 0, "of {bytes} bytes");
+}
+
+fn cache_of_locked_process_takes_memory_as_it_is_used() -> Completion {
+    in_child_if_unlimited("fill_under_lock_of_future_memory")
+}
+
+fn fill_under_lock_of_future_memory() {
+    const LIMIT: usize = 1 << 30;
+    assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
+    limit_data(LIMIT);
+    let before_kib = status_kib("VmHWM");
+    let cache = TestCache::new(4096, true);
+    for key in 1..=100 {
+        cache.unpin(cache.fetch(key, Create::Always).unwrap(), false);
+    }
+    // The stacks of threads are locked as well.
+    let taken_kib = status_kib("VmHWM") - before_kib;
+    assert!(taken_kib < 32 << 10, "{taken_kib} KiB");
 }
 
 /// Lets the process take so many bytes more, and returns the limit before.

@@ -10,8 +10,9 @@ use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 
+use super::advise::{LockState, lock_state};
 use super::reservation::Reservation;
-use super::{last_errno, pmd_bytes, pud_bytes};
+use super::{last_errno, lock, pmd_bytes, pud_bytes};
 use crate::PageRange;
 
 /// The backing of a new mapping.
@@ -235,11 +236,21 @@ pub(crate) fn reserve_at(range: PageRange) -> Result<(), Errno> {
 
 /// Reserves writable addresses (MAP_NORESERVE): the kernel allocates memory as
 /// pages are written, and charges for all of it under strict overcommit only.
+/// Under `mlockall(MCL_FUTURE)` they are locked as they are written.
 pub(crate) fn reserve_writable(len: usize) -> Result<PageRange, Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
-    unsafe { map_at(ptr::null_mut(), Backing::Anonymous, len, prot, flags) }
+    let range = reserve(len)?;
+    // Without access nothing was faulted in yet.
+    let locked = match lock_state(range) {
+        Ok(LockState::Locked) => lock::mlock_onfault(range),
+        _ => Ok(()),
+    };
+    // SAFETY: mapped above, and nobody uses it yet.
+    let writable = locked.and_then(|()| unsafe { protect_read_write(range) });
+    match writable {
+        Ok(()) => Ok(range),
+        // SAFETY: as above.
+        Err(errno) => unsafe { unmap(range) }.and(Err(errno)),
+    }
 }
 
 /// Unmaps the range: `munmap(2)`. Holes are allowed.
