@@ -16,9 +16,10 @@ const MAX_ARENA_BYTES: usize = 4 << 30;
 /// Where address space is short, arenas are smaller, but not smaller than this.
 const MIN_ARENA_BYTES: usize = 1 << 20;
 
-/// Where address space has a limit (RLIMIT_AS, RLIMIT_DATA), all arenas leave so many times what
-/// they take to the rest of the process, which fails where these pages make place. Of that each
-/// connection past the limit takes `cache_size` pages, as with SQLite's own cache.
+/// Where address space has a limit (RLIMIT_AS, RLIMIT_DATA, and RLIMIT_MEMLOCK under
+/// `mlockall(MCL_FUTURE)`), all arenas leave so many times what they take to the rest of the
+/// process, which fails where these pages make place. Of that each connection past the limit
+/// takes `cache_size` pages, as with SQLite's own cache.
 const LEFT_PER_ARENA_BYTES: usize = 7;
 
 const ALLOCATIONS_PER_FAILURE: usize = 256;
@@ -136,7 +137,8 @@ impl Arenas {
 /// Makes an arena, if so much address space is left afterwards where it has a limit.
 fn new_arena(bytes: usize, page_bytes: usize, left_bytes: usize) -> Option<VolatileArena> {
     // First, since other threads miss the addresses of an arena that does not stay.
-    if limited_bytes_left() < bytes.saturating_add(left_bytes) {
+    let all_bytes = bytes.saturating_add(left_bytes);
+    if limited_bytes_left() < all_bytes || !may_be_locked(all_bytes) {
         return None;
     }
     let unused_bytes = page_bytes.next_multiple_of(page_size()) - page_bytes;
@@ -149,19 +151,27 @@ fn new_arena(bytes: usize, page_bytes: usize, left_bytes: usize) -> Option<Volat
     Some(arena)
 }
 
-/// Returns how much address space RLIMIT_AS and RLIMIT_DATA leave: all there is without a limit,
-/// and nothing where there is one and `/proc` does not tell. (A mapping as a probe would take it
-/// from other threads for that moment.)
-fn limited_bytes_left() -> usize {
-    let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA].map(|resource| {
+/// Returns a limit of the process: `getrlimit(2)`. (The type of its number is the C library's.)
+macro_rules! limit_of {
+    ($resource:expr) => {{
         let mut limit = libc::rlimit {
             rlim_cur: libc::RLIM_INFINITY,
             rlim_max: libc::RLIM_INFINITY,
         };
         // SAFETY: the pointer is valid. It fails for an unknown resource only.
-        unsafe { libc::getrlimit(resource, &raw mut limit) };
+        unsafe { libc::getrlimit($resource, &raw mut limit) };
         usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
-    });
+    }};
+}
+
+/// Returns how much address space RLIMIT_AS and RLIMIT_DATA leave: all there is without a limit,
+/// and nothing where there is one and `/proc` does not tell. (A mapping as a probe would take it
+/// from other threads for that moment.)
+fn limited_bytes_left() -> usize {
+    let limits = [
+        limit_of!(libc::RLIMIT_AS),
+        limit_of!(libc::RLIMIT_DATA),
+    ];
     if limits == [usize::MAX; 2] {
         return usize::MAX;
     }
@@ -185,4 +195,32 @@ fn taken_bytes() -> Option<[usize; 2]> {
     let mut pages = text.split_ascii_whitespace().map(str::parse::<usize>);
     let (all, data) = (pages.next()?.ok()?, pages.nth(4)?.ok()?);
     Some([all, data].map(|pages| pages.saturating_mul(page_size())))
+}
+
+/// Returns whether so many addresses may be mapped in a process that locks what it maps
+/// (`mlockall(MCL_FUTURE)`), of which RLIMIT_MEMLOCK is a limit, but not with CAP_IPC_LOCK.
+fn may_be_locked(bytes: usize) -> bool {
+    let map = |bytes| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, which nothing uses. Without access none of it is faulted in.
+        unsafe { libc::mmap(null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) }
+    };
+    // SAFETY: mapped below, and nothing uses it.
+    let unmap = |probe, bytes| unsafe { libc::munmap(probe, bytes) } == 0;
+    if limit_of!(libc::RLIMIT_MEMLOCK) == usize::MAX {
+        return true;
+    }
+    let page = map(page_size());
+    if page == libc::MAP_FAILED {
+        return false;
+    }
+    // Of locked memory it answers EBUSY.
+    // SAFETY: the page is mapped, and nothing uses it.
+    let is_locked =
+        unsafe { libc::msync(page, page_size(), libc::MS_ASYNC | libc::MS_INVALIDATE) } != 0;
+    if !unmap(page, page_size()) || !is_locked {
+        return !is_locked;
+    }
+    let probe = map(bytes);
+    probe != libc::MAP_FAILED && unmap(probe, bytes)
 }

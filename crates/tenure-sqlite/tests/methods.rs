@@ -43,7 +43,8 @@ tests!(
     cache_larger_than_its_cgroup_is_not_killed,
     cache_below_a_limit_of_data_leaves_a_part_of_it,
     cache_at_a_limit_of_data_takes_none_for_a_moment,
-    cache_of_locked_process_takes_memory_as_it_is_used;
+    cache_of_locked_process_takes_memory_as_it_is_used,
+    cache_below_a_limit_of_locked_memory_leaves_a_part_of_it;
     children:
     call_sequences,
     read_overruns,
@@ -53,6 +54,7 @@ tests!(
     fill_below_a_limit_of_data,
     map_beside_a_cache_at_a_limit,
     fill_under_lock_of_future_memory,
+    fill_below_a_limit_of_locked_memory,
 );
 
 const LIMIT: usize = 96 << 20;
@@ -610,6 +612,29 @@ fn fill_under_lock_of_future_memory() {
     // The stacks of threads are locked as well.
     let taken_kib = status_kib("VmHWM") - before_kib;
     assert!(taken_kib < 32 << 10, "{taken_kib} KiB");
+}
+
+fn cache_below_a_limit_of_locked_memory_leaves_a_part_of_it() {
+    in_child_ok("fill_below_a_limit_of_locked_memory");
+}
+
+/// A part of RLIMIT_MEMLOCK is for the rest of a process that locks all it maps.
+fn fill_below_a_limit_of_locked_memory() {
+    const LIMIT: u64 = 8 << 20;
+    // Their threads have stacks before there is a limit.
+    tenure::pressure::level();
+    let cache = TestCache::new(4096, true);
+    cache.set_size(100);
+    cache.unpin(cache.fetch(1, Create::Always).unwrap(), false);
+    let other = TestCache::new(65_536, true);
+    other.set_size(10);
+    limit_memlock(LIMIT);
+    assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
+    for key in 1..=1000 {
+        other.unpin(other.fetch(key, Create::Always).unwrap(), false);
+    }
+    let rest = tenure::Mapping::anonymous(LIMIT as usize / 2).map();
+    rest.unwrap();
 }
 
 /// Lets the process take so many bytes more, and returns the limit before.
