@@ -168,10 +168,7 @@ macro_rules! limit_of {
 /// and nothing where there is one and `/proc` does not tell. (A mapping as a probe would take it
 /// from other threads for that moment.)
 fn limited_bytes_left() -> usize {
-    let limits = [
-        limit_of!(libc::RLIMIT_AS),
-        limit_of!(libc::RLIMIT_DATA),
-    ];
+    let limits = [limit_of!(libc::RLIMIT_AS), limit_of!(libc::RLIMIT_DATA)];
     if limits == [usize::MAX; 2] {
         return usize::MAX;
     }
