@@ -237,20 +237,23 @@ pub(crate) fn reserve_at(range: PageRange) -> Result<(), Errno> {
 /// Reserves writable addresses (MAP_NORESERVE): the kernel allocates memory as
 /// pages are written, and charges for all of it under strict overcommit only.
 /// Under `mlockall(MCL_FUTURE)` they are locked as they are written.
-pub(crate) fn reserve_writable(len: usize) -> Result<PageRange, Errno> {
-    let range = reserve(len)?;
-    // Without access nothing was faulted in yet.
-    let locked = match lock_state(range) {
-        Ok(LockState::Locked) => lock::mlock_onfault(range),
-        _ => Ok(()),
+/// On failure, returns the call as well.
+pub(crate) fn reserve_writable(len: usize) -> Result<PageRange, (&'static str, Errno)> {
+    let range = reserve(len).map_err(|errno| ("mmap", errno))?;
+    // Without access nothing was faulted in yet. A lock stays, so one answer is not enough.
+    let is_locked = || lock_state(range) == Ok(LockState::Locked);
+    let locked = match is_locked() && is_locked() {
+        true => lock::mlock_onfault(range).map_err(|errno| ("mlock2", errno)),
+        false => Ok(()),
     };
     // SAFETY: mapped above, and nobody uses it yet.
-    let writable = locked.and_then(|()| unsafe { protect_read_write(range) });
-    match writable {
-        Ok(()) => Ok(range),
-        // SAFETY: as above.
-        Err(errno) => unsafe { unmap(range) }.and(Err(errno)),
+    let protect = || unsafe { protect_read_write(range) };
+    let writable = locked.and_then(|()| protect().map_err(|errno| ("mprotect", errno)));
+    if writable.is_err() {
+        // SAFETY: as above. Addresses that cannot be unmapped stay, without access.
+        let _ = unsafe { unmap(range) };
     }
+    writable.map(|()| range)
 }
 
 /// Unmaps the range: `munmap(2)`. Holes are allowed.

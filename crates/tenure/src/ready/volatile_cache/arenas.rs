@@ -81,10 +81,8 @@ impl Drop for Arenas {
 
 /// Drops the arena unless the address space can hold another one of its size.
 fn leave_as_much(arena: VolatileArena) -> Result<VolatileArena> {
-    let probe = map::reserve_writable(arena.range().len()).map_err(|errno| Error::System {
-        call: "mmap",
-        errno,
-    })?;
+    let probe = map::reserve_writable(arena.range().len())
+        .map_err(|(call, errno)| Error::System { call, errno })?;
     // SAFETY: this function has just reserved the range, so no code uses it.
     let _ = unsafe { map::unmap(probe) };
     Ok(arena)

@@ -107,10 +107,7 @@ impl VolatileArena {
             .checked_next_multiple_of(page_size())
             .filter(|&rounded| isize::try_from(rounded).is_ok())
             .ok_or(Error::Overflow { addr: 0, len })?;
-        let failed = |errno| Error::System {
-            call: "mmap",
-            errno,
-        };
+        let failed = |(call, errno)| Error::System { call, errno };
         let table = Table::new(rounded / page_size()).map_err(failed)?;
         let range = map::reserve_writable(rounded).map_err(failed)?;
         let memory = Arc::new(ArenaMemory::new(range, table, overrun_bytes));
@@ -123,7 +120,7 @@ impl VolatileArena {
         let Some(space) = space else {
             // ENGINE is unlocked first: dropping the memory locks it.
             drop(registry);
-            return Err(failed(Errno::NOMEM));
+            return Err(failed(("mmap", Errno::NOMEM)));
         };
         registry.arenas.insert(space);
         drop(registry);

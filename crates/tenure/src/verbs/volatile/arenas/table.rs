@@ -33,8 +33,10 @@ const SLOT_BYTES: usize = 24;
 
 impl Table {
     /// Makes an empty table for at most `capacity` slots: `mmap(2)` with MAP_NORESERVE.
-    pub(super) fn new(capacity: usize) -> Result<Self, Errno> {
-        let len = capacity.checked_mul(SLOT_BYTES).ok_or(Errno::NOMEM)?;
+    /// On failure, returns the call as well.
+    pub(super) fn new(capacity: usize) -> Result<Self, (&'static str, Errno)> {
+        let len = capacity.checked_mul(SLOT_BYTES);
+        let len = len.ok_or(("mmap", Errno::NOMEM))?;
         Ok(Self {
             memory: map::reserve_writable(len.next_multiple_of(page_size()))?,
             capacity,
