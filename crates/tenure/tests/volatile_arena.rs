@@ -18,6 +18,7 @@ use tenure::{Features, Outcome, PageRange, VolatileArena, VolatileBuffer, page_s
 
 tests!(
     offered_buffer_is_unmarked_with_one_system_call,
+    unmark_that_is_always_to_be_tried_again_ends,
     purged_page_of_populated_buffer_is_reported,
     untouched_pages_of_offered_buffer_stay_unallocated,
     mostly_empty_arena_is_offered_without_page_tables,
@@ -40,6 +41,7 @@ tests!(
     use_deferred_buffers,
     unmark_page_with_futex_only,
     unmark_page_where_futex_says_try_again,
+    unmark_where_madvise_says_try_again,
     unmark_partly_offered_buffer_in_child,
     take_new_buffers_in_child,
 );
@@ -96,6 +98,24 @@ fn unmark_page_with_futex_only() {
 
 fn unmark_page_where_futex_says_try_again() {
     unmark_after(1, || refuse(libc::SYS_futex, libc::EAGAIN));
+}
+
+fn unmark_that_is_always_to_be_tried_again_ends() -> Completion {
+    if !can_offer() {
+        return skip("nothing can be offered");
+    }
+    in_child_ok("unmark_where_madvise_says_try_again");
+    Completion::Completed
+}
+
+fn unmark_where_madvise_says_try_again() {
+    tenure::volatile::set_offer_delay(NONE);
+    let arena = VolatileArena::new(MIB).unwrap();
+    let mut buffer = filled(&arena, 4);
+    buffer.mark_volatile();
+    refuse(libc::SYS_madvise, libc::EAGAIN);
+    let answer = buffer.mark_nonvolatile();
+    unsafe { libc::_exit(i32::from(matches!(answer, Ok(Outcome::Intact)))) };
 }
 
 fn unmark_with(page_count: usize, call: i64) {

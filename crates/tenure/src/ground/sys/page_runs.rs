@@ -211,13 +211,17 @@ fn populate_or_replace(range: PageRange) -> Result<bool, Errno> {
 
 /// Faults the range in for writing: `madvise(MADV_POPULATE_WRITE)`.
 pub(crate) fn populate_write(range: PageRange) -> Result<(), Errno> {
-    loop {
-        match advise(range, Advice::PopulateWrite) {
-            // A signal interrupted the call; the pages before it stay populated.
-            Err(Errno::INTR | Errno::AGAIN) => {}
-            answer => return answer,
+    // A signal interrupts it, and the pages before stay populated; a seccomp filter may give
+    // such an answer for ever.
+    const MAX_TRIES: usize = 1000;
+    let mut answer = Err(Errno::AGAIN);
+    for _ in 0..MAX_TRIES {
+        answer = advise(range, Advice::PopulateWrite);
+        if !matches!(answer, Err(Errno::INTR | Errno::AGAIN)) {
+            break;
         }
     }
+    answer
 }
 
 #[cfg(test)]
