@@ -561,7 +561,7 @@ fn cache_at_a_limit_of_data_takes_none_for_a_moment() {
     in_child_ok("map_beside_a_cache_at_a_limit");
 }
 
-/// What another thread can map while the cache does nothing, it can map at any time.
+/// Another thread can map as much at any time as while the cache does nothing.
 fn map_beside_a_cache_at_a_limit() {
     const LIMIT: usize = 256 << 20;
     const MIB: usize = 1 << 20;
