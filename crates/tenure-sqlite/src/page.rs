@@ -1,7 +1,7 @@
 //! A page of a cache: what SQLite is shown of it, and its memory.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::{self, NonNull, null, null_mut};
+use std::ptr::{self, NonNull, null_mut};
 
 use tenure::{VolatileBuffer, page_size};
 
@@ -19,9 +19,6 @@ pub(crate) struct Page {
     /// The neighbours in the list of unpinned pages.
     pub(crate) newer: *mut Page,
     pub(crate) older: *mut Page,
-    /// The address of the state of volatile contents, for a prefetch: `contents` lie in another
-    /// cache line, which would have to come first.
-    state_address: *const u8,
     pub(crate) contents: Contents,
 }
 
@@ -119,20 +116,19 @@ impl Page {
         /// The beginning of this is there already. SQLite 3.40 has 208 extra bytes.
         const LINES: usize = 4;
         prefetch(self.shown.buf.cast());
-        prefetch(self.state_address);
+        self.prefetch_word();
         let start = ptr::from_ref(self).cast::<u8>();
         for line in 1..=LINES {
             prefetch(start.wrapping_add(line * CACHE_LINE_BYTES));
         }
     }
 
-    /// Fetches what is changed as the page is taken out of a list into the CPU's cache, after
-    /// the beginning of this is there.
+    /// Fetches the state of volatile contents into the CPU's cache.
     #[inline]
     pub(crate) fn prefetch_word(&self) {
-        prefetch(self.state_address);
-        let start = ptr::from_ref(self).cast::<u8>();
-        prefetch(start.wrapping_add(CACHE_LINE_BYTES));
+        if let Contents::Volatile(buffer) = &self.contents {
+            prefetch(buffer.state_address());
+        }
     }
 
     /// Makes a page; `None` if there is no memory, and the contents are freed then.
@@ -156,10 +152,6 @@ impl Page {
                 chain: null_mut(),
                 newer: null_mut(),
                 older: null_mut(),
-                state_address: match &contents {
-                    Contents::Volatile(buffer) => buffer.state_address(),
-                    Contents::Ordinary(_) => null(),
-                },
                 contents,
             });
         }
