@@ -19,6 +19,7 @@ use tenure::{Features, Outcome, PageRange, VolatileArena, VolatileBuffer, page_s
 tests!(
     offered_buffer_is_unmarked_with_one_system_call,
     unmark_that_is_always_to_be_tried_again_ends,
+    buffer_that_is_always_to_be_tried_again_is_refused,
     purged_page_of_populated_buffer_is_reported,
     untouched_pages_of_offered_buffer_stay_unallocated,
     mostly_empty_arena_is_offered_without_page_tables,
@@ -42,6 +43,7 @@ tests!(
     unmark_page_with_futex_only,
     unmark_page_where_futex_says_try_again,
     unmark_where_madvise_says_try_again,
+    take_buffer_where_ioctl_says_try_again,
     unmark_partly_offered_buffer_in_child,
     take_new_buffers_in_child,
 );
@@ -116,6 +118,26 @@ fn unmark_where_madvise_says_try_again() {
     refuse(libc::SYS_madvise, libc::EAGAIN);
     let answer = buffer.mark_nonvolatile();
     unsafe { libc::_exit(i32::from(matches!(answer, Ok(Outcome::Intact)))) };
+}
+
+fn buffer_that_is_always_to_be_tried_again_is_refused() -> Completion {
+    if !can_offer() {
+        return skip("nothing can be offered");
+    }
+    in_child_ok("take_buffer_where_ioctl_says_try_again");
+    Completion::Completed
+}
+
+fn take_buffer_where_ioctl_says_try_again() {
+    tenure::volatile::set_offer_delay(NONE);
+    let arena = VolatileArena::new(MIB).unwrap();
+    let mut buffers: Vec<_> = (0..32).map(|_| filled(&arena, 4)).collect();
+    buffers.iter_mut().for_each(VolatileBuffer::mark_volatile);
+    drop(buffers);
+    refuse(libc::SYS_ioctl, libc::EAGAIN);
+    let refused = (0..64).find_map(|_| arena.buffer(4 * page_size()).err());
+    let is_as_told = refused.is_some_and(|error| error.errno() == libc::EAGAIN);
+    unsafe { libc::_exit(i32::from(!is_as_told)) };
 }
 
 fn unmark_with(page_count: usize, call: i64) {

@@ -136,6 +136,9 @@ impl Userfaultfd {
     /// Maps the zero page wherever a page of the registered range is missing:
     /// UFFDIO_ZEROPAGE. Other pages stay.
     pub(crate) fn fill_with_zeros(&self, range: PageRange) -> Result<(), Errno> {
+        // A seccomp filter may give the answer for ever.
+        const MAX_TRIES: usize = 1000;
+        let mut tries_left = MAX_TRIES;
         let mut at = range.start();
         let mut end = range.end();
         while at < range.end() {
@@ -153,7 +156,14 @@ impl Userfaultfd {
             match answer {
                 Ok(()) => at += filled,
                 // Done in part, or the mappings changed concurrently: continue.
-                Err(Errno::AGAIN) => at += filled,
+                Err(Errno::AGAIN) if tries_left > 0 => {
+                    at += filled;
+                    tries_left = if filled > 0 {
+                        MAX_TRIES
+                    } else {
+                        tries_left - 1
+                    };
+                }
                 Err(Errno::EXIST) => at += page_size(),
                 // The range spans several mappings: a page at a time gets past
                 // the end of the first.
