@@ -1,12 +1,10 @@
 //! The volatile memory of all caches of the process: arenas for each size of pages, so that
 //! thousands of pages are a few mappings, and pages of one size take the places of others.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use tenure::{Error, VolatileArena, VolatileBuffer, page_size};
+use tenure::{Error, VolatileArena, VolatileBuffer, may_map, page_size};
 
 use crate::page::OVERRUN_BYTES;
 
@@ -137,8 +135,7 @@ impl Arenas {
 /// Makes an arena, if so much address space is left afterwards where it has a limit.
 fn new_arena(bytes: usize, page_bytes: usize, left_bytes: usize) -> Option<VolatileArena> {
     // First, since other threads miss the addresses of an arena that does not stay.
-    let all_bytes = bytes.saturating_add(left_bytes);
-    if limited_bytes_left() < all_bytes || !may_be_locked(all_bytes) {
+    if !may_map(bytes.saturating_add(left_bytes)) {
         return None;
     }
     let unused_bytes = page_bytes.next_multiple_of(page_size()) - page_bytes;
@@ -149,75 +146,4 @@ fn new_arena(bytes: usize, page_bytes: usize, left_bytes: usize) -> Option<Volat
     let arena = make(bytes).ok()?;
     arena.defer_offers();
     Some(arena)
-}
-
-/// Returns a limit of the process: `getrlimit(2)`. (The type of its number is the C library's.)
-macro_rules! limit_of {
-    ($resource:expr) => {{
-        let mut limit = libc::rlimit {
-            rlim_cur: libc::RLIM_INFINITY,
-            rlim_max: libc::RLIM_INFINITY,
-        };
-        // SAFETY: the pointer is valid. It fails for an unknown resource only.
-        unsafe { libc::getrlimit($resource, &raw mut limit) };
-        usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
-    }};
-}
-
-/// Returns how much address space RLIMIT_AS and RLIMIT_DATA leave: all there is without a limit,
-/// and nothing where there is one and `/proc` does not tell. (A mapping as a probe would take it
-/// from other threads for that moment.)
-fn limited_bytes_left() -> usize {
-    let limits = [limit_of!(libc::RLIMIT_AS), limit_of!(libc::RLIMIT_DATA)];
-    if limits == [usize::MAX; 2] {
-        return usize::MAX;
-    }
-    let taken = taken_bytes().unwrap_or([usize::MAX; 2]);
-    let left = limits.iter().zip(taken).map(|(&limit, taken)| match limit {
-        usize::MAX => usize::MAX,
-        limit => limit.saturating_sub(taken),
-    });
-    left.min().unwrap_or(usize::MAX)
-}
-
-/// Returns what counts against RLIMIT_AS and RLIMIT_DATA, from `/proc/self/statm`, without an
-/// allocation, for which there may be no memory.
-fn taken_bytes() -> Option<[usize; 2]> {
-    let mut contents = [0; 256];
-    let len = File::open("/proc/self/statm")
-        .ok()?
-        .read(&mut contents)
-        .ok()?;
-    let text = str::from_utf8(contents.get(..len)?).ok()?;
-    let mut pages = text.split_ascii_whitespace().map(str::parse::<usize>);
-    let (all, data) = (pages.next()?.ok()?, pages.nth(4)?.ok()?);
-    Some([all, data].map(|pages| pages.saturating_mul(page_size())))
-}
-
-/// Returns whether so many addresses may be mapped in a process that locks what it maps
-/// (`mlockall(MCL_FUTURE)`), of which RLIMIT_MEMLOCK is a limit, but not with CAP_IPC_LOCK.
-fn may_be_locked(bytes: usize) -> bool {
-    let map = |bytes| {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping, which nothing uses. Without access none of it is faulted in.
-        unsafe { libc::mmap(null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) }
-    };
-    // SAFETY: mapped below, and nothing uses it.
-    let unmap = |probe, bytes| unsafe { libc::munmap(probe, bytes) } == 0;
-    if limit_of!(libc::RLIMIT_MEMLOCK) == usize::MAX {
-        return true;
-    }
-    let page = map(page_size());
-    if page == libc::MAP_FAILED {
-        return false;
-    }
-    // Of locked memory it answers EBUSY.
-    // SAFETY: the page is mapped, and nothing uses it.
-    let is_locked =
-        unsafe { libc::msync(page, page_size(), libc::MS_ASYNC | libc::MS_INVALIDATE) } != 0;
-    if !unmap(page, page_size()) || !is_locked {
-        return !is_locked;
-    }
-    let probe = map(bytes);
-    probe != libc::MAP_FAILED && unmap(probe, bytes)
 }

@@ -126,6 +126,8 @@ pub use ground::error::{Error, MemoryKind, Refused, Result};
 pub use ground::headroom_limit::HeadroomLimit;
 pub use ground::mapping::{HugePages, Mapping, MappingBuilder, MemfdPages};
 pub use ground::range::PageRange;
+#[doc(hidden)]
+pub use ground::sys::address_limits::may_map;
 pub use ground::sys::cgroup::MemoryCgroup;
 pub use ground::sys::features::Features;
 pub use ground::sys::{Errno, page_size};

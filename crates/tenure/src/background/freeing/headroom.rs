@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use super::limits::max_pending_bytes;
 use crate::ground::range::PageRange;
 use crate::ground::sys::cgroup::KnownLimits;
-use crate::ground::sys::{pmd_bytes, process, pud_bytes};
+use crate::ground::sys::{address_limits, pmd_bytes, process, pud_bytes};
 use crate::observation::headroom::outstanding_bytes;
 
 /// Pending bytes are at most the headroom divided by this.
@@ -83,7 +83,7 @@ impl Known {
             limits: KnownLimits::find()?,
             max_jobs: process::max_map_count() / (MAP_COUNT_DIVISOR * MAPPINGS_PER_JOB),
             total_bytes: process::mem_total_bytes()?,
-            may_be_strict_overcommit: process::may_be_strict_overcommit(),
+            may_be_strict_overcommit: address_limits::may_be_strict_overcommit(),
             cpus: process::online_cpus(),
             found_at: Instant::now(),
             checked_ms: AtomicU64::new(0),
@@ -149,7 +149,7 @@ impl Known {
         let needed_bytes = self.total_bytes.saturating_add(bytes);
         !self.may_be_strict_overcommit
             && job_count < self.max_jobs
-            && process::mappable_bytes().is_some_and(|left| left >= needed_bytes)
+            && address_limits::mappable_bytes().is_some_and(|left| left >= needed_bytes)
     }
 }
 

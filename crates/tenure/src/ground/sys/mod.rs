@@ -4,6 +4,7 @@
 //! Functions take a [`PageRange`](crate::PageRange) and return the kernel's own
 //! error number ([`Errno`]); the verb decides what it means.
 
+pub(crate) mod address_limits;
 pub(crate) mod advise;
 pub(crate) mod affinity;
 pub(crate) mod cgroup;

@@ -191,23 +191,6 @@ pub(crate) fn online_cpus() -> usize {
     usize::try_from(cpus).unwrap_or(1).max(1)
 }
 
-/// Returns how much more this process may map, by RLIMIT_AS and RLIMIT_DATA, in
-/// bytes; `usize::MAX` where neither is set, and `None` where its use cannot be
-/// read.
-pub(crate) fn mappable_bytes() -> Option<usize> {
-    let limit = |resource| rustix::process::getrlimit(resource).current;
-    let limits = [limit(Resource::As), limit(Resource::Data)];
-    if limits == [None, None] {
-        return Some(usize::MAX);
-    }
-    let used = StatM::from_file("/proc/thread-self/statm").ok()?;
-    let page_bytes = super::page_size() as u64;
-    // The data counts stacks, too; RLIMIT_DATA does not.
-    let left = limits.into_iter().zip([used.size, used.data]);
-    let left = left.filter_map(|(limit, pages)| Some(limit?.saturating_sub(pages * page_bytes)));
-    Some(left.min().map_or(usize::MAX, |bytes| bytes as usize))
-}
-
 /// Returns how much memory this process has in all its mappings, in bytes, other than of huge
 /// pages from the pool. The kernel counts it to within some pages for each CPU.
 pub(crate) fn resident_bytes() -> Option<usize> {
@@ -215,13 +198,6 @@ pub(crate) fn resident_bytes() -> Option<usize> {
     usize::try_from(used.resident)
         .ok()?
         .checked_mul(super::page_size())
-}
-
-/// Returns whether mappings are charged against the commit limit of the machine
-/// (`vm.overcommit_memory` = 2), or whether that cannot be read.
-pub(crate) fn may_be_strict_overcommit() -> bool {
-    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
-    mode.map_or(true, |mode| mode.trim() == "2")
 }
 
 /// Returns how many mappings a process may have (`vm.max_map_count`), or the

@@ -2,7 +2,8 @@
 
 use crate::ground::error::{Error, Result};
 use crate::ground::mapping::{HugePages, Mapping};
-use crate::ground::sys::{map, page_size};
+use crate::ground::sys::address_limits::may_map;
+use crate::ground::sys::{Errno, page_size};
 use crate::verbs::volatile::{VolatileArena, VolatileBuffer};
 
 /// The size of the first arena.
@@ -57,7 +58,15 @@ impl Arenas {
             .next_multiple_of(page_size())
             .max(total / MIN_LEFT_DIVISOR);
         loop {
-            match VolatileArena::new(bytes).and_then(leave_as_much) {
+            // The address space must hold another of its size then.
+            let arena = match may_map(bytes.saturating_mul(2)) {
+                true => VolatileArena::new(bytes),
+                false => Err(Error::System {
+                    call: "mmap",
+                    errno: Errno::NOMEM,
+                }),
+            };
+            match arena {
                 Err(_) if bytes / 2 >= min_bytes => bytes /= 2,
                 result => return result,
             }
@@ -77,13 +86,4 @@ impl Drop for Arenas {
     fn drop(&mut self) {
         self.arenas.iter().for_each(VolatileArena::purge_if_in_use);
     }
-}
-
-/// Drops the arena unless the address space can hold another one of its size.
-fn leave_as_much(arena: VolatileArena) -> Result<VolatileArena> {
-    let probe = map::reserve_writable(arena.range().len())
-        .map_err(|(call, errno)| Error::System { call, errno })?;
-    // SAFETY: this function has just reserved the range, so no code uses it.
-    let _ = unsafe { map::unmap(probe) };
-    Ok(arena)
 }
