@@ -1,7 +1,9 @@
 //! `madvise(2)` and `msync(2)`.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use linux_raw_sys::general::PIDFD_SELF_THREAD;
 use rustix::io::Errno;
 use rustix::mm::{self, MsyncFlags};
 
@@ -43,6 +45,77 @@ pub(crate) unsafe fn discard_contents(range: PageRange) -> Result<(), Errno> {
         },
         answer => answer,
     }
+}
+
+/// Does what [`discard_contents`] does for many ranges, together if the kernel can:
+/// `process_madvise(2)` of this process (Linux 6.14), which flushes TLBs once for all of
+/// them (6.16). Calls `discarded` with each range whose contents are gone.
+///
+/// # Safety
+///
+/// As for [`discard_contents`], of each range.
+pub(crate) unsafe fn discard_all(ranges: &[PageRange], mut discarded: impl FnMut(PageRange)) {
+    for batch in ranges.chunks(MAX_TOGETHER) {
+        // SAFETY: handed on to the caller.
+        let (done, rest) = batch.split_at(unsafe { discard_together(batch) });
+        done.iter().copied().for_each(&mut discarded);
+        for &range in rest {
+            // SAFETY: handed on to the caller.
+            if unsafe { discard_contents(range) }.is_ok() {
+                discarded(range);
+            }
+        }
+    }
+}
+
+/// The most ranges of one call.
+const MAX_TOGETHER: usize = 64;
+
+/// Discards the first of at most [`MAX_TOGETHER`] ranges in one system call, and returns how
+/// many: not all where one is locked, none where the kernel cannot.
+///
+/// # Safety
+///
+/// As for [`discard_all`].
+unsafe fn discard_together(ranges: &[PageRange]) -> usize {
+    /// The kernel refuses what it does for one range.
+    static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+    if ranges.len() < 2 || IS_REFUSED.load(Ordering::Relaxed) {
+        return 0;
+    }
+    // On the stack, because an allocation might need the memory that is freed here.
+    let mut parts = [libc::iovec {
+        iov_base: ptr::null_mut(),
+        iov_len: 0,
+    }; MAX_TOGETHER];
+    for (part, range) in parts.iter_mut().zip(ranges) {
+        part.iov_base = range.as_ptr().cast();
+        part.iov_len = range.len();
+    }
+    // SAFETY: nothing relies on the contents (the caller's contract); so many parts are set.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            PIDFD_SELF_THREAD,
+            parts.as_ptr(),
+            ranges.len().min(MAX_TOGETHER),
+            libc::MADV_DONTNEED,
+            0,
+        )
+    };
+    let Ok(bytes) = usize::try_from(answer) else {
+        // SAFETY: as above.
+        let first = unsafe { advise_destructive(ranges[0], DestructiveAdvice::DontNeed) };
+        IS_REFUSED.store(first.is_ok(), Ordering::Relaxed);
+        return usize::from(first.is_ok());
+    };
+    let mut left = bytes;
+    let is_done = |range: &&PageRange| {
+        let after = left.checked_sub(range.len());
+        left = after.unwrap_or(0);
+        after.is_some()
+    };
+    ranges.iter().take_while(is_done).count()
 }
 
 /// Flushes this CPU's MADV_FREE batch: `madvise(MADV_FREE)` on an unused page.
@@ -166,5 +239,70 @@ pub(crate) fn lock_state(range: PageRange) -> Result<LockState, Errno> {
         Err(Errno::BUSY) => Ok(LockState::Locked),
         Err(Errno::NOMEM) => Ok(LockState::Hole),
         Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ground::mapping::{HugePages, Mapping};
+
+    /// Every second page of a mapping of so many pages, and whether it is written.
+    fn every_second_page(count: usize) -> (Mapping, Vec<PageRange>) {
+        let mapping = Mapping::anonymous(count * page_size()).huge_pages(HugePages::Never);
+        let mapping = mapping.map().unwrap();
+        // SAFETY: the mapping is writable, and this test's own.
+        unsafe { mapping.as_ptr().write_bytes(1, mapping.range().len()) };
+        let pages = mapping.range().chunks(page_size()).step_by(2).collect();
+        (mapping, pages)
+    }
+
+    fn first_byte(range: PageRange) -> u8 {
+        // SAFETY: the tests pass pages of a live mapping.
+        unsafe { range.as_ptr().read() }
+    }
+
+    #[test]
+    fn discard_all_empties_each_range_and_no_other() {
+        let (mapping, pages) = every_second_page(4 * MAX_TOGETHER + 6);
+        let mut discarded = Vec::new();
+        // SAFETY: nothing relies on the contents.
+        unsafe { discard_all(&pages, |page| discarded.push(page)) };
+        assert_eq!(discarded, pages);
+        for (nth, page) in mapping.range().chunks(page_size()).enumerate() {
+            assert_eq!(first_byte(page), u8::from(nth % 2 == 1), "{nth}");
+        }
+    }
+
+    #[test]
+    fn discard_all_passes_what_cannot_be_discarded() {
+        for missing in [0, 1, 7] {
+            let (mapping, pages) = every_second_page(16);
+            // SAFETY: nothing uses the page any more.
+            unsafe { map::unmap(pages[missing]) }.unwrap();
+            let mut discarded = Vec::new();
+            // SAFETY: nothing relies on the contents.
+            unsafe { discard_all(&pages, |page| discarded.push(page)) };
+            let others: Vec<PageRange> = (0..pages.len())
+                .filter(|&nth| nth != missing)
+                .map(|nth| pages[nth])
+                .collect();
+            assert_eq!(discarded, others, "{missing}");
+            assert!(others.iter().all(|&page| first_byte(page) == 0));
+            drop(mapping);
+        }
+    }
+
+    #[test]
+    fn discard_all_discards_locked_ranges_together_with_others() {
+        let (_mapping, pages) = every_second_page(8);
+        // SAFETY: the page is this test's own.
+        unsafe { libc::mlock(pages[1].as_ptr().cast(), page_size()) };
+        let mut count = 0;
+        // SAFETY: nothing relies on the contents.
+        unsafe { discard_all(&pages, |_| count += 1) };
+        // MADV_DONTNEED_LOCKED is of Linux 5.18.
+        assert!(count >= pages.len() - 1, "{count}");
+        assert!(first_byte(pages[0]) == 0 && first_byte(pages[3]) == 0);
     }
 }

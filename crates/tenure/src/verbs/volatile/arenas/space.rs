@@ -6,7 +6,7 @@ use super::blocks::Blocks;
 use super::free_extents::FreeExtents;
 use super::memory::ArenaMemory;
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::discard_contents;
+use crate::ground::sys::advise::discard_all;
 use crate::ground::sys::{Errno, page_size};
 use crate::verbs::volatile::engine::Engine;
 
@@ -151,19 +151,20 @@ impl Space {
         self.dropped.push(place);
     }
 
-    /// Empties all dropped places, neighbours together, and makes them free:
-    /// `madvise(MADV_DONTNEED)`.
+    /// Empties all dropped places, and makes them free: `process_madvise(MADV_DONTNEED)`, or
+    /// `madvise` for neighbours together.
     pub(super) fn empty_dropped(&mut self) {
         self.dropped.sort_unstable_by_key(|place| place.start());
-        for neighbours in self.dropped.chunk_by(|a, b| a.end() == b.start()) {
-            let last = neighbours[neighbours.len() - 1];
-            let all = PageRange::between(neighbours[0].start(), last.end());
-            // A place that cannot be emptied (locked, before Linux 5.18) is not used again.
-            // SAFETY: the places belonged to buffers that are gone.
-            if unsafe { discard_contents(all) }.is_ok() {
-                self.free.put_back(all);
+        self.dropped.dedup_by(|next, all| {
+            let is_next = all.end() == next.start();
+            if is_next {
+                *all = PageRange::between(all.start(), next.end());
             }
-        }
+            is_next
+        });
+        // A place that cannot be emptied (locked, before Linux 5.18) is not used again.
+        // SAFETY: the places belonged to buffers that are gone.
+        unsafe { discard_all(&self.dropped, |part| self.free.put_back(part)) };
         self.dropped.clear();
     }
 }
