@@ -7,7 +7,7 @@ use linux_raw_sys::general::PIDFD_SELF_THREAD;
 use rustix::io::Errno;
 use rustix::mm::{self, MsyncFlags};
 
-use super::{map, page_size};
+use super::{last_errno, map, page_size};
 use crate::PageRange;
 
 /// Gives advice that cannot lose data: `madvise(2)`.
@@ -47,42 +47,70 @@ pub(crate) unsafe fn discard_contents(range: PageRange) -> Result<(), Errno> {
     }
 }
 
-/// Does what [`discard_contents`] does for many ranges, together if the kernel can:
-/// `process_madvise(2)` of this process (Linux 6.14), which flushes TLBs once for all of
-/// them (6.16). Calls `discarded` with each range whose contents are gone.
+/// Does what [`discard_contents`] does for many ranges, as [`advise_each`], and calls
+/// `discarded` with each range whose contents are gone.
 ///
 /// # Safety
 ///
 /// As for [`discard_contents`], of each range.
-pub(crate) unsafe fn discard_all(ranges: &[PageRange], mut discarded: impl FnMut(PageRange)) {
-    for batch in ranges.chunks(MAX_TOGETHER) {
+pub(crate) unsafe fn discard_each(ranges: &[PageRange], mut discarded: impl FnMut(PageRange)) {
+    let mut rest = ranges;
+    while !rest.is_empty() {
         // SAFETY: handed on to the caller.
-        let (done, rest) = batch.split_at(unsafe { discard_together(batch) });
-        done.iter().copied().for_each(&mut discarded);
-        for &range in rest {
-            // SAFETY: handed on to the caller.
-            if unsafe { discard_contents(range) }.is_ok() {
-                discarded(range);
-            }
+        let done = unsafe { advise_each(rest, DestructiveAdvice::DontNeed) };
+        rest[..done].iter().copied().for_each(&mut discarded);
+        let Some(&failed) = rest.get(done) else {
+            return;
+        };
+        // SAFETY: handed on to the caller.
+        if unsafe { discard_contents(failed) }.is_ok() {
+            discarded(failed);
         }
+        rest = &rest[done + 1..];
     }
 }
 
-/// The most ranges of one call.
-const MAX_TOGETHER: usize = 64;
-
-/// Discards the first of at most [`MAX_TOGETHER`] ranges in one system call, and returns how
-/// many: not all where one is locked, none where the kernel cannot.
+/// Gives advice that may lose the contents of ranges, one after the other, and returns how
+/// many had it before the first that failed. Together if the kernel can: `process_madvise(2)`
+/// of this process (Linux 6.14), which flushes TLBs once for all of them (6.16).
 ///
 /// # Safety
 ///
-/// As for [`discard_all`].
-unsafe fn discard_together(ranges: &[PageRange]) -> usize {
-    /// The kernel refuses what it does for one range.
+/// As for [`advise_destructive`], of each range.
+pub(crate) unsafe fn advise_each(ranges: &[PageRange], advice: DestructiveAdvice) -> usize {
+    /// The kernel refuses for many what it does for one.
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-    if ranges.len() < 2 || IS_REFUSED.load(Ordering::Relaxed) {
-        return 0;
+    let mut done = 0;
+    while let [first, others @ ..] = &ranges[done..] {
+        let mut is_refused = false;
+        if !others.is_empty() && !IS_REFUSED.load(Ordering::Relaxed) {
+            // SAFETY: handed on to the caller.
+            match unsafe { advise_together(&ranges[done..], advice) } {
+                Ok(count) if count > 0 => {
+                    done += count;
+                    continue;
+                }
+                answer => is_refused = answer.is_err(),
+            }
+        }
+        // SAFETY: handed on to the caller.
+        if unsafe { advise_destructive(*first, advice) }.is_err() {
+            break;
+        }
+        done += 1;
+        if is_refused {
+            IS_REFUSED.store(true, Ordering::Relaxed);
+        }
     }
+    done
+}
+
+/// Advises some of the first ranges in one system call, and returns how many.
+///
+/// # Safety
+///
+/// As for [`advise_each`].
+unsafe fn advise_together(ranges: &[PageRange], advice: DestructiveAdvice) -> Result<usize, Errno> {
     // On the stack, because an allocation might need the memory that is freed here.
     let mut parts = [libc::iovec {
         iov_base: ptr::null_mut(),
@@ -99,24 +127,21 @@ unsafe fn discard_together(ranges: &[PageRange]) -> usize {
             PIDFD_SELF_THREAD,
             parts.as_ptr(),
             ranges.len().min(MAX_TOGETHER),
-            libc::MADV_DONTNEED,
+            mm::Advice::from(advice) as u32,
             0,
         )
     };
-    let Ok(bytes) = usize::try_from(answer) else {
-        // SAFETY: as above.
-        let first = unsafe { advise_destructive(ranges[0], DestructiveAdvice::DontNeed) };
-        IS_REFUSED.store(first.is_ok(), Ordering::Relaxed);
-        return usize::from(first.is_ok());
-    };
-    let mut left = bytes;
+    let mut left = usize::try_from(answer).map_err(|_| last_errno())?;
     let is_done = |range: &&PageRange| {
         let after = left.checked_sub(range.len());
         left = after.unwrap_or(0);
         after.is_some()
     };
-    ranges.iter().take_while(is_done).count()
+    Ok(ranges.iter().take_while(is_done).count())
 }
+
+/// The most ranges of one call.
+const MAX_TOGETHER: usize = 64;
 
 /// Flushes this CPU's MADV_FREE batch: `madvise(MADV_FREE)` on an unused page.
 ///
@@ -263,11 +288,11 @@ mod tests {
     }
 
     #[test]
-    fn discard_all_empties_each_range_and_no_other() {
+    fn discard_each_empties_each_range_and_no_other() {
         let (mapping, pages) = every_second_page(4 * MAX_TOGETHER + 6);
         let mut discarded = Vec::new();
         // SAFETY: nothing relies on the contents.
-        unsafe { discard_all(&pages, |page| discarded.push(page)) };
+        unsafe { discard_each(&pages, |page| discarded.push(page)) };
         assert_eq!(discarded, pages);
         for (nth, page) in mapping.range().chunks(page_size()).enumerate() {
             assert_eq!(first_byte(page), u8::from(nth % 2 == 1), "{nth}");
@@ -275,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn discard_all_passes_what_cannot_be_discarded() {
+    fn discard_each_passes_what_cannot_be_discarded() {
         for missing in [0, 1, 7] {
             let (mapping, pages) = every_second_page(16);
             // SAFETY: nothing uses the page any more.
             unsafe { map::unmap(pages[missing]) }.unwrap();
             let mut discarded = Vec::new();
             // SAFETY: nothing relies on the contents.
-            unsafe { discard_all(&pages, |page| discarded.push(page)) };
+            unsafe { discard_each(&pages, |page| discarded.push(page)) };
             let others: Vec<PageRange> = (0..pages.len())
                 .filter(|&nth| nth != missing)
                 .map(|nth| pages[nth])
@@ -294,13 +319,13 @@ mod tests {
     }
 
     #[test]
-    fn discard_all_discards_locked_ranges_together_with_others() {
+    fn discard_each_discards_locked_ranges_together_with_others() {
         let (_mapping, pages) = every_second_page(8);
         // SAFETY: the page is this test's own.
         unsafe { libc::mlock(pages[1].as_ptr().cast(), page_size()) };
         let mut count = 0;
         // SAFETY: nothing relies on the contents.
-        unsafe { discard_all(&pages, |_| count += 1) };
+        unsafe { discard_each(&pages, |_| count += 1) };
         // MADV_DONTNEED_LOCKED is of Linux 5.18.
         assert!(count >= pages.len() - 1, "{count}");
         assert!(first_byte(pages[0]) == 0 && first_byte(pages[3]) == 0);

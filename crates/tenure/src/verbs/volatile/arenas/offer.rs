@@ -5,7 +5,7 @@ use super::memory::ArenaMemory;
 use super::{Arenas, CHUNK_BYTES};
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::flush_lazyfree_batch;
+use crate::ground::sys::advise::{DestructiveAdvice, advise_each, flush_lazyfree_batch};
 use crate::ground::sys::map;
 use crate::ground::sys::page_runs::PageError;
 use crate::ground::sys::pagemap::{PageRun, PageState, Scanner};
@@ -40,10 +40,8 @@ pub(super) fn offer_slots(
         .into_iter()
         .partition(|(_, place)| place.len() <= CHUNK_BYTES);
     let is_next = |a: PageRange, b: PageRange| memory.with_overrun(a).end() == b.start();
-    let mut scanner = Scanner::new();
-    for neighbours in small.chunk_by(|(_, a), (_, b)| is_next(*a, *b)) {
-        all_offered &= registry.offer_neighbours(memory, neighbours, &mut scanner);
-    }
+    let groups = small.chunk_by(|(_, a), (_, b)| is_next(*a, *b));
+    all_offered &= registry.offer_groups(memory, &groups.collect::<Vec<_>>());
     flush_lazyfree_batch();
     drop(registry);
     for (slot, place) in large {
@@ -93,29 +91,75 @@ fn offer_large(memory: &ArenaMemory, slot: usize, place: PageRange) -> bool {
 }
 
 impl Registry {
-    /// Offers claimed places, each of which begins where the one before and its overrun,
-    /// which has no contents to lose, end.
+    /// Offers groups of claimed places, in each of which a place begins where the one before
+    /// and its overrun, which has no contents to lose, end: together, and group by group from
+    /// the first that the kernel has not accepted.
+    fn offer_groups(&mut self, memory: &ArenaMemory, groups: &[&[(usize, PageRange)]]) -> bool {
+        let mut scanner = Scanner::new();
+        let mut prepare = |places: &&[(usize, PageRange)]| {
+            self.prepare_offer(memory, around(places), &mut scanner)
+        };
+        let mut prepared: Vec<Option<Prepared>> =
+            groups.iter().map(|places| prepare(places).ok()).collect();
+        // The protection of groups that were prepared before another one has ended.
+        let epoch = self.arenas.of(memory).epoch;
+        for group in &mut prepared {
+            group.take_if(|group| group.epoch != epoch);
+        }
+        let parts = prepared.iter().flatten().flat_map(|group| &group.parts);
+        let parts: Vec<PageRange> = parts.copied().collect();
+        // SAFETY: the caller has claimed the volatile places, and the parts are registered, so
+        // that each purged page is SIGBUS.
+        let mut freed = unsafe { advise_each(&parts, DestructiveAdvice::Free) };
+        let mut all_offered = true;
+        for (places, prepared) in groups.iter().zip(prepared) {
+            match prepared {
+                Some(group) if group.parts.len() <= freed => {
+                    freed -= group.parts.len();
+                    all_offered &= self.publish_group(memory, places, &group.runs);
+                }
+                _ => {
+                    // Those after it are not freed, but for groups that have no pages.
+                    freed = 0;
+                    all_offered &= self.offer_neighbours(memory, places, &mut scanner);
+                }
+            }
+        }
+        all_offered
+    }
+
+    /// Offers the claimed places of a group.
     fn offer_neighbours(
         &mut self,
         memory: &ArenaMemory,
         places: &[(usize, PageRange)],
         scanner: &mut Scanner,
     ) -> bool {
-        let (first, last) = (places[0].1, places[places.len() - 1].1);
-        let all = PageRange::between(first.start(), last.end());
-        let offered = self.offer_pages(memory, all, scanner);
+        if let Ok(runs) = self.offer_pages(memory, around(places), scanner) {
+            return self.publish_group(memory, places, &runs);
+        }
+        // One unofferable place does not block its neighbours.
         let mut all_offered = true;
         for &(slot, place) in places {
-            let is_populated = match &offered {
-                Ok(runs) => Ok(contents_bytes(runs, place) == place.len()),
-                // One unofferable place does not block its neighbours.
-                Err(_) => self
-                    .offer_pages(memory, place, scanner)
-                    .map(|runs| contents_bytes(&runs, place) == place.len()),
-            };
+            let runs = self.offer_pages(memory, place, scanner);
+            let is_populated = runs.map(|runs| contents_bytes(&runs, place) == place.len());
             all_offered &= self.publish_place(memory, slot, place.len(), is_populated);
         }
         all_offered
+    }
+
+    /// Publishes claimed slots that were offered, with these pages. Returns whether that has
+    /// succeeded.
+    fn publish_group(
+        &mut self,
+        memory: &ArenaMemory,
+        places: &[(usize, PageRange)],
+        runs: &[PageRun],
+    ) -> bool {
+        places.iter().fold(true, |all, &(slot, place)| {
+            let is_populated = contents_bytes(runs, place) == place.len();
+            all & self.publish_place(memory, slot, place.len(), Ok(is_populated))
+        })
     }
 
     /// Publishes a claimed slot after an offer. Returns whether that has succeeded.
@@ -148,6 +192,21 @@ impl Registry {
         range: PageRange,
         scanner: &mut Scanner,
     ) -> Result<Vec<PageRun>> {
+        let prepared = self.prepare_offer(memory, range, scanner)?;
+        for part in prepared.parts {
+            // SAFETY: the caller has claimed the volatile places in the range.
+            unsafe { self.engine.free_part(part) }?;
+        }
+        Ok(prepared.runs)
+    }
+
+    /// Protects the pages of claimed places.
+    fn prepare_offer(
+        &mut self,
+        memory: &ArenaMemory,
+        range: PageRange,
+        scanner: &mut Scanner,
+    ) -> Result<Prepared> {
         self.restore_protection(memory)?;
         let runs = scanner.scan(range).map_err(PageError::Scan);
         let runs = runs.map_err(explain_pages)?;
@@ -155,14 +214,17 @@ impl Registry {
         for run in runs.iter().filter(|run| run.state != PageState::Absent) {
             arenas.register(engine, memory, run.range)?;
         }
+        let space = arenas.of(memory);
         let populated = runs.iter().any(|run| run.state != PageState::Absent);
-        for part in arenas.of(memory).blocks.registered(range) {
-            if populated {
-                // SAFETY: the caller has claimed the volatile places in the range.
-                unsafe { engine.free_part(part) }?;
-            }
-        }
-        Ok(runs)
+        let parts = match populated {
+            true => space.blocks.registered(range).collect(),
+            false => Vec::new(),
+        };
+        Ok(Prepared {
+            runs,
+            parts,
+            epoch: space.epoch,
+        })
     }
 
     /// Has the arena protected by the engine's userfaultfd. If an earlier protection has
@@ -234,6 +296,21 @@ impl Arenas {
         }
         Ok(())
     }
+}
+
+/// Pages that are about to be offered.
+struct Prepared {
+    /// Which pages there are.
+    runs: Vec<PageRun>,
+    /// The registered parts that have some.
+    parts: Vec<PageRange>,
+    /// In which they are protected.
+    epoch: u64,
+}
+
+/// Returns the addresses from the first place of a group to the last.
+fn around(places: &[(usize, PageRange)]) -> PageRange {
+    PageRange::between(places[0].1.start(), places[places.len() - 1].1.end())
 }
 
 /// Returns how many bytes of the place have contents, by the runs of pages around it.

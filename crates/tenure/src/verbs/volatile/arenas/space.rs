@@ -6,7 +6,7 @@ use super::blocks::Blocks;
 use super::free_extents::FreeExtents;
 use super::memory::ArenaMemory;
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::discard_all;
+use crate::ground::sys::advise::discard_each;
 use crate::ground::sys::{Errno, page_size};
 use crate::verbs::volatile::engine::Engine;
 
@@ -164,7 +164,7 @@ impl Space {
         });
         // A place that cannot be emptied (locked, before Linux 5.18) is not used again.
         // SAFETY: the places belonged to buffers that are gone.
-        unsafe { discard_all(&self.dropped, |part| self.free.put_back(part)) };
+        unsafe { discard_each(&self.dropped, |part| self.free.put_back(part)) };
         self.dropped.clear();
     }
 }
