@@ -12,7 +12,6 @@ use super::pooled_bytes;
 use super::reader::outstanding_bytes;
 use crate::ground::error::{Error, Result};
 use crate::ground::headroom_limit::HeadroomLimit;
-use crate::ground::sys::address_limits::mappable_bytes;
 use crate::ground::sys::cgroup::{Groups, LimitedGroup};
 use crate::ground::sys::process::MachineMemory;
 use crate::ground::sys::{Errno, empty_table, smaps};
@@ -201,21 +200,13 @@ impl Bounds {
 
 /// Returns an error where the allocator has no memory for paths and the contents of files:
 /// with all addresses of RLIMIT_AS in use, an allocation of a few bytes ends the process.
-/// The memory freed here serves them, unless other threads take all of it meanwhile: so it is
-/// much more than is needed where no more can be mapped.
+/// The memory freed here serves them, unless another thread takes it meanwhile.
 pub(super) fn assure_memory() -> std::result::Result<(), Errno> {
-    const BLOCK_BYTES: usize = 64 << 10;
-    const BLOCKS: usize = 16;
-    let is_short = mappable_bytes().is_none_or(|left| left < BLOCKS * BLOCK_BYTES);
-    let count = if is_short { BLOCKS } else { 1 };
-    let mut blocks = [const { Vec::<u8>::new() }; BLOCKS];
-    for block in &mut blocks[..count] {
-        block
-            .try_reserve_exact(BLOCK_BYTES)
-            .map_err(|_| Errno::NOMEM)?;
-    }
-    // The compiler must not leave the allocations out.
-    std::hint::black_box(&mut blocks);
+    const BYTES: usize = 64 << 10;
+    let mut memory = Vec::<u8>::new();
+    memory.try_reserve_exact(BYTES).map_err(|_| Errno::NOMEM)?;
+    // The compiler must not leave the allocation out.
+    std::hint::black_box(&mut memory);
     Ok(())
 }
 
