@@ -228,7 +228,7 @@ unsafe extern "C" fn purge_forced(
     let is_returned = unsafe {
         bytes >= MIN_DEFERRED_BYTES && !decay_thread::may_wait() && deferred::move_away(part)
             || moves::any() && remap_moved(part)
-            || sys::discard(part).is_ok()
+            || sys::discard_locked(part).is_ok()
     };
     if is_returned {
         stats::note_returned(bytes);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{self, Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags};
+use rustix::mm::{self, Advice, MapFlags, MlockFlags, MremapFlags, MsyncFlags, ProtFlags};
 use rustix::process::Resource;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec};
@@ -87,6 +87,29 @@ pub(crate) unsafe fn discard(part: Part) -> Result<(), Errno> {
         match advise(Advice::LinuxDontNeed) {
             Err(Errno::INVAL) => advise(Advice::LinuxDontneedLocked),
             answer => answer,
+        }
+    })
+}
+
+/// Discards as [`discard`] does, also memory that the kernel does not discard because it is
+/// locked (before Linux 5.18): the part is unlocked for a moment, and locked on fault
+/// afterwards, all of it.
+///
+/// # Safety
+///
+/// The conditions of [`discard`] hold.
+pub(crate) unsafe fn discard_locked(part: Part) -> Result<(), Errno> {
+    // SAFETY: the caller's conditions are the same.
+    let answer = unsafe { discard(part) };
+    if answer != Err(Errno::INVAL) {
+        return answer;
+    }
+    chunks(part).try_for_each(|(at, bytes)| {
+        // SAFETY: locks change no contents, and those may go, as the caller ensures.
+        unsafe {
+            mm::munlock(pointer(at), bytes)?;
+            let answer = mm::madvise(pointer(at), bytes, Advice::LinuxDontNeed);
+            mm::mlock_with(pointer(at), bytes, MlockFlags::ONFAULT).and(answer)
         }
     })
 }

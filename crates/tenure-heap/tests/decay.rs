@@ -26,7 +26,9 @@ tests!(
     dirty_bytes_past_limit_are_returned_at_once,
     freed_huge_block_is_returned_by_decay_thread,
     locked_blocks_after_free_are_returned,
+    locked_blocks_before_linux_5_18_are_returned,
     freed_memory_under_mlockall_is_returned,
+    freed_memory_under_mlockall_before_linux_5_18_is_returned,
     dirty_bytes_without_decay_thread_stay_small,
     freed_memory_without_background_thread_is_returned,
     decay_thread_without_work_exits;
@@ -37,7 +39,9 @@ tests!(
     too_much,
     huge_block,
     locked,
+    locked_before_5_18,
     all_locked,
+    all_locked_before_5_18,
     no_thread,
     no_background_thread,
     sleeps,
@@ -184,6 +188,15 @@ fn locked_blocks_after_free_are_returned() {
     in_child_ok("locked");
 }
 
+fn locked_blocks_before_linux_5_18_are_returned() {
+    in_child_ok("locked_before_5_18");
+}
+
+fn locked_before_5_18() {
+    refuse_dontneed_locked();
+    locked();
+}
+
 fn locked() {
     use_small_pages();
     tenure_heap::start(HeapOptions {
@@ -219,6 +232,15 @@ fn locked() {
 
 fn freed_memory_under_mlockall_is_returned() -> Completion {
     in_child_if_unlimited("all_locked")
+}
+
+fn freed_memory_under_mlockall_before_linux_5_18_is_returned() -> Completion {
+    in_child_if_unlimited("all_locked_before_5_18")
+}
+
+fn all_locked_before_5_18() {
+    refuse_dontneed_locked();
+    all_locked();
 }
 
 fn all_locked() {

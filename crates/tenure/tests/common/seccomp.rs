@@ -50,6 +50,32 @@ pub fn refuse_stacks_from(bytes: usize) {
     install_filter(&mut program);
 }
 
+/// Makes the kernel answer EINVAL to MADV_DONTNEED_LOCKED, as before Linux 5.18.
+pub fn refuse_dontneed_locked() {
+    let step = |code: u32, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let (load, equal) = (
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+    );
+    // The lower half of the third argument on little-endian machines.
+    let advice = std::mem::offset_of!(libc::seccomp_data, args) + 2 * 8;
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EINVAL as u32;
+    let mut program = [
+        step(load, 0, 0),
+        step(equal, 3, libc::SYS_madvise as u32),
+        step(load, 0, advice as u32),
+        step(equal, 1, libc::MADV_DONTNEED_LOCKED as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, refused),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    install_filter(&mut program);
+}
+
 /// Keeps tenure from starting the thread that holds the userfaultfd, `/proc/self/pagemap`
 /// and `/proc/self/maps` open for this process.
 pub fn without_files_thread() {
