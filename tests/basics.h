@@ -130,6 +130,20 @@ static inline int has_flag(const char *memory, const char *flag)
     return strstr(text, flag) != NULL;
 }
 
+/* Returns the flag in smaps that a lock on fault has: before Linux 6.11 that of any lock. */
+static inline const char *onfault_flag(void)
+{
+    static const char *flag;
+    if (!flag) {
+        char *memory = mmap(NULL, page(), PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(memory != MAP_FAILED);
+        CHECK_IS(mlock2(memory, page(), MLOCK_ONFAULT), 0);
+        flag = has_flag(memory, " lf") ? " lf" : " lo";
+        CHECK_IS(munmap(memory, page()), 0);
+    }
+    return flag;
+}
+
 /* Runs a function in a child; what it returns is the child's status, and a signal
  * is 128 and its number. */
 static inline int in_child(int (*function)(void *), void *data)

@@ -8,7 +8,7 @@ static void mlock_onfault_brings_in_used_pages_only(void)
     char *memory = map_apart(len);
     CHECK_IS(tenure_mlock(memory, len, TENURE_LOCK_ONFAULT), 0);
     CHECK(has_flag(memory, " lo"));
-    CHECK(has_flag(memory, " lf"));
+    CHECK(has_flag(memory, onfault_flag()));
     CHECK_IS(resident(memory, len), 0);
     memory[page()] = 1;
     CHECK_IS(resident(memory, len), 1);

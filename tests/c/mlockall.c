@@ -12,17 +12,17 @@ static int mlockall_onfault_locks_current_and_future(void *unused)
     if (answer == -ENOMEM || answer == -EPERM)
         return 77;
     CHECK_IS(answer, 0);
-    CHECK(has_flag(before, " lf"));
+    CHECK(has_flag(before, onfault_flag()));
     CHECK_IS(resident(before, len), 0);
     char *after = map_apart(len);
-    CHECK(has_flag(after, " lf"));
+    CHECK(has_flag(after, onfault_flag()));
     CHECK_IS(resident(after, len), 0);
     /* MAP_POPULATE would fault no page in here. */
     CHECK_IS(tenure_populate(after, len, TENURE_POPULATE_WRITE), 0);
     CHECK_IS(resident(after, len), 4);
 
     CHECK_IS(tenure_munlockall(TENURE_LOCK_NOW), 0);
-    CHECK(has_flag(before, " lf"));
+    CHECK(has_flag(before, onfault_flag()));
     CHECK_IS(tenure_munlockall(TENURE_LOCK_NOW | TENURE_LOCK_ONFAULT), 0);
     CHECK(!has_flag(before, " lo"));
     CHECK(!has_flag(map_apart(len), " lo"));
