@@ -173,9 +173,11 @@ static void resizing(void)
     CHECK_IS(munmap(place, 10 * MIB), 0);
     /* No mapping, an unaligned address, no length, an unknown flag. */
     place = (char *)(uintptr_t)(4 * MIB);
+    /* Kernels as old as 5.10 shrink what is not there. */
+    void *answer = (void *)syscall(SYS_mremap, place, 10 * MIB, 2 * MIB, 0, NULL);
     errno = 0;
-    CHECK(mremap(place, 10 * MIB, 2 * MIB, 0) == MAP_FAILED);
-    CHECK_IS(errno, EFAULT);
+    CHECK(mremap(place, 10 * MIB, 2 * MIB, 0) == answer);
+    CHECK(answer == place || errno == EFAULT);
     place = fresh(10 * MIB, MAP_PRIVATE);
     errno = 0;
     CHECK(mremap(place + 1, 9 * MIB, 2 * MIB, 0) == MAP_FAILED);
