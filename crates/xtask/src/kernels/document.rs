@@ -27,7 +27,8 @@ aarch64 with pages of 4 KiB (**arm64**) or of 16 KiB (**arm64-16k**). A column i
 with the test programs for which it may matter: on aarch64 those where the page size or the
 processor may. Those of the heap are called heap_…; c_library has the C programs of the C
 library's tests and its examples, and preload C programs under `tenure run` with the heap and
-with most options. They run
+with most options. In faults each system call fails with one errno: the answers to its others
+depend on no kernel, and the machine that builds tries them. They run
 
 - **root**: as root, without swap;
 - **user**: as user 65534 without privileges; secretmem.enable=1;
