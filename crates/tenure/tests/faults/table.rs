@@ -47,6 +47,7 @@ pub fn describe(tid: libc::pid_t, data: &libc::seccomp_data) -> Option<Described
             let (name, errnos) = advice(args[2] as i32)?;
             plain(&format!("madvise({name})"), errnos)
         }
+        libc::SYS_process_madvise => plain("process_madvise", &[ENOSYS, EPERM, EINVAL]),
         libc::SYS_mlock => plain("mlock", &[ENOMEM, EAGAIN, EPERM]),
         libc::SYS_mlock2 => plain("mlock2", &[ENOMEM, EAGAIN, EPERM, ENOSYS]),
         libc::SYS_munlock => plain("munlock", &[ENOMEM, EPERM]),
