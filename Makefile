@@ -143,7 +143,7 @@ WHEEL_PROFILE ?= release
 BUILT := $(TARGET)/$(if $(filter dev,$(WHEEL_PROFILE)),debug,$(WHEEL_PROFILE))
 wheel:
 	$(CARGO) build --profile $(WHEEL_PROFILE) --package tenure-cli --package tenure-preload \
-		--package tenure-sqlite
+		--package tenure-sqlite --features tenure-sqlite/private-heap
 	install -D -s -m 755 -t $(BUNDLED) $(BUILT)/tenure $(BUILT)/libtenure_preload.so \
 		$(BUILT)/libtenure_sqlite.so
 	maturin build --profile $(WHEEL_PROFILE) --manifest-path crates/tenure-python/Cargo.toml \
@@ -151,7 +151,7 @@ wheel:
 
 install:
 	$(CARGO) build --release --package tenure-cli --package tenure-c --package tenure-preload \
-		--package tenure-sqlite
+		--package tenure-sqlite --features tenure-sqlite/private-heap
 	$(C_LIBRARY) install
 	packaging/folders make '$(DESTDIR)' '$(PREFIX)' $(LIBDIR) $(addprefix $(PREFIX)/,bin \
 		share/man/man1 $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) $(FISH_COMPLETIONS) \

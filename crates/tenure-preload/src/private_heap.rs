@@ -7,12 +7,12 @@
 //! changed.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
 use std::ptr::{copy_nonoverlapping, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dlmalloc::Dlmalloc;
+use tenure::HeapLock;
 
 use crate::sys;
 
@@ -115,72 +115,24 @@ pub(crate) unsafe fn free(block: *mut u8) {
 #[unsafe(link_section = ".init_array.00200")]
 static AT_LOAD: extern "C" fn() = register_atfork;
 
-thread_local! {
-    /// How many forks this thread, which holds the lock across them, is in: handlers
-    /// that other code has registered earlier run meanwhile, and may allocate and fork.
-    static FORKS: Cell<usize> = const { Cell::new(0) };
-}
-
 /// Registers fork handlers that hold the lock during a fork, so that the child's copy
 /// of the heap is consistent. It must be registered before all others of this library:
 /// the locks of later handlers are taken first, and their holders may allocate.
 extern "C" fn register_atfork() {
-    unsafe extern "C" fn prepare() {
-        HEAP.lock();
-        FORKS.set(FORKS.get() + 1);
+    extern "C" fn prepare() {
+        HEAP.hold();
     }
-    unsafe extern "C" fn after() {
-        FORKS.set(FORKS.get() - 1);
-        // SAFETY: `prepare` has locked it in this thread, or in the thread that this
-        // one is a copy of.
-        unsafe { HEAP.unlock() };
+    extern "C" fn after() {
+        // SAFETY: `prepare` has run before, in this thread or the one that it is a copy of.
+        unsafe { HEAP.let_go() };
     }
     // SAFETY: this library is never unloaded. The registration fails only without
     // memory, early in the process, where nothing can be done about it.
     unsafe { libc::pthread_atfork(Some(prepare), Some(after), Some(after)) };
 }
 
-struct Heap {
-    lock: UnsafeCell<libc::pthread_mutex_t>,
-    heap: UnsafeCell<Dlmalloc<Reservation>>,
-}
-
-// SAFETY: the heap is used only by the holder of the lock.
-unsafe impl Sync for Heap {}
-
-static HEAP: Heap = Heap {
-    lock: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
-    heap: UnsafeCell::new(Dlmalloc::new_with_allocator(Reservation)),
-};
-
-impl Heap {
-    fn with<T>(&self, work: impl FnOnce(&mut Dlmalloc<Reservation>) -> T) -> T {
-        self.lock();
-        // SAFETY: this thread holds the lock, and `work` does not reenter.
-        let answer = work(unsafe { &mut *self.heap.get() });
-        // SAFETY: locked above.
-        unsafe { self.unlock() };
-        answer
-    }
-
-    /// Does nothing in a thread that holds the lock across a fork.
-    fn lock(&self) {
-        if FORKS.get() == 0 {
-            // SAFETY: the mutex is a static, and is never moved.
-            unsafe { libc::pthread_mutex_lock(self.lock.get()) };
-        }
-    }
-
-    /// # Safety
-    ///
-    /// This thread must hold the lock.
-    unsafe fn unlock(&self) {
-        if FORKS.get() == 0 {
-            // SAFETY: this thread holds the lock, as the caller ensures.
-            unsafe { libc::pthread_mutex_unlock(self.lock.get()) };
-        }
-    }
-}
+static HEAP: HeapLock<Dlmalloc<Reservation>> =
+    HeapLock::new(Dlmalloc::new_with_allocator(Reservation));
 
 /// The reserved addresses, made usable step by step.
 struct Reservation;

@@ -15,10 +15,11 @@ const SQLITE_CACHE: (&str, &str) = ("TENURE_SQLITE_CACHE", "1");
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 3] = [
+        let tests: [Test; 4] = [
             ("python_with_sqlite_cache_keeps_its_database", python),
             ("shell_with_sqlite_cache_keeps_its_database", shell),
             ("each_copy_of_sqlite_is_initialized_by_itself", copies),
+            ("sqlite_without_memory_answers_so", no_memory),
         ];
         let trial = |(name, test): Test| {
             let shop = shop.clone();
@@ -113,4 +114,11 @@ fn copies(shop: &Workshop) -> Verdict {
         verdict(put_under(&mut command, options, &[]))?;
     }
     Ok(Completion::Completed)
+}
+
+fn no_memory(shop: &Workshop) -> Verdict {
+    let program = shop.compile(&project("tests/preload/sqlite/no_memory.c"), &["-ldl"]);
+    let mut command = Command::new(&program);
+    command.arg(shop.path("no-memory"));
+    verdict(put_under(&mut command, &[SQLITE_CACHE], &[]))
 }

@@ -32,6 +32,9 @@
 //! [`tenure::stats`] has the pages in all caches of the process, those that were found purged,
 //! and those that were intact although the kernel had been offered them.
 //!
+//! The feature `private-heap` is for the shared library: it makes a heap of its own the global
+//! allocator.
+//!
 //! How it works: `methods` converts SQLite's calls; `cache` is a cache, with its `index`,
 //! its `unpinned` pages in `list`s, and its `page`s; `supply` and `growth` say when it may take
 //! more memory, and `arenas` has that for all caches.
@@ -47,6 +50,8 @@ mod list;
 mod message;
 mod methods;
 mod page;
+#[cfg(feature = "private-heap")]
+mod private_heap;
 mod supply;
 mod unpinned;
 

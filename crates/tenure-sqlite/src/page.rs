@@ -1,6 +1,7 @@
-//! A page of a cache: what SQLite is shown of it, and its memory.
+//! A page of a cache: what SQLite is shown of it, and its memory, which is the program's
+//! allocator's also in the shared library.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{GlobalAlloc as _, Layout, System};
 use std::ptr::{self, NonNull, null_mut};
 
 use tenure::{VolatileBuffer, page_size};
@@ -90,7 +91,7 @@ impl Contents {
     pub(crate) fn ordinary(sizes: Sizes) -> Option<Self> {
         let layout = sizes.of_contents()?;
         // SAFETY: the layout is not empty: it has the overrun.
-        NonNull::new(unsafe { alloc_zeroed(layout) }).map(Self::Ordinary)
+        NonNull::new(unsafe { System.alloc_zeroed(layout) }).map(Self::Ordinary)
     }
 
     fn start(&self) -> *mut u8 {
@@ -103,7 +104,7 @@ impl Contents {
     fn free(self, sizes: Sizes) {
         if let (Self::Ordinary(start), Some(layout)) = (self, sizes.of_contents()) {
             // SAFETY: `ordinary` has allocated it with the layout of the cache's sizes.
-            unsafe { dealloc(start.as_ptr(), layout) };
+            unsafe { System.dealloc(start.as_ptr(), layout) };
         }
     }
 }
@@ -135,7 +136,7 @@ impl Page {
     pub(crate) fn new(sizes: Sizes, contents: Contents, key: u32) -> Option<NonNull<Self>> {
         let (layout, extra) = sizes.of_record()?;
         // SAFETY: the layout is not empty: it has a `Page`.
-        let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+        let Some(start) = NonNull::new(unsafe { System.alloc_zeroed(layout) }) else {
             contents.free(sizes);
             return None;
         };
@@ -182,7 +183,7 @@ impl Page {
         unsafe { page.read() }.contents.free(sizes);
         if let Some((layout, _)) = sizes.of_record() {
             // SAFETY: `new` has allocated it with this layout.
-            unsafe { dealloc(page.cast().as_ptr(), layout) };
+            unsafe { System.dealloc(page.cast().as_ptr(), layout) };
         }
     }
 }

@@ -130,6 +130,8 @@ pub use ground::range::PageRange;
 pub use ground::sys::address_limits::may_map;
 pub use ground::sys::cgroup::MemoryCgroup;
 pub use ground::sys::features::Features;
+#[doc(hidden)]
+pub use ground::sys::fork::HeapLock;
 pub use ground::sys::{Errno, page_size};
 pub use observation::headroom::Headroom;
 pub use observation::residency::Residency;

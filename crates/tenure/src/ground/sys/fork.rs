@@ -10,6 +10,7 @@
 //! In the child such a handler runs before tenure's. The first lock there makes
 //! the child's changes of all mutexes ([`start_child`]).
 
+mod heap_lock;
 mod mutex;
 
 use std::cell::Cell;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+pub use self::heap_lock::HeapLock;
 pub(crate) use self::mutex::{ForkGuard, ForkMutex};
 
 use self::mutex::AcrossFork;
