@@ -34,8 +34,14 @@ const ERROR: c_int = 1;
 /// Whether SQLite is told of the page cache.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
+/// Where SQLite is loaded already, its page cache is as well: the fork handlers of a program,
+/// which may wait for a thread that uses SQLite, are registered after those of that library, so
+/// they run before them.
 pub(crate) fn turn_on() {
     IS_ON.store(true, Ordering::Relaxed);
+    if !sys::loaded(c"libsqlite3.so.0").is_null() {
+        find_install();
+    }
 }
 
 type Initialize = unsafe extern "C" fn() -> c_int;

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
@@ -15,11 +16,15 @@ const SQLITE_CACHE: (&str, &str) = ("TENURE_SQLITE_CACHE", "1");
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 4] = [
+        let tests: [Test; 5] = [
             ("python_with_sqlite_cache_keeps_its_database", python),
             ("shell_with_sqlite_cache_keeps_its_database", shell),
             ("each_copy_of_sqlite_is_initialized_by_itself", copies),
             ("sqlite_without_memory_answers_so", no_memory),
+            (
+                "fork_handlers_wait_for_threads_that_use_sqlite",
+                fork_handlers,
+            ),
         ];
         let trial = |(name, test): Test| {
             let shop = shop.clone();
@@ -120,5 +125,15 @@ fn no_memory(shop: &Workshop) -> Verdict {
     let program = shop.compile(&project("tests/preload/sqlite/no_memory.c"), &["-ldl"]);
     let mut command = Command::new(&program);
     command.arg(shop.path("no-memory"));
+    verdict(put_under(&mut command, &[SQLITE_CACHE], &[]))
+}
+
+fn fork_handlers(shop: &Workshop) -> Verdict {
+    if !Path::new("/usr/include/sqlite3.h").exists() {
+        return Ok(Completion::ignored_with("there is no sqlite3.h here"));
+    }
+    let source = project("tests/preload/sqlite/fork_handlers.c");
+    let mut command = Command::new(shop.compile(&source, &["-Wl,--no-as-needed", "-lsqlite3"]));
+    command.arg(shop.path("fork-handlers"));
     verdict(put_under(&mut command, &[SQLITE_CACHE], &[]))
 }

@@ -1,7 +1,10 @@
 //! The pages of a cache by their keys. Insertion never fails: without memory for more
 //! buckets the chains become longer.
 
-use std::ptr::{NonNull, null_mut};
+use std::alloc::{GlobalAlloc as _, Layout, System};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
 
 use crate::page::Page;
 
@@ -10,7 +13,13 @@ const FIRST_BUCKETS: usize = 64;
 /// A hash table whose chains go through the pages.
 pub(crate) struct Index {
     /// A power of two of them. Keys are numbers of pages, which lie close together.
-    buckets: Vec<*mut Page>,
+    buckets: Buckets,
+    len: usize,
+}
+
+/// A list of chains, which is the program's allocator's also in the shared library.
+struct Buckets {
+    first: NonNull<*mut Page>,
     len: usize,
 }
 
@@ -18,7 +27,7 @@ impl Index {
     /// Returns `None` if there is no memory.
     pub(crate) fn new() -> Option<Self> {
         Some(Self {
-            buckets: empty(FIRST_BUCKETS)?,
+            buckets: Buckets::empty(FIRST_BUCKETS)?,
             len: 0,
         })
     }
@@ -96,11 +105,11 @@ impl Index {
     }
 
     fn grow(&mut self) {
-        let Some(buckets) = empty(self.buckets.len() * 2) else {
+        let Some(buckets) = Buckets::empty(self.buckets.len() * 2) else {
             return;
         };
         let before = std::mem::replace(&mut self.buckets, buckets);
-        for mut next in before {
+        for &(mut next) in before.iter() {
             while let Some(page) = NonNull::new(next) {
                 // SAFETY: pages in the index are live.
                 next = unsafe { page.as_ref() }.chain;
@@ -110,9 +119,39 @@ impl Index {
     }
 }
 
-fn empty(buckets: usize) -> Option<Vec<*mut Page>> {
-    let mut list = Vec::new();
-    list.try_reserve_exact(buckets).ok()?;
-    list.resize(buckets, null_mut());
-    Some(list)
+impl Buckets {
+    /// Returns `None` if there is no memory.
+    fn empty(len: usize) -> Option<Self> {
+        let layout = Layout::array::<*mut Page>(len).ok()?;
+        // SAFETY: an index has at least one bucket.
+        let first = NonNull::new(unsafe { System.alloc_zeroed(layout) })?;
+        Some(Self {
+            first: first.cast(),
+            len,
+        })
+    }
+}
+
+impl Deref for Buckets {
+    type Target = [*mut Page];
+
+    fn deref(&self) -> &[*mut Page] {
+        // SAFETY: `empty` has allocated so many, of null pointers.
+        unsafe { slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buckets {
+    fn deref_mut(&mut self) -> &mut [*mut Page] {
+        // SAFETY: as in `deref`.
+        unsafe { slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buckets {
+    fn drop(&mut self) {
+        let layout = Layout::for_value::<[*mut Page]>(self);
+        // SAFETY: `empty` has allocated it with this layout.
+        unsafe { System.dealloc(self.first.as_ptr().cast(), layout) };
+    }
 }

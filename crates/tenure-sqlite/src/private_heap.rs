@@ -19,26 +19,26 @@ const CAPACITY_BYTES: usize = 1 << 20;
 const MAX_PREFERRED_BYTES: usize = 32 << 10;
 
 /// The memory, which the kernel backs as it is used.
-struct Room(UnsafeCell<[u8; CAPACITY_BYTES]>);
+struct Memory(UnsafeCell<[u8; CAPACITY_BYTES]>);
 
 // SAFETY: only the heap uses it, which is locked.
-unsafe impl Sync for Room {}
+unsafe impl Sync for Memory {}
 
-static ROOM: Room = Room(UnsafeCell::new([0; CAPACITY_BYTES]));
+static MEMORY: Memory = Memory(UnsafeCell::new([0; CAPACITY_BYTES]));
 
 static HEAP: HeapLock<Dlmalloc<Source>> = HeapLock::new(Dlmalloc::new_with_allocator(Source));
 
-/// Gives the heap its room.
+/// Gives the heap its memory.
 struct Source;
 
 static IS_GIVEN: AtomicBool = AtomicBool::new(false);
 
-// SAFETY: `alloc` returns the room once: another call is for more than is left of it, and the
+// SAFETY: `alloc` returns the memory once: another call is for more than is left of it, and the
 // heap keeps all it has.
 unsafe impl dlmalloc::Allocator for Source {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         match size <= CAPACITY_BYTES && !IS_GIVEN.swap(true, Ordering::Relaxed) {
-            true => (ROOM.0.get().cast(), CAPACITY_BYTES, 0),
+            true => (MEMORY.0.get().cast(), CAPACITY_BYTES, 0),
             false => (null_mut(), 0, 0),
         }
     }
@@ -94,7 +94,7 @@ struct PrivateAllocator;
 static PRIVATE_ALLOCATOR: PrivateAllocator = PrivateAllocator;
 
 fn owns(block: *mut u8) -> bool {
-    block.addr().wrapping_sub(ROOM.0.get().addr()) < CAPACITY_BYTES
+    block.addr().wrapping_sub(MEMORY.0.get().addr()) < CAPACITY_BYTES
 }
 
 type Own = unsafe fn(&mut Dlmalloc<Source>, usize, usize) -> *mut u8;

@@ -44,6 +44,7 @@ tests!(
     unmark_page_where_futex_says_try_again,
     unmark_where_madvise_says_try_again,
     take_buffer_where_ioctl_says_try_again,
+    take_buffer_where_ioctl_does_nothing,
     unmark_partly_offered_buffer_in_child,
     take_new_buffers_in_child,
 );
@@ -125,16 +126,25 @@ fn buffer_that_is_always_to_be_tried_again_is_refused() -> Completion {
         return skip("nothing can be offered");
     }
     in_child_ok("take_buffer_where_ioctl_says_try_again");
+    in_child_ok("take_buffer_where_ioctl_does_nothing");
     Completion::Completed
 }
 
 fn take_buffer_where_ioctl_says_try_again() {
+    take_buffer_where_ioctl_answers(libc::EAGAIN);
+}
+
+fn take_buffer_where_ioctl_does_nothing() {
+    take_buffer_where_ioctl_answers(0);
+}
+
+fn take_buffer_where_ioctl_answers(errno: i32) {
     tenure::volatile::set_offer_delay(NONE);
     let arena = VolatileArena::new(MIB).unwrap();
     let mut buffers: Vec<_> = (0..32).map(|_| filled(&arena, 4)).collect();
     buffers.iter_mut().for_each(VolatileBuffer::mark_volatile);
     drop(buffers);
-    refuse(libc::SYS_ioctl, libc::EAGAIN);
+    refuse(libc::SYS_ioctl, errno);
     let refused = (0..64).find_map(|_| arena.buffer(4 * page_size()).err());
     let is_as_told = refused.is_some_and(|error| error.errno() == libc::EAGAIN);
     unsafe { libc::_exit(i32::from(!is_as_told)) };

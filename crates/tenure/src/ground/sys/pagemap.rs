@@ -228,7 +228,12 @@ fn scan_regions(
         // `regions` outlives the call.
         let filled = pagemap.run(|fd| unsafe { ioctl(fd, &mut scan) })?;
         regions[..filled].iter().for_each(&mut visit);
-        at = scan.0.walk_end as usize;
+        let walk_end = scan.0.walk_end as usize;
+        if walk_end <= at {
+            // Not of the kernel, but of a seccomp filter.
+            return Err(Errno::IO);
+        }
+        at = walk_end;
     }
     Ok(())
 }

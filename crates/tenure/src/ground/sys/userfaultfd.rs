@@ -154,16 +154,13 @@ impl Userfaultfd {
             });
             let filled = usize::try_from(zero.zeropage).unwrap_or(0);
             match answer {
-                Ok(()) => at += filled,
                 // Done in part, or the mappings changed concurrently: continue.
-                Err(Errno::AGAIN) if tries_left > 0 => {
+                Ok(()) | Err(Errno::AGAIN) if filled > 0 => {
                     at += filled;
-                    tries_left = if filled > 0 {
-                        MAX_TRIES
-                    } else {
-                        tries_left - 1
-                    };
+                    tries_left = MAX_TRIES;
                 }
+                Ok(()) | Err(Errno::AGAIN) if tries_left > 0 => tries_left -= 1,
+                Ok(()) => return Err(Errno::AGAIN),
                 Err(Errno::EXIST) => at += page_size(),
                 // The range spans several mappings: a page at a time gets past
                 // the end of the first.

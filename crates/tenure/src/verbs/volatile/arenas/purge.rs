@@ -1,12 +1,14 @@
 //! Purging the places of volatile buffers at once.
 
+use std::collections::TryReserveError;
 use std::sync::Arc;
 
 use super::CHUNK_BYTES;
 use super::memory::ArenaMemory;
 use super::place::Place;
-use crate::ground::error::Result;
+use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
+use crate::ground::sys::Errno;
 use crate::ground::sys::page_runs::PageError;
 use crate::ground::sys::pagemap::{self, PageState, Scanner};
 use crate::observation::stats::{self, Counter};
@@ -158,14 +160,14 @@ pub(crate) fn purge_partial(memory: &Arc<ArenaMemory>) -> Result<()> {
         is_partial.then(|| (memory.table.place(slot), slot))
     };
     let words = memory.table.words().iter().enumerate();
-    let mut places: Vec<(PageRange, usize)> = words.filter_map(offered).collect();
+    let mut places = try_collect(words.filter_map(offered))?;
     places.sort_unstable_by_key(|(place, _)| place.start());
     for part in absent {
         let first = places.partition_point(|(place, _)| place.end() <= part.start());
         let touched = places[first..]
             .iter()
             .take_while(|(place, _)| place.start() < part.end());
-        let slots: Vec<usize> = touched.map(|&(_, slot)| slot).collect();
+        let slots = try_collect(touched.map(|&(_, slot)| slot))?;
         let cause = stats::PURGED_UNDER_PRESSURE_BYTES;
         purge_places(memory, &slots, cause).1?;
     }
@@ -174,13 +176,13 @@ pub(crate) fn purge_partial(memory: &Arc<ArenaMemory>) -> Result<()> {
 
 /// Returns the parts of the registered blocks that have no pages: purged, or of no buffer.
 fn absent_parts(memory: &ArenaMemory) -> Result<Vec<PageRange>> {
-    let registered: Vec<PageRange> = {
+    let registered = {
         let mut registry = ENGINE.lock();
         if !registry.arenas.has(memory) {
             return Ok(Vec::new());
         }
         let blocks = &registry.arenas.of(memory).blocks;
-        blocks.registered(memory.range).collect()
+        try_collect(blocks.registered(memory.range))?
     };
     let mut absent = Vec::new();
     for part in registered {
@@ -188,8 +190,24 @@ fn absent_parts(memory: &ArenaMemory) -> Result<Vec<PageRange>> {
             let runs = pagemap::scan(chunk).map_err(PageError::Scan);
             let runs = runs.map_err(explain_pages)?;
             let missing = runs.iter().filter(|run| run.state == PageState::Absent);
+            absent.try_reserve(runs.len()).map_err(no_memory)?;
             absent.extend(missing.map(|run| run.range));
         }
     }
     Ok(absent)
+}
+
+/// Collects as many items as there are, under memory pressure, where there may be no memory for
+/// them: Rust ends a process for a list that cannot fail.
+fn try_collect<T>(items: impl Iterator<Item = T>) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    for item in items {
+        list.try_reserve(1).map_err(no_memory)?;
+        list.push(item);
+    }
+    Ok(list)
+}
+
+fn no_memory(_: TryReserveError) -> Error {
+    explain_pages(PageError::Scan(Errno::NOMEM))
 }
