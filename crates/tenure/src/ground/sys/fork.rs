@@ -166,6 +166,7 @@ unsafe extern "C" fn prepare() {
     for_each(|mutex| mutex.hold());
     DEPTH.store(1, Ordering::Relaxed);
     HOLDER.store(thread_number(), Ordering::Relaxed);
+    publish_generation();
 }
 
 unsafe extern "C" fn in_parent() {
@@ -175,6 +176,7 @@ unsafe extern "C" fn in_parent() {
     }
     IS_STARTING_CHILD.store(false, Ordering::Relaxed);
     HOLDER.store(0, Ordering::Relaxed);
+    publish_generation();
     for_each(|mutex| mutex.let_go());
     FORK_BLOCK.let_go();
 }
@@ -238,21 +240,33 @@ fn start_child() {
     }
     IS_STARTING_CHILD.store(true, Ordering::Relaxed);
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    publish_generation();
     // First, because the modules set the gauges among the counters anew.
     counters::zero_in_child();
     for_each(|mutex| mutex.start_child());
 }
 
-/// Whether this is still the generation that a caller has stored, at the cost of two loads; a
-/// child in which no handler has run yet is none.
+/// The generation, or [`FORKING`] while a thread is between its fork handlers: then this may be
+/// a child in which none of tenure's has run yet.
+static CURRENT: AtomicUsize = AtomicUsize::new(0);
+
+/// No process has forked so often.
+const FORKING: usize = usize::MAX - 1;
+
+/// Called by the thread that has changed the generation, or the holder.
+fn publish_generation() {
+    let current = match HOLDER.load(Ordering::Relaxed) {
+        0 => GENERATION.load(Ordering::Relaxed),
+        _ => FORKING,
+    };
+    CURRENT.store(current, Ordering::Relaxed);
+}
+
+/// Whether this is still the [`generation`] that a caller has stored, at the cost of a load;
+/// `false` as well while a fork is under way.
 #[inline]
-pub(crate) fn is_generation(stored: usize) -> bool {
-    let is_it = GENERATION.load(Ordering::Relaxed) == stored;
-    let may_be_child = HOLDER.load(Ordering::Relaxed) != 0;
-    match is_it && !may_be_child {
-        true => true,
-        false => generation() == Ok(stored),
-    }
+pub(crate) fn is_current(stored: usize) -> bool {
+    CURRENT.load(Ordering::Relaxed) == stored
 }
 
 /// Returns a number that differs in each child forked from now on: code that

@@ -263,6 +263,11 @@ impl Process {
 
     #[inline]
     pub(super) fn is_this(self) -> bool {
-        fork::is_generation(self.0) || self == Self::this()
+        fork::is_current(self.0) || self.is_this_in_fork()
+    }
+
+    #[cold]
+    fn is_this_in_fork(self) -> bool {
+        self == Self::this()
     }
 }
