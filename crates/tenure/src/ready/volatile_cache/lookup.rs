@@ -65,14 +65,25 @@ impl<K: Eq> Shard<K> {
                 }
             }
             drop(state);
-            return self.get_slowly(hash, key);
+            // Another type than this one returns: the compiler would have that function write
+            // to the memory of the result, and keep it there on the fast path as well.
+            let (value, segment) = self.get_slowly(hash, key)?;
+            return Some(Found {
+                start: value.cast(),
+                len: value.len(),
+                segment,
+            });
         }
         None
     }
 
     /// Pins a value that the kernel has been offered, or removes one that has expired.
     #[cold]
-    fn get_slowly<Q: Eq + ?Sized>(&self, hash: u32, key: &Q) -> Option<Found>
+    fn get_slowly<Q: Eq + ?Sized>(
+        &self,
+        hash: u32,
+        key: &Q,
+    ) -> Option<(NonNull<[u8]>, NonNull<Segment>)>
     where
         K: Borrow<Q>,
     {
@@ -97,7 +108,8 @@ impl<K: Eq> Shard<K> {
                             entry.count_find();
                         }
                         drop(state);
-                        return Some(found);
+                        let value = NonNull::slice_from_raw_parts(found.start, found.len);
+                        return Some((value, found.segment));
                     }
                     drop(state);
                     // SAFETY: this thread has just pinned it.

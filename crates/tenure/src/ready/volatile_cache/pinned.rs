@@ -113,14 +113,37 @@ impl fmt::Debug for Pinned {
 impl Drop for Pinned {
     #[inline]
     fn drop(&mut self) {
-        match self.segment {
-            // SAFETY: this has a pin, so the segment is alive.
-            Some(segment) => unsafe { Segment::unpin_at(segment) },
-            None => {
-                let bytes = ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.len);
-                // SAFETY: `uncached` has leaked it.
-                drop(unsafe { Box::from_raw(bytes) });
-            }
-        }
+        // SAFETY: this is not used any more.
+        unsafe { release(self.start, self.len, self.segment) };
     }
+}
+
+/// Drops a guard. Its parts are passed by value, and this is never inlined, so that dropping a
+/// guard is small enough to be inlined everywhere, where a panic drops it as well: the guard of a
+/// hit stays in registers.
+///
+/// # Safety
+///
+/// The parts are those of a guard that is not used any more.
+#[inline(never)]
+unsafe fn release(start: NonNull<u8>, len: usize, segment: Option<NonNull<Segment>>) {
+    match segment {
+        // SAFETY: the guard has a pin, so the segment is alive.
+        Some(segment) => unsafe { Segment::unpin_at(segment) },
+        // SAFETY: `uncached` has made it.
+        None => unsafe { free_uncached(start, len) },
+    }
+}
+
+/// Frees the bytes of a value that the cache has refused.
+///
+/// # Safety
+///
+/// [`Pinned::uncached`] has leaked them.
+#[cold]
+#[inline(never)]
+unsafe fn free_uncached(start: NonNull<u8>, len: usize) {
+    let bytes = ptr::slice_from_raw_parts_mut(start.as_ptr(), len);
+    // SAFETY: the caller's.
+    drop(unsafe { Box::from_raw(bytes) });
 }

@@ -125,19 +125,51 @@ impl Segment {
     pub(super) unsafe fn unpin_at(this: NonNull<Self>) {
         // SAFETY: a segment with a pin is alive. After the pin is gone, it is not used.
         let (pins, process) = unsafe { (this.as_ref().pins, this.as_ref().process) };
-        if !process.is_this() {
-            return;
-        }
-        if is_offered_at_once() {
-            // SAFETY: as below.
-            unsafe { Self::unpin_and_offer(this) };
-            return;
+        if !process.is_current() || is_offered_at_once() {
+            // SAFETY: handed on to the caller.
+            return unsafe { Self::unpin_slowly(this) };
         }
         // SAFETY: handed on to the caller.
         if unsafe { pins.unpin() } == Unpinned::Detached {
-            // SAFETY: `Attached` has left its reference to the last pin.
-            drop(unsafe { Arc::from_raw(this.as_ptr()) });
+            // SAFETY: the last pin of a detached segment is gone.
+            unsafe { Self::free_detached(this) };
         }
+    }
+
+    /// Does what [`unpin_at`](Self::unpin_at) does, also in a child or during a fork, and offers
+    /// the segment before it returns if the program wants that.
+    ///
+    /// # Safety
+    ///
+    /// As for [`unpin_at`](Self::unpin_at).
+    #[cold]
+    #[inline(never)]
+    unsafe fn unpin_slowly(this: NonNull<Self>) {
+        // SAFETY: as in `unpin_at`.
+        let (pins, process) = unsafe { (this.as_ref().pins, this.as_ref().process) };
+        if !process.is_this() {
+            return;
+        }
+        // SAFETY: handed on to the caller.
+        unsafe {
+            match is_offered_at_once() {
+                true => Self::unpin_and_offer(this),
+                false if pins.unpin() == Unpinned::Detached => Self::free_detached(this),
+                false => {}
+            }
+        }
+    }
+
+    /// Drops the reference that [`Attached`] has left to the last pin.
+    ///
+    /// # Safety
+    ///
+    /// Unpinning the segment has returned [`Unpinned::Detached`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_detached(this: NonNull<Self>) {
+        // SAFETY: the caller's.
+        drop(unsafe { Arc::from_raw(this.as_ptr()) });
     }
 
     /// Does what [`unpin_at`](Self::unpin_at) does, and offers the segment before it returns.
@@ -145,7 +177,6 @@ impl Segment {
     /// # Safety
     ///
     /// As for [`unpin_at`](Self::unpin_at).
-    #[cold]
     unsafe fn unpin_and_offer(this: NonNull<Self>) {
         // SAFETY: it has a pin, so it is alive. The new reference keeps it so.
         let segment = unsafe {
@@ -156,8 +187,8 @@ impl Segment {
         match unsafe { segment.pins.unpin() } {
             Unpinned::StillPinned => {}
             Unpinned::Volatile => segment.buffer.offer(),
-            // SAFETY: as in `unpin_at`.
-            Unpinned::Detached => drop(unsafe { Arc::from_raw(this.as_ptr()) }),
+            // SAFETY: the last pin of a detached segment is gone.
+            Unpinned::Detached => unsafe { Self::free_detached(this) },
         }
     }
 
@@ -263,7 +294,13 @@ impl Process {
 
     #[inline]
     pub(super) fn is_this(self) -> bool {
-        fork::is_current(self.0) || self.is_this_in_fork()
+        self.is_current() || self.is_this_in_fork()
+    }
+
+    /// As [`is_this`](Self::is_this), at the cost of a load; `false` during a fork.
+    #[inline]
+    fn is_current(self) -> bool {
+        fork::is_current(self.0)
     }
 
     #[cold]
