@@ -62,8 +62,26 @@ impl Drop for Return {
 }
 
 impl Lease {
-    /// Returns the lease of the calling thread.
+    /// Calls `count` with the lease of the calling thread. It is inlined twice: with an
+    /// exclusive shard one comparison tells all that [`shard`](Self::shard) and
+    /// [`add`](Self::add) ask.
     #[inline]
+    pub(crate) fn with(count: impl FnOnce(Self)) {
+        let shard = SHARD.get();
+        if shard < EXCLUSIVE {
+            count(Self { shard });
+        } else {
+            Self::with_shared(count);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn with_shared(count: impl FnOnce(Self)) {
+        count(Self::of_thread());
+    }
+
+    /// Returns the lease of the calling thread.
     pub(crate) fn of_thread() -> Self {
         match SHARD.get() {
             NONE => Self::take(),

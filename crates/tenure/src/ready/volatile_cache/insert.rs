@@ -121,8 +121,7 @@ impl<K: Hash + Eq> VolatileCache<K> {
         let place @ (hash, shard) = shared.shard(&key);
         let mut maker = None;
         loop {
-            if let Some(pinned) = shard.get(hash, &key) {
-                shared.lookups.count_hit();
+            if let Some(pinned) = shard.get(hash, &key, &shared.lookups) {
                 return Ok(pinned);
             }
             // Between that look-up and this another thread may have inserted the value.

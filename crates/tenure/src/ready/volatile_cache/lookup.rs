@@ -5,10 +5,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::entries::entry_hash;
+use super::lookups::Lookups;
 use super::pinned::{Found, Pinned};
 use super::segment::{Contents, PinResult, Segment};
 use super::shard::Shard;
 use super::state::{Cause, Garbage, State};
+use crate::verbs::volatile::NewlyPinned;
 
 /// How often a look-up begins anew, because others have changed the value meanwhile.
 pub(super) const MAX_TRIES: usize = 16;
@@ -33,20 +35,26 @@ impl<K: Eq> Shard<K> {
         Some(number)
     }
 
-    /// Pins the value of the key. The caller counts the look-up.
+    /// Pins the value of the key, and counts a hit. The caller counts a miss.
     #[inline]
-    pub(super) fn get<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<Pinned>
+    pub(super) fn get<Q: Eq + ?Sized>(
+        &self,
+        hash: u64,
+        key: &Q,
+        lookups: &Lookups,
+    ) -> Option<Pinned>
     where
         K: Borrow<Q>,
     {
-        let found = self.get_place(entry_hash(hash), key)?;
+        let (found, newly_pinned) = self.get_place(entry_hash(hash), key)?;
+        lookups.count_hit(newly_pinned);
         // SAFETY: `get_place` has pinned the segment, in which this is the place of a value.
         Some(unsafe { Pinned::of(found) })
     }
 
-    /// Does what [`get`](Self::get) does; the caller has the pin.
+    /// Does what [`get`](Self::get) does; the caller has the pin, and counts it.
     #[inline]
-    fn get_place<Q: Eq + ?Sized>(&self, hash: u32, key: &Q) -> Option<Found>
+    fn get_place<Q: Eq + ?Sized>(&self, hash: u32, key: &Q) -> Option<(Found, NewlyPinned)>
     where
         K: Borrow<Q>,
     {
@@ -58,21 +66,22 @@ impl<K: Eq> Shard<K> {
                 let found = entry.place(record);
                 prefetch(found.start, found.len);
                 // SAFETY: the record, and with it the segment, stays while the shard is locked.
-                if unsafe { record.pins.try_pin() } {
+                if let Some(pinned) = unsafe { record.pins.try_pin_uncounted() } {
                     entry.count_find();
                     drop(state);
-                    return Some(found);
+                    return Some((found, pinned));
                 }
             }
             drop(state);
             // Another type than this one returns: the compiler would have that function write
             // to the memory of the result, and keep it there on the fast path as well.
             let (value, segment) = self.get_slowly(hash, key)?;
-            return Some(Found {
+            let found = Found {
                 start: value.cast(),
                 len: value.len(),
                 segment,
-            });
+            };
+            return Some((found, NewlyPinned::NOTHING));
         }
         None
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ground::sys::shard::{LEASES, Lease};
 use crate::observation::stats::{CACHE_HITS, CACHE_MISSES};
+use crate::verbs::volatile::NewlyPinned;
 
 /// Counts the look-ups of a cache, and of the process.
 pub(super) struct Lookups(Box<[Line; LEASES]>);
@@ -22,18 +23,22 @@ impl Lookups {
         Self(Box::default())
     }
 
+    /// Counts a hit, with its pin.
     #[inline]
-    pub(super) fn count_hit(&self) {
-        let lease = Lease::of_thread();
-        lease.add(&self.0[lease.shard()].hits, 1);
-        CACHE_HITS.count_with(lease);
+    pub(super) fn count_hit(&self, pinned: NewlyPinned) {
+        Lease::with(move |lease| {
+            pinned.count(lease);
+            lease.add(&self.0[lease.shard()].hits, 1);
+            CACHE_HITS.count_with(lease);
+        });
     }
 
     #[inline]
     pub(super) fn count_miss(&self) {
-        let lease = Lease::of_thread();
-        lease.add(&self.0[lease.shard()].misses, 1);
-        CACHE_MISSES.count_with(lease);
+        Lease::with(move |lease| {
+            lease.add(&self.0[lease.shard()].misses, 1);
+            CACHE_MISSES.count_with(lease);
+        });
     }
 
     pub(super) fn hits(&self) -> u64 {

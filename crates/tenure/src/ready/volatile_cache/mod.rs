@@ -167,10 +167,9 @@ impl<K: Hash + Eq> VolatileCache<K> {
     {
         let shared = self.ours()?;
         let (hash, shard) = shared.shard(key);
-        let found = shard.get(hash, key);
-        match &found {
-            Some(_) => shared.lookups.count_hit(),
-            None => shared.lookups.count_miss(),
+        let found = shard.get(hash, key, &shared.lookups);
+        if found.is_none() {
+            shared.lookups.count_miss();
         }
         found
     }

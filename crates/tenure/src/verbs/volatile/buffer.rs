@@ -18,6 +18,7 @@ use crate::ground::error::{Error, Refused, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::features::Features;
+use crate::ground::sys::shard::Lease;
 use crate::ground::sys::{Errno, copy, fork, page_runs};
 use crate::observation::stats;
 
@@ -101,14 +102,27 @@ impl Pins {
     /// The buffer is alive.
     #[inline]
     pub(crate) unsafe fn try_pin(self) -> bool {
+        // SAFETY: the caller's.
+        let pinned = unsafe { self.try_pin_uncounted() };
+        if let Some(pinned) = pinned {
+            Lease::with(move |lease| pinned.count(lease));
+        }
+        pinned.is_some()
+    }
+
+    /// Does what [`try_pin`](Self::try_pin) does, and leaves it to the caller to count that,
+    /// with what else the caller counts; `None` if the kernel has been offered the buffer.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is alive.
+    #[inline]
+    pub(crate) unsafe fn try_pin_uncounted(self) -> Option<NewlyPinned> {
         // SAFETY: the word lives as long as the buffer.
         match unsafe { self.word.as_ref() }.try_pin() {
-            Some(State::Nonvolatile) => true,
-            Some(_) => {
-                COUNTS.add_pinned(self.len);
-                true
-            }
-            None => false,
+            Some(State::Nonvolatile) => Some(NewlyPinned::NOTHING),
+            Some(_) => Some(NewlyPinned { bytes: self.len }),
+            None => None,
         }
     }
 
@@ -124,10 +138,29 @@ impl Pins {
         // used after that.
         let unpinned = unsafe { self.word.as_ref() }.unpin();
         if unpinned == Unpinned::Volatile {
-            COUNTS.add_unpinned(self.len);
-            notify_marked();
+            Lease::with(move |lease| {
+                COUNTS.add_unpinned(self.len, lease);
+                notify_marked();
+            });
         }
         unpinned
+    }
+}
+
+/// The bytes that a pin has made nonvolatile, to be counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewlyPinned {
+    bytes: usize,
+}
+
+impl NewlyPinned {
+    /// There was another pin, or the pin is counted.
+    pub(crate) const NOTHING: Self = Self { bytes: 0 };
+
+    /// Counts it.
+    #[inline]
+    pub(crate) fn count(self, lease: Lease) {
+        COUNTS.add_pinned(self.bytes, lease);
     }
 }
 
@@ -384,7 +417,10 @@ impl VolatileBuffer {
             Memory::Own { listed, .. } => revoke_offer(&listed.0)?,
             Memory::InArena { place, .. } => place.revoke_offer()?,
         };
-        COUNTS.add_pinned(self.range().len());
+        let pinned = NewlyPinned {
+            bytes: self.range().len(),
+        };
+        Lease::with(move |lease| pinned.count(lease));
         Ok(Some(outcome))
     }
 

@@ -149,18 +149,15 @@ impl Counts {
         add(&self.shard().revoked_bytes, bytes);
     }
 
-    /// Counts that the first pin has made an object nonvolatile.
+    /// Counts that the first pin has made an object nonvolatile, with the thread's lease.
     #[inline]
-    pub(super) fn add_pinned(&self, bytes: usize) {
-        let lease = Lease::of_thread();
-        let unpinned = &self.unpinned_bytes[lease.shard()].0;
-        lease.add(unpinned, (bytes as u64).wrapping_neg());
+    pub(super) fn add_pinned(&self, bytes: usize, lease: Lease) {
+        self.add_unpinned(bytes.wrapping_neg(), lease);
     }
 
-    /// Counts that the last pin has made an object volatile.
+    /// Counts that the last pin has made an object volatile, with the thread's lease.
     #[inline]
-    pub(super) fn add_unpinned(&self, bytes: usize) {
-        let lease = Lease::of_thread();
+    pub(super) fn add_unpinned(&self, bytes: usize, lease: Lease) {
         lease.add(&self.unpinned_bytes[lease.shard()].0, bytes as u64);
     }
 

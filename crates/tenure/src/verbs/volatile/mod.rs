@@ -47,8 +47,8 @@ pub(crate) mod fuzzing {
 }
 
 pub use arenas::VolatileArena;
-pub(crate) use buffer::Pins;
 pub use buffer::VolatileBuffer;
+pub(crate) use buffer::{NewlyPinned, Pins};
 #[doc(hidden)]
 pub use offer_thread::DEFAULT_DELAY;
 pub use offer_thread::set_offer_delay;
