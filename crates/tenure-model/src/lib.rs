@@ -1,4 +1,4 @@
-//! Model checking of lock-free parts of the volatile verb: the source files of `tenure`
+//! Model checking of lock-free parts of volatile memory and its caches: the source files of `tenure`
 //! itself, with loom's atomics, run through every interleaving of a few threads.
 
 #![allow(dead_code, reason = "the models use a part of what they include")]
@@ -7,6 +7,8 @@
 mod park_state;
 #[path = "../../tenure/src/verbs/volatile/priority.rs"]
 mod priority;
+#[path = "../../tenure/src/ground/sys/reader_slot.rs"]
+mod reader_slot;
 #[path = "../../tenure/src/ready/shared_memory/word.rs"]
 mod shared_word;
 #[path = "../../tenure/src/verbs/volatile/word.rs"]
@@ -15,6 +17,7 @@ mod word;
 mod offer;
 mod parking;
 mod pins;
+mod readers;
 mod replacing;
 mod shared;
 mod sync;
@@ -22,6 +25,7 @@ mod sync;
 pub use offer::*;
 pub use parking::*;
 pub use pins::*;
+pub use readers::*;
 pub use replacing::*;
 pub use shared::*;
 

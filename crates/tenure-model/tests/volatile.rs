@@ -33,6 +33,16 @@ mod thorough {
     }
 
     #[test]
+    fn writer_is_never_inside_with_readers() {
+        tenure_model::writer_is_never_inside_with_readers();
+    }
+
+    #[test]
+    fn writers_and_a_reader_take_turns() {
+        tenure_model::writers_and_a_reader_take_turns();
+    }
+
+    #[test]
     fn every_mark_is_offered() {
         tenure_model::every_mark_is_offered();
     }

@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use super::reader_slot::ReaderSlot;
+
 /// Returns the shard of the calling thread, out of `count`. Threads take turns, so as many
 /// threads as there are shards share none.
 pub(crate) fn shard_of_thread(count: usize) -> usize {
@@ -33,6 +35,35 @@ const EXCLUSIVE: usize = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
     shard: usize,
+}
+
+/// The reader slots of the threads with an exclusive shard.
+static READERS: [Reader; EXCLUSIVE] = [const { Reader::new() }; EXCLUSIVE];
+
+/// Aligned so that no two slots share a cache line, or a pair of lines that the CPU fetches
+/// together.
+#[repr(align(128))]
+struct Reader(ReaderSlot);
+
+impl Reader {
+    const fn new() -> Self {
+        Self(ReaderSlot::new(AtomicUsize::new(0)))
+    }
+}
+
+/// Returns the reader slot of the calling thread, if it has an exclusive shard.
+#[inline]
+pub(crate) fn reader_slot_of_thread() -> Option<&'static ReaderSlot> {
+    READERS.get(SHARD.get()).map(|reader| &reader.0)
+}
+
+/// Returns the slots of all readers. The caller has closed its lock: a thread that takes a slot
+/// after this has looked for it finds the lock closed.
+pub(crate) fn reader_slots() -> impl Iterator<Item = &'static ReaderSlot> {
+    let taken = TAKEN.load(Ordering::SeqCst);
+    let is_taken = move |&(shard, _): &(usize, _)| taken & 1 << shard != 0;
+    let slots = READERS.iter().enumerate().filter(is_taken);
+    slots.map(|(_, reader)| &reader.0)
 }
 
 /// Which of the exclusive shards are taken, a bit each.
@@ -106,7 +137,8 @@ impl Lease {
             if shard >= EXCLUSIVE {
                 return None;
             }
-            let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+            // Sequentially consistent for `reader_slots`.
+            let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
             match TAKEN.compare_exchange_weak(taken, taken | 1 << shard, success, failure) {
                 Ok(_) => return Some(Self { shard }),
                 Err(now) => taken = now,

@@ -9,6 +9,7 @@ mod flight;
 mod gate;
 mod ghosts;
 mod insert;
+mod lock;
 mod lookup;
 mod lookups;
 mod options;

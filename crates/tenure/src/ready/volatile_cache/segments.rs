@@ -78,6 +78,8 @@ struct List {
     bytes: usize,
 }
 
+/// A hit reads the first field.
+#[repr(C)]
 pub(super) struct Segments {
     slots: Vec<Option<Record>>,
     free: Vec<SegmentId>,

@@ -1,28 +1,27 @@
 //! One shard of the cache, with a lock of its own.
 
 use std::borrow::Borrow;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::Arc;
 
-use super::closure;
 use super::entries::{Entries, entry_hash};
 use super::flight::Flights;
+use super::lock::{BigReaderLock, Reading, Writing};
 use super::segment::Contents;
 use super::state::{Cause, Garbage, State};
 use super::stats::CacheStats;
-use crate::ground::sys::fork;
 use crate::verbs::volatile::Priority;
 
 /// Aligned so that no two shards share a cache line.
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(super) struct Shard<K> {
-    state: RwLock<State<K>>,
+    state: BigReaderLock<State<K>>,
     pub(super) flights: Flights,
 }
 
 impl<K: Eq> Shard<K> {
     pub(super) fn new(seed: u64, time_to_live: Option<u64>) -> Self {
         Self {
-            state: RwLock::new(State::new(seed, time_to_live)),
+            state: BigReaderLock::new(State::new(seed, time_to_live)),
             flights: Flights::new(),
         }
     }
@@ -97,39 +96,13 @@ impl<K: Eq> Shard<K> {
         sum.bytes += state.segments.bytes() as u64;
     }
 
-    #[inline]
-    pub(super) fn lock(&self) -> RwLockWriteGuard<'_, State<K>> {
-        // (The error of a poisoned lock has a guard: it ends before this waits.)
-        let is_held = match self.state.try_write() {
-            Ok(state) => return state,
-            Err(error) => matches!(error, TryLockError::WouldBlock),
-        };
-        self.prepare_to_wait(is_held);
-        let wait = || self.state.write().unwrap_or_else(PoisonError::into_inner);
-        fork::wait_outside(wait)
+    pub(super) fn lock(&self) -> Writing<'_, State<K>> {
+        self.state.write()
     }
 
     /// Locks the state beside other look-ups.
     #[inline]
-    pub(super) fn lock_shared(&self) -> RwLockReadGuard<'_, State<K>> {
-        let is_held = match self.state.try_read() {
-            Ok(state) => return state,
-            Err(error) => matches!(error, TryLockError::WouldBlock),
-        };
-        self.prepare_to_wait(is_held);
-        let wait = || self.state.read().unwrap_or_else(PoisonError::into_inner);
-        fork::wait_outside(wait)
-    }
-
-    #[cold]
-    fn prepare_to_wait(&self, is_held: bool) {
-        // This thread would wait for itself, or for one that waits for it.
-        assert!(
-            !is_held || !closure::is_inside(),
-            "a closure of VolatileCache::retain or for_each_key has used the cache"
-        );
-        // Only Eq of a key can panic under the lock, or a caller's closure, while nothing
-        // is half changed.
-        self.state.clear_poison();
+    pub(super) fn lock_shared(&self) -> Reading<'_, State<K>> {
+        self.state.read()
     }
 }

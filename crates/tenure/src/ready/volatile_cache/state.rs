@@ -9,15 +9,17 @@ use super::stats::CacheStats;
 use crate::ground::sys::process::monotonic_coarse_nanos;
 use crate::observation::stats::{CACHE_EVICTED, CACHE_PURGED};
 
+/// The fields that a hit reads are side by side.
+#[repr(C)]
 pub(super) struct State<K> {
+    /// In nanoseconds.
+    time_to_live: Option<u64>,
     pub(super) entries: Entries<K>,
     pub(super) segments: Segments,
     pub(super) ghosts: Ghosts,
     /// The counters of the shard, but for its size.
     pub(super) stats: CacheStats,
     random: u64,
-    /// In nanoseconds.
-    time_to_live: Option<u64>,
 }
 
 /// Values that a shard has given up: dropped without its lock.
