@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::SharedSeed;
-use foldhash::quality::SeedableRandomState;
+use foldhash::fast::SeedableRandomState;
 
 use super::arenas::Arenas;
 use super::evict::OwnPin;
@@ -29,6 +29,7 @@ const MIN_SHARD_BYTES: usize = 1 << 20;
 pub(super) struct Shared<K> {
     pub(super) process: Process,
     pub(super) shards: Box<[Shard<K>]>,
+    /// Without a last multiplication, which the entries do.
     hasher: SeedableRandomState,
     arenas: Mutex<Arenas>,
     pub(super) gate: Gate,
