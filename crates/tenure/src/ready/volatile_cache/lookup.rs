@@ -64,7 +64,7 @@ impl<K: Eq> Shard<K> {
             let is_live = now.is_none_or(|now| !entry.is_expired(now));
             if is_live && let Some(record) = state.segments.get(entry.segment) {
                 let found = entry.place(record);
-                prefetch(found.start, found.len);
+                prefetch(found);
                 // SAFETY: the record, and with it the segment, stays while the shard is locked.
                 if let Some(pinned) = unsafe { record.pins.try_pin_uncounted() } {
                     entry.count_find();
@@ -154,24 +154,25 @@ impl<K: Eq> Shard<K> {
     }
 }
 
-/// Begins to load the value into the CPU's caches, a small one as a whole, while the segment
-/// is pinned.
+/// Begins to load the value into the CPU's caches, a small one as a whole, and what the guard's
+/// drop reads of the segment, while that is pinned.
 #[inline]
-fn prefetch(start: NonNull<u8>, len: usize) {
+fn prefetch(found: Found) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         const LINE: usize = 64;
-        let line = |nth: usize| {
-            let at = start.as_ptr().wrapping_add(nth * LINE);
+        let load = |at: *const u8| {
             // SAFETY: the instruction faults at no address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
         };
+        let line = |nth: usize| load(found.start.as_ptr().wrapping_add(nth * LINE));
+        load(found.segment.as_ptr().cast());
         line(0);
-        if len > LINE {
+        if found.len > LINE {
             (1..4).for_each(line);
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (start, len);
+    let _ = found;
 }
