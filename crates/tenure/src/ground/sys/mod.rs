@@ -50,6 +50,8 @@ pub(crate) mod vma;
 pub(crate) mod watch;
 pub(crate) mod zero;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 pub use rustix::io::Errno;
 
 /// Returns the page size of the running system, in bytes.
@@ -57,8 +59,18 @@ pub use rustix::io::Errno;
 /// ```
 /// assert!(tenure::page_size().is_power_of_two());
 /// ```
+#[inline]
 pub fn page_size() -> usize {
-    rustix::param::page_size()
+    // `sysconf(3)` takes about 100 instructions; some calls ask several times.
+    static PAGE_SIZE: AtomicUsize = AtomicUsize::new(0);
+    match PAGE_SIZE.load(Ordering::Relaxed) {
+        0 => {
+            let page_size = rustix::param::page_size();
+            PAGE_SIZE.store(page_size, Ordering::Relaxed);
+            page_size
+        }
+        page_size => page_size,
+    }
 }
 
 /// Returns the bytes that one page of page-table entries maps (2 MiB with 4 KiB

@@ -79,7 +79,9 @@ impl Table {
                 break;
             }
         }
-        found.sort_unstable_by_key(|seen| std::cmp::Reverse(seen.map(|it| it.generation)));
+        if found.iter().flatten().count() > 1 {
+            found.sort_unstable_by_key(|seen| std::cmp::Reverse(seen.map(|it| it.generation)));
+        }
         found.into_iter().flatten()
     }
 
