@@ -4,11 +4,12 @@
 use std::time::{Duration, Instant};
 
 use tenure::{
-    Error, Outcome, PageRange, Result, VolatileArena, VolatileBuffer, volatile::VolatileOptions,
+    Error, Outcome, PageRange, Result, VolatileArena, VolatileBuffer, page_size,
+    volatile::VolatileOptions,
 };
 
 use super::super::case::{Case, again};
-use super::super::common::{fill, is_filled, is_zero, pages};
+use super::super::common::{fill, is_filled, is_zero, page_out_all, pages};
 use super::{Between, Group};
 
 pub const ALL: Group = &[
@@ -23,6 +24,8 @@ pub const ALL: Group = &[
     ("munmap_volatile", munmap_volatile),
     ("volatile_buffer", buffer),
     ("volatile_buffer_in_arena", buffer_in_arena),
+    ("volatile_buffers_offered_together", offered_together),
+    ("volatile_buffers_dropped_together", dropped_together),
 ];
 
 const PAGES: usize = 24;
@@ -229,4 +232,87 @@ fn buffer_in_arena(case: &Case) {
     let buffer = case.attempt_twice(|| arena.buffer(LEN));
     use_buffer(case, buffer);
     case.armed(|| drop(arena));
+}
+
+/// How many buffers of a page fill an arena.
+const BUFFERS: usize = 16;
+
+/// Fills an arena with buffers. Returns every second one, no two of which are neighbours: the
+/// kernel is told of several ranges; and the others.
+fn filled_arena() -> (VolatileArena, [Vec<VolatileBuffer>; 2]) {
+    tenure::volatile::set_offer_delay(Duration::from_secs(3600));
+    let arena = again(VolatileArena::new(BUFFERS * page_size()));
+    let mut halves = [Vec::new(), Vec::new()];
+    for nth in 0..BUFFERS {
+        let buffer = again(arena.buffer(page_size()));
+        fill(buffer.range());
+        halves[nth % 2].push(buffer);
+    }
+    (arena, halves)
+}
+
+/// Whatever fails, each buffer is offered or its offer counts as failed.
+fn offered_together(case: &Case) {
+    let (_arena, [mut buffers, others]) = filled_arena();
+    let failed_before = tenure::stats().offer_failed_bytes;
+    // Long enough for all marks, so that all are due together.
+    tenure::volatile::set_offer_delay(Duration::from_millis(20));
+    case.armed(|| {
+        buffers.iter_mut().for_each(VolatileBuffer::mark_volatile);
+        let failed_bytes = || tenure::stats().offer_failed_bytes - failed_before;
+        let offered = || buffers.iter().filter(|buffer| buffer.is_offered()).count();
+        let start = Instant::now();
+        while offered() < buffers.len() - failed_bytes() as usize / page_size()
+            && start.elapsed() < Duration::from_secs(5)
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    for mut buffer in buffers {
+        let range = buffer.range();
+        // The kernel has got what is said to be offered.
+        let expected = match buffer.is_offered() {
+            true => vec![range],
+            false => Vec::new(),
+        };
+        if !expected.is_empty() {
+            page_out_all(range);
+        }
+        let outcome = case.attempt_twice(|| buffer.mark_nonvolatile());
+        assert_eq!(check(range, outcome), expected);
+    }
+    assert!(others.iter().all(|buffer| is_filled(buffer.range())));
+}
+
+/// Whatever fails, dropped places are zeros when they are taken again, and none is lost but
+/// one that MADV_DONTNEED has refused to empty.
+fn dropped_together(case: &Case) {
+    let (arena, [mut dropped, others]) = filled_arena();
+    // In what was offered once a page that is absent is a purged one.
+    for buffer in &mut dropped {
+        buffer.mark_volatile_with(VolatileOptions::new().offer_now());
+        assert_eq!(again(buffer.mark_nonvolatile()), Outcome::Intact);
+    }
+    let count = dropped.len();
+    let mut taken = Vec::new();
+    case.armed(|| drop(dropped));
+    for _ in 0..count {
+        match case.armed(|| arena.buffer(page_size())) {
+            Ok(buffer) => taken.push(buffer),
+            Err(Error::ArenaFull { .. }) => {}
+            Err(error) => {
+                case.check(&error);
+                taken.push(again(arena.buffer(page_size())));
+            }
+        }
+    }
+    assert!(taken.iter().all(|buffer| is_zero(buffer.range())));
+    let fault = case.fault.as_ref();
+    let may_lose_one = fault.is_some_and(|fault| fault.call.starts_with("madvise(MADV_DONTNEED"));
+    assert!(
+        taken.len() + usize::from(may_lose_one) >= count,
+        "{} of {count} places are left",
+        taken.len()
+    );
+    assert!(others.iter().all(|buffer| is_filled(buffer.range())));
 }
