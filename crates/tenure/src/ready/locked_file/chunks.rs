@@ -2,11 +2,13 @@
 
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
-use crate::ground::sys::page_size;
 use crate::ground::sys::pagemap::{self, PageRun};
 
 /// The largest folio of the page cache, with pages of 4 KiB.
 const MAX_BYTES: usize = 2 << 20;
+
+/// A fault maps neighbours of so many bytes, whatever the size of a page.
+const MIN_BYTES: usize = 64 << 10;
 
 /// A range split into chunks at addresses that are multiples of their size; the first
 /// and the last may be shorter. (A fault maps neighbours within such multiples, too.)
@@ -20,13 +22,12 @@ impl Chunks {
     /// Splits a range into chunks of 2 MiB, because the pages of one folio are faulted
     /// in and kept together. Chunks are smaller only if the budget would hold too few.
     pub(super) fn of(range: PageRange, budget_bytes: Option<usize>) -> Self {
-        const MIN_PAGES: usize = 16;
         const MIN_IN_BUDGET: usize = 16;
         let share = budget_bytes.map_or(MAX_BYTES, |budget| budget / MIN_IN_BUDGET);
         let share = share.checked_ilog2().map_or(0, |log| 1 << log);
         Self {
             range,
-            chunk_bytes: share.min(MAX_BYTES).max(MIN_PAGES * page_size()),
+            chunk_bytes: share.clamp(MIN_BYTES, MAX_BYTES),
         }
     }
 
@@ -100,6 +101,7 @@ impl Chunks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ground::sys::page_size;
 
     #[test]
     fn chunks_cover_the_range_once_at_multiples_of_their_size() {
@@ -107,7 +109,7 @@ mod tests {
         for (start, end) in [(4, 8), (4, 9), (3, 8), (3, 4), (5, 6)] {
             for (cut_front, cut_back) in [(0, 0), (page_size(), 0), (page_size(), page_size())] {
                 let range = PageRange::between(start * chunk + cut_front, end * chunk - cut_back);
-                let chunks = Chunks::of(range, Some(0));
+                let chunks = Chunks::of(range, Some(16 * chunk));
                 assert_eq!(chunks.count(), end - start);
                 let mut next = range.start();
                 for index in 0..chunks.count() {
@@ -129,6 +131,6 @@ mod tests {
         assert_eq!(count(Some(usize::MAX)), 32);
         assert_eq!(count(Some(32 << 20)), 32);
         assert!(Chunks::of(range, None).are_independent());
-        assert_eq!(count(Some(0)), range.pages() / 16);
+        assert_eq!(count(Some(0)), range.len() / MIN_BYTES);
     }
 }

@@ -73,7 +73,7 @@ use crate::verbs::lock::lock_until_unmapped;
 /// eviction and, if all of the chunk is used again, 0.2 ms for 32 minor faults; with a
 /// large folio 3 µs, and 15 µs for one fault. A hot set that fills nine tenths of the
 /// budget has 0.9 chunks evicted for each cold one that is faulted in. Budgets under
-/// 32 MiB have chunks of at least 16 pages, in which evicting or faulting a large folio
+/// 32 MiB have chunks of at least 64 KiB, in which evicting or faulting a large folio
 /// affects the neighbouring chunks.
 ///
 /// Before Linux 5.18 the evictor unlocks each chunk for a moment (`munlock`,
