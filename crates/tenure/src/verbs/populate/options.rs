@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::workers::span_unit;
 use crate::ground::range::PageRange;
-use crate::ground::sys::pmd_bytes;
 
 /// The access that populated pages are prepared for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,8 +136,8 @@ impl PopulateOptions {
             let cpus = std::thread::available_parallelism().map_or(1, usize::from);
             cpus.min(range.len().div_ceil(BYTES_PER_THREAD))
         });
-        // The range may begin in the middle of a page-table page.
-        threads.min(range.len().div_ceil(pmd_bytes()) + 1)
+        // The range may begin in the middle of a unit.
+        threads.min(range.len().div_ceil(span_unit()) + 1)
     }
 
     /// Sets how pages are faulted in.
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn threads_above_part_count_are_capped() {
-        let range = PageRange::between(pmd_bytes(), 5 * pmd_bytes());
+        let range = PageRange::between(span_unit(), 5 * span_unit());
         let threads = |requested| {
             let options = PopulateOptions::new(Access::Read).threads(requested);
             options.threads_for(range)

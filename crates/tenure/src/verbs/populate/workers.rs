@@ -262,14 +262,20 @@ impl<'a> Workers<'a> {
     }
 }
 
+/// Returns the bytes at whose multiples a range is split: what a page of page tables maps,
+/// but no more than leaves work for each thread, because that is 512 MiB with pages of 64 KiB.
+pub(super) fn span_unit() -> usize {
+    pmd_bytes().min(32 << 20)
+}
+
 /// Splits the range into one span per thread, at boundaries of page-table pages
-/// (and of huge pages).
+/// (and of huge pages) where these are short.
 fn divide(range: PageRange, threads: usize) -> Vec<Range<usize>> {
-    let each = range.len().div_ceil(threads).next_multiple_of(pmd_bytes());
+    let each = range.len().div_ceil(threads).next_multiple_of(span_unit());
     let mut spans = vec![range.as_std()];
     while spans.len() < threads {
         let rest = spans.pop().unwrap_or_default();
-        let cut = (rest.start + each) / pmd_bytes() * pmd_bytes();
+        let cut = (rest.start + each) / span_unit() * span_unit();
         let cut = cut.clamp(rest.start, rest.end);
         spans.extend([rest.start..cut, cut..rest.end]);
     }
@@ -279,7 +285,7 @@ fn divide(range: PageRange, threads: usize) -> Vec<Range<usize>> {
 /// Steals the upper half of a span, or the whole span if it is too short to be
 /// split: its own thread may not exist.
 fn steal_half(span: &mut Range<usize>) -> Range<usize> {
-    let middle = (span.start + span.len() / 2).next_multiple_of(pmd_bytes());
+    let middle = (span.start + span.len() / 2).next_multiple_of(span_unit());
     let from = if middle < span.end {
         middle
     } else {
@@ -322,7 +328,7 @@ mod tests {
     fn divide_for_any_thread_count_covers_the_range_once() {
         let page = page_size();
         for pages in [1, 511, 512, 513, 5000] {
-            let range = PageRange::new(3 * pmd_bytes() + 5 * page, pages * page).unwrap();
+            let range = PageRange::new(3 * span_unit() + 5 * page, pages * page).unwrap();
             for threads in [1, 2, 3, 7, 64] {
                 let spans = divide(range, threads);
                 assert_eq!(spans.len(), threads);
@@ -337,12 +343,12 @@ mod tests {
 
     #[test]
     fn steal_half_of_short_span_takes_it_whole() {
-        let pmd = pmd_bytes();
-        let mut span = pmd..5 * pmd;
-        assert_eq!(steal_half(&mut span), 3 * pmd..5 * pmd);
-        assert_eq!(span, pmd..3 * pmd);
-        let mut span = pmd..pmd + page_size();
-        assert_eq!(steal_half(&mut span), pmd..pmd + page_size());
+        let unit = span_unit();
+        let mut span = unit..5 * unit;
+        assert_eq!(steal_half(&mut span), 3 * unit..5 * unit);
+        assert_eq!(span, unit..3 * unit);
+        let mut span = unit..unit + page_size();
+        assert_eq!(steal_half(&mut span), unit..unit + page_size());
         assert!(span.is_empty());
         assert!(steal_half(&mut span).is_empty());
     }
