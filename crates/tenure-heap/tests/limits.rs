@@ -183,9 +183,10 @@ fn under_pressure() {
     );
     drop(blocks_of(MIB, 8 * MIB));
     assert!(stats().dirty_bytes >= 4 * MIB, "{:?}", stats());
-    // The heap does not see this allocation.
+    // The heap does not see these allocations, each of which takes whole pages.
     let others = vec![1_u8; 200 * KIB];
-    let others = vec![others; LIMIT / 100 * 42 / (200 * KIB)];
+    let taken = (200 * KIB + 1).next_multiple_of(tenure::page_size());
+    let others = vec![others; LIMIT / 100 * 43 / taken];
     let is_empty = || stats().dirty_bytes + stats().muzzy_bytes == 0;
     assert!(comes_true(is_empty), "{:?}", stats());
     // The purge is counted when it is over.

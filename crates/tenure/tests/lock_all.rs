@@ -465,11 +465,13 @@ fn unlock_all_never_unlocks_secret_for_a_moment() -> Completion {
     in_child_if_unlimited("watch_secret_during_unlock_all")
 }
 
-/// A limit that allows the locks of these tests, and no lock of all memory.
-const SMALL_LIMIT: usize = 1 << 20;
+/// Returns a limit that allows the locks of these tests, and no lock of all memory.
+fn small_limit() -> usize {
+    (1 << 20).max(32 * page_size())
+}
 
 fn unlock_all_over_limit() {
-    limit_memlock(SMALL_LIMIT as u64);
+    limit_memlock(small_limit() as u64);
     let (secret, range) = secret(16);
     let memory = anonymous(2);
     memory.lock(.., LockMode::Now).unwrap();
@@ -477,7 +479,7 @@ fn unlock_all_over_limit() {
     for flags in [LockFlags::ON_FAULT, LockFlags::ALL] {
         let error = unlock_all(flags).unwrap_err();
         assert!(
-            matches!(error, Error::ProcessLockLimit { limit_bytes, .. } if limit_bytes == SMALL_LIMIT),
+            matches!(error, Error::ProcessLockLimit { limit_bytes, .. } if limit_bytes == small_limit()),
             "{error}"
         );
         assert_eq!(error.errno(), libc::ENOMEM);
@@ -501,7 +503,7 @@ fn unlock_all_over_limit_keeps_secret_and_reports_limit() {
 }
 
 fn unlock_all_within_limit() {
-    limit_memlock(SMALL_LIMIT as u64);
+    limit_memlock(small_limit() as u64);
     let (_secret, range) = secret(16);
     let memory = anonymous(3);
     for flags in [LockFlags::ON_FAULT, LockFlags::ALL] {

@@ -348,6 +348,11 @@ mod tests {
 
     #[test]
     fn private_anonymous_mapping_moves_whole() {
+        // The stack of a worker that starts could be where the mapping has been.
+        let other = filled(crate::Mapping::anonymous(LEN).map().unwrap()).range();
+        // SAFETY: the test's own memory, which nothing uses any more.
+        assert!(unsafe { defer_free_of_mapping(other, Destination::Kernel) });
+        drain(None).unwrap();
         let range = filled(crate::Mapping::anonymous(LEN).map().unwrap()).range();
         // SAFETY: the test's own memory, which nothing uses any more.
         assert!(unsafe { defer_free_of_mapping(range, Destination::Kernel) });

@@ -61,8 +61,8 @@ mod tests {
     use super::*;
 
     const RECORDED: &[u8] = b"\
-7f1000000000-7f1000004000 rw-p 00000000 00:00 0 
-Size:                 16 kB
+7f1000000000-7f1000040000 rw-p 00000000 00:00 0 
+Size:                256 kB
 KernelPageSize:        4 kB
 Rss:                  12 kB
 Pss:                   6 kB
@@ -73,8 +73,8 @@ Swap:                  4 kB
 SwapPss:               2 kB
 Locked:                0 kB
 VmFlags: rd wr mr mw me lo lf ac sd 
-7f1000004000-7f1000008000 r--s 00000000 00:2b 12   /tmp/a-\xff: with 1-2 odd names
-Size:                 16 kB
+7f1000040000-7f1000080000 r--s 00000000 00:2b 12   /tmp/a-\xff: with 1-2 odd names
+Size:                256 kB
 VmFlags: rd mr me lo 
 7f1000400000-7f1000800000 rw-s 00000000 00:00 0    /memfd:huge
 Rss:                2048 kB
@@ -119,14 +119,14 @@ VmFlags: ex
         assert_eq!(visited[1].figures.lazily_free, None);
         let huge = visited[2].figures;
         assert_eq!((huge.huge_pages, huge.hugetlb), (2 << 20, 2 << 20));
-        let range = PageRange::between(0x7f10_0000_4000, 0x7f10_0000_8000);
+        let range = PageRange::between(0x7f10_0004_0000, 0x7f10_0008_0000);
         assert_eq!(visited[1].range, Some(range));
     }
 
     #[test]
     fn read_stops_at_end_address() {
-        assert_eq!(visited(Some(0x7f10_0000_4001)).len(), 2);
-        assert_eq!(visited(Some(0x7f10_0000_4000)).len(), 1);
+        assert_eq!(visited(Some(0x7f10_0004_0001)).len(), 2);
+        assert_eq!(visited(Some(0x7f10_0004_0000)).len(), 1);
     }
 
     #[test]
