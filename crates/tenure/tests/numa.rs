@@ -23,6 +23,7 @@ tests!(
     lock_allocates_on_the_bound_node,
     reuse_of_reclaimed_memory_allocates_on_the_bound_node,
     discarded_memory_keeps_its_node,
+    pending_memory_is_freed_on_its_node,
     purged_buffer_keeps_its_node;
     children:
 );
@@ -185,4 +186,45 @@ fn purged_buffer_keeps_its_node() {
         fill(range);
         assert_on_node(range, node);
     });
+}
+
+/// Returns the CPUs that the threads of this process with a name may use.
+fn cpus_of_threads(name: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    let cpus = tasks.filter_map(|task| {
+        let path = task.ok()?.path();
+        let status = read(path.join("status"));
+        let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let is_named = line("Name:\t") == Some(name);
+        is_named.then_some(line("Cpus_allowed_list:\t")?.to_owned())
+    });
+    cpus.collect()
+}
+
+fn pending_memory_is_freed_on_its_node() -> Completion {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap().trim().to_owned();
+    let all = read("/sys/devices/system/cpu/online");
+    if !cpus_of_threads("numa").contains(&all) && !cpus_of_threads("main").contains(&all) {
+        return skip("the process may not use all CPUs");
+    }
+    for node in nodes() {
+        let cpus = read(&format!("/sys/devices/system/node/node{node}/cpulist"));
+        let memory = anonymous((256 << 20) / page_size());
+        assert!(bind(memory.range(), node));
+        memory.populate(.., Access::Write).unwrap();
+        memory.munmap().unwrap();
+        let mut seen = Vec::new();
+        while tenure::stats().pending_release_bytes > 0 {
+            seen.extend(cpus_of_threads("tenure-free"));
+        }
+        assert!(seen.contains(&cpus), "{seen:?} instead of {cpus}");
+    }
+    let are_back = || {
+        cpus_of_threads("tenure-free")
+            .iter()
+            .all(|cpus| *cpus == all)
+    };
+    assert!(pool::wait_until(are_back));
+    Completion::Completed
 }

@@ -12,7 +12,8 @@
 //! worker is tried, and kept if freeing is a tenth faster
 //! ([`worker_scaling`]). While a thread waits for the memory, or memory is
 //! short, there are as many workers as allowed, and they take chunks of 1 ms
-//! and run without SCHED_BATCH.
+//! and run without SCHED_BATCH. Where there are several NUMA nodes, they run on those that a
+//! policy names for the memory.
 //!
 //! Pending bytes are at most half of the headroom ([`headroom`]); callers
 //! free what exceeds that themselves. Populate, and a mapping that the kernel

@@ -11,6 +11,7 @@ use crate::background::chunk_sizer::{ChunkSizer, ChunkTarget};
 use crate::background::pool;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive};
+use crate::ground::sys::numa::{self, NearMemory};
 use crate::ground::sys::thread::Thread;
 use crate::ground::sys::{empty_table, map, process};
 use crate::observation::stats;
@@ -81,6 +82,7 @@ fn start() -> bool {
 /// The body of a worker: frees what arrives, and ends when nothing has arrived
 /// for a while, or when fewer workers are faster.
 fn work() {
+    numa::look_up_nodes();
     let mut urgency = Urgency::new(true);
     let mut wants_own_table = true;
     loop {
@@ -109,10 +111,12 @@ fn work() {
 
 /// Frees chunk after chunk until none is left, or until this worker is surplus. Before it
 /// recycles the first one, a thread that `wants_own_table` gets a descriptor table of its own:
-/// the program could close a userfaultfd in its table.
+/// the program could close a userfaultfd in its table. A worker thread runs on the memory's
+/// nodes meanwhile.
 fn free_all(urgency: &mut Urgency, wants_own_table: &mut bool) {
     let mut calm_sizer = ChunkSizer::new(CHUNKS, None);
     let mut urgent_sizer = ChunkSizer::new(URGENT_CHUNKS, None);
+    let mut near_memory = NearMemory::new();
     // By affinity and by the cgroup's quota. Read from files, so outside the
     // queue's lock, for which callers wait.
     let cpus = thread::available_parallelism().map_or(1, usize::from);
@@ -149,6 +153,9 @@ fn free_all(urgency: &mut Urgency, wants_own_table: &mut bool) {
             WORK_ARRIVED.notify_one();
         }
         start_others(usize::from(starts_another));
+        if urgency.is_worker_thread {
+            near_memory.follow(chunk.range);
+        }
         if recycles {
             if std::mem::take(wants_own_table) {
                 // Without one (before Linux 5.9) the program's is as good, unless it is closed.

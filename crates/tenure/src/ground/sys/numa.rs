@@ -39,6 +39,60 @@ pub(crate) fn run_on(cpus: &CpuSet) {
     let _ = thread::sched_setaffinity(None, cpus);
 }
 
+/// Keeps the calling thread on the nodes that policies name for the memory that it works on.
+/// Dropping it gives the thread its CPUs back.
+pub(crate) struct NearMemory {
+    /// The nodes of that memory, where its policy names any.
+    nodes: Option<Vec<usize>>,
+    /// The thread's CPUs before it has moved, and after.
+    moved: Option<(CpuSet, CpuSet)>,
+}
+
+impl NearMemory {
+    pub(crate) const fn new() -> Self {
+        Self {
+            nodes: None,
+            moved: None,
+        }
+    }
+
+    /// Moves the thread near the range, as [`cpus_for`] has it, among the CPUs that it had
+    /// before. Does nothing unless [`look_up_nodes`] has found several nodes.
+    pub(crate) fn follow(&mut self, range: PageRange) {
+        if !HAS_SEVERAL_NODES.load(Ordering::Relaxed) {
+            return;
+        }
+        let nodes = policy_nodes(range.start());
+        if nodes == self.nodes {
+            return;
+        }
+        self.leave();
+        let affinity = || thread::sched_getaffinity(None).ok();
+        if let (Some(nodes), Some(before)) = (&nodes, affinity())
+            && let Some(cpus) = cpus_of(Path::new(NODES), nodes, &before)
+        {
+            run_on(&cpus);
+            self.moved = affinity().map(|after| (before, after));
+        }
+        self.nodes = nodes;
+    }
+
+    fn leave(&mut self) {
+        // CPUs that someone else has given the thread meanwhile stay.
+        if let Some((before, after)) = self.moved.take()
+            && thread::sched_getaffinity(None) == Ok(after)
+        {
+            run_on(&before);
+        }
+    }
+}
+
+impl Drop for NearMemory {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
 /// Returns whether new pages come from where the kernel takes them by default: neither the
 /// memory at the address nor, without an address, this thread has a policy of its own. True
 /// where the kernel does not tell (no NUMA, or a container that denies the calls).
@@ -52,8 +106,7 @@ pub(crate) fn is_default_policy(addr: Option<usize>) -> bool {
 /// Whether [`look_up_nodes`] has found several nodes.
 static HAS_SEVERAL_NODES: AtomicBool = AtomicBool::new(false);
 
-/// Looks up whether there are several nodes, for [`own_node`] and [`node_of`], which open no
-/// file.
+/// Looks up whether there are several nodes, for [`own_node`], [`node_of`] and [`NearMemory`].
 pub(crate) fn look_up_nodes() {
     HAS_SEVERAL_NODES.store(has_several_nodes(Path::new(NODES)), Ordering::Relaxed);
 }
@@ -398,6 +451,43 @@ mod tests {
         let allowed = thread::sched_getaffinity(None).unwrap();
         let expected = cpus_of(Path::new(NODES), &[0], &allowed);
         assert_eq!(cpus_for(memory.range()), expected);
+    }
+
+    #[test]
+    fn thread_follows_bound_memory_and_goes_back() {
+        look_up_nodes();
+        let run = || {
+            let before = thread::sched_getaffinity(None).unwrap();
+            let [bound, other] = [(); 2].map(|()| Mapping::anonymous(1 << 20).map().unwrap());
+            let expected = match policies_can_be_set() {
+                true => {
+                    bind_to_node_0(bound.range());
+                    cpus_for(bound.range())
+                }
+                false => None,
+            };
+            let mut near = NearMemory::new();
+            for _ in 0..2 {
+                near.follow(bound.range());
+                let now = thread::sched_getaffinity(None).unwrap();
+                assert_eq!(now, expected.unwrap_or(before));
+                near.follow(other.range());
+                assert_eq!(thread::sched_getaffinity(None).unwrap(), before);
+            }
+            near.follow(bound.range());
+            drop(near);
+            assert_eq!(thread::sched_getaffinity(None).unwrap(), before);
+
+            // CPUs that the program gives the thread meanwhile stay.
+            let last = (0..CpuSet::MAX_CPU).rfind(|&cpu| before.is_set(cpu));
+            let last = set(&[last.unwrap()]);
+            let mut near = NearMemory::new();
+            near.follow(bound.range());
+            run_on(&last);
+            drop(near);
+            assert_eq!(thread::sched_getaffinity(None).unwrap(), last);
+        };
+        std::thread::spawn(run).join().unwrap();
     }
 
     #[test]
