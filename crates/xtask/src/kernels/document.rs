@@ -23,9 +23,9 @@ $ make test-kernels
 ```
 
 QEMU emulates a machine of two CPUs in software, so no virtualisation is needed: x86-64, or
-aarch64 with pages of 4 KiB (**arm64**) or of 16 KiB (**arm64-16k**). A column is one boot,
-with the test programs for which it may matter: on aarch64 those where the page size or the
-processor may. Those of the heap are called heap_…; c_library has the C programs of the C
+aarch64 with pages of 4 KiB (**arm64**), of 16 KiB (**arm64-16k**) or of 64 KiB
+(**arm64-64k**). A column is one boot, with the test programs for which it may matter: on
+aarch64 those where the page size or the processor may. Those of the heap are called heap_…; c_library has the C programs of the C
 library's tests and its examples, and preload C programs under `tenure run` with the heap and
 with most options. In faults each system call fails with one errno: the answers to its others
 depend on no kernel, and the machine that builds tries them. They run
@@ -41,14 +41,16 @@ depend on no kernel, and the machine that builds tries them. They run
 - **zram**: as root, with 1 GiB of swap in zram, on a machine of 640 MiB;
 - **unplug**: as root, with 1 GiB of memory that may be taken offline.
 
-Kernels and images are Debian's own packages, booted with mitigations=off, which saves
-time under emulation. The disk is ext4; cgroups are of version 2.
+Kernels are those of Debian's own packages, but for that with pages of 64 KiB, of which there
+is no package: the script builds it from the sources of Debian's 6.12, with
+`tests/kernels/arm64-64k.config`, which has little more than the tests need. All are booted
+with mitigations=off, which saves time under emulation. The disk is ext4; cgroups are of version 2.
 ";
 
 const NOT_RUN: &str = "
 ## Not covered
 
-- Other processors than x86-64 and aarch64, and pages of 64 KiB, with which Debian has no kernel.
+- Other processors than x86-64 and aarch64.
 - Real hardware: devices, time and the distance of NUMA nodes are emulated.
 - Kernels with vendors' patches, older than 5.10, or with memory control by cgroups of
   version 1 (the project's own machine has Linux 6.18 with those; `make test` runs there).
