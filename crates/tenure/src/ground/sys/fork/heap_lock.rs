@@ -3,7 +3,7 @@
 use std::cell::{Cell, UnsafeCell};
 
 /// A value, as the heap of a shared library, that the forking thread holds across `fork`. It
-/// allocates nothing, in contrast to a [`ForkMutex`](super::ForkMutex), and its handlers have
+/// allocates nothing, in contrast to a `ForkMutex`, and its handlers have
 /// to be registered before all others of the library: the locks of later handlers are taken
 /// first, and their holders may allocate.
 #[derive(Debug)]
