@@ -60,8 +60,9 @@ pub(crate) fn allocate(size: usize, align: usize) -> *mut u8 {
     else {
         return null_mut();
     };
-    // SAFETY: `pad` is a power of two, as every alignment is.
-    let start = HEAP.with(|heap| unsafe { heap.c_memalign(pad, whole) });
+    // SAFETY: `pad` is a power of two, as every alignment is, and the source of memory, which
+    // makes system calls only, allocates nothing.
+    let start = unsafe { HEAP.with(|heap| heap.c_memalign(pad, whole)) };
     if start.is_null() {
         return null_mut();
     }
@@ -106,8 +107,8 @@ unsafe fn header(block: *const u8) -> [usize; 2] {
 pub(crate) unsafe fn free(block: *mut u8) {
     // SAFETY: `block` is a live block, as the caller ensures.
     let [_, pad] = unsafe { header(block) };
-    // SAFETY: `c_memalign` returned this address.
-    HEAP.with(|heap| unsafe { heap.c_free(block.sub(pad)) });
+    // SAFETY: `c_memalign` returned this address; as above, it does not lock again.
+    unsafe { HEAP.with(|heap| heap.c_free(block.sub(pad))) };
 }
 
 /// Runs before tenure's own entry in `.init_array`, which has no number.

@@ -106,8 +106,9 @@ type OfProgram = unsafe fn(&System, Layout) -> *mut u8;
 ///
 /// The layout is not empty.
 unsafe fn allocate(layout: Layout, own: Own, of_program: OfProgram) -> *mut u8 {
-    // SAFETY: the layout is not empty, as the caller ensures.
-    let own = || HEAP.with(|heap| unsafe { own(heap, layout.size(), layout.align()) });
+    // SAFETY: the layout is not empty, as the caller ensures, and the source of memory allocates
+    // nothing.
+    let own = || unsafe { HEAP.with(|heap| own(heap, layout.size(), layout.align())) };
     // SAFETY: as above.
     let of_program = || unsafe { of_program(&System, layout) };
     let (block, other): (_, &dyn Fn() -> *mut u8) = match layout.size() <= MAX_PREFERRED_BYTES {
@@ -134,8 +135,9 @@ unsafe impl GlobalAlloc for PrivateAllocator {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match owns(block) {
-            // SAFETY: the caller frees a live block, which the heap has allocated.
-            true => HEAP.with(|heap| unsafe { heap.free(block, layout.size(), layout.align()) }),
+            // SAFETY: the caller frees a live block, which the heap has allocated; its source of
+            // memory allocates nothing.
+            true => unsafe { HEAP.with(|heap| heap.free(block, layout.size(), layout.align())) },
             // SAFETY: the caller frees a live block, which the program's allocator has allocated.
             false => unsafe { System.dealloc(block, layout) },
         }

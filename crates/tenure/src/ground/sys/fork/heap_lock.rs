@@ -30,10 +30,15 @@ impl<T> HeapLock<T> {
         }
     }
 
-    /// Locks the value while `work` uses it, which must not lock it again.
-    pub fn with<A>(&'static self, work: impl FnOnce(&mut T) -> A) -> A {
+    /// Locks the value while `work` uses it.
+    ///
+    /// # Safety
+    ///
+    /// `work` must not lock it again: between the handlers of a fork that would make a second
+    /// reference to the value.
+    pub unsafe fn with<A>(&'static self, work: impl FnOnce(&mut T) -> A) -> A {
         self.lock();
-        // SAFETY: this thread holds the lock, and `work` does not reenter.
+        // SAFETY: this thread holds the lock, and `work` does not lock again, as the caller ensures.
         let answer = work(unsafe { &mut *self.value.get() });
         // SAFETY: locked above.
         unsafe { self.unlock() };
