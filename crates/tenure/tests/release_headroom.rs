@@ -21,6 +21,7 @@ tests!(
     release_in_cgroup_defers_half_of_headroom_at_most,
     release_under_data_limit_is_freed_by_caller,
     release_under_address_space_limit_is_freed_by_caller,
+    release_beside_addresses_for_all_memory_is_deferred,
     releases_in_cgroup_with_lazily_free_memory_walk_no_pages,
     releases_of_many_ranges_look_limits_up_once;
     children:
@@ -28,6 +29,7 @@ tests!(
     release_most_of_cgroup,
     release_under_data_limit,
     release_under_address_space_limit,
+    release_beside_addresses_for_all_memory,
     release_beside_lazily_free_memory,
     release_many_ranges,
 );
@@ -129,6 +131,28 @@ fn release_under_address_space_limit() {
 
 fn release_under_address_space_limit_is_freed_by_caller() {
     in_child_ok("release_under_address_space_limit");
+}
+
+fn release_beside_addresses_for_all_memory() {
+    const LEN: usize = 256 * MIB;
+    let memory = anonymous(LEN / page_size());
+    fill(memory.range());
+    let machine = rustix::system::sysinfo();
+    let memory_bytes = machine.totalram * u64::from(machine.mem_unit);
+    // The reservation lies on a boundary of page tables.
+    let table_bytes = page_size() * page_size() / size_of::<u64>();
+    let more_bytes = (3 * LEN).max(2 * LEN + table_bytes + LEN / 2) as u64;
+    let limit = Rlimit {
+        current: Some(status_kib("VmSize") * 1024 + memory_bytes + more_bytes),
+        ..getrlimit(Resource::As)
+    };
+    setrlimit(Resource::As, limit).unwrap();
+    memory.munmap().unwrap();
+    assert_eq!(tenure::stats().deferred_free.calls, 1);
+}
+
+fn release_beside_addresses_for_all_memory_is_deferred() {
+    in_child_ok("release_beside_addresses_for_all_memory");
 }
 
 fn release_filled(len: usize) {

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use super::limits::max_pending_bytes;
 use crate::ground::range::PageRange;
 use crate::ground::sys::cgroup::KnownLimits;
-use crate::ground::sys::{address_limits, pmd_bytes, process, pud_bytes};
+use crate::ground::sys::{address_limits, pmd_bytes, process, table_bytes};
 use crate::observation::headroom::outstanding_bytes;
 
 /// Pending bytes are at most the headroom divided by this.
@@ -212,8 +212,8 @@ impl HeadroomCache {
             self.known()
         };
         let Some(known) = known else { return none };
-        // The reservation is longer than the range by a GiB at most.
-        let reserved_bytes = bytes.saturating_mul(2).saturating_add(pud_bytes());
+        // A reservation is longer than its range by a table at most.
+        let reserved_bytes = bytes.saturating_mul(2).saturating_add(table_bytes(bytes));
         if !known.has_addresses_for(reserved_bytes, job_count) {
             return none;
         }

@@ -47,7 +47,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, DestructiveAdvice, advise, advise_destructive};
 use crate::ground::sys::fork::ForkGuard;
 use crate::ground::sys::reservation::Reservation;
-use crate::ground::sys::{Errno, map, merged, page_size, pending, pmd_bytes, pud_bytes};
+use crate::ground::sys::{Errno, map, merged, page_size, pending, table_bytes};
 use crate::observation::stats;
 
 /// How often a waiter without a deadline checks whether all is freed.
@@ -307,11 +307,7 @@ pub(crate) fn pending_bytes() -> usize {
 pub(in crate::background) fn reserve_like(
     range: PageRange,
 ) -> std::result::Result<(Reservation, PageRange), Errno> {
-    let granule = if range.len() >= pud_bytes() {
-        pud_bytes()
-    } else {
-        pmd_bytes()
-    };
+    let granule = table_bytes(range.len());
     let wanted = range.len().checked_add(granule).ok_or(Errno::NOMEM)?;
     let reservation = Reservation::new(wanted).map_err(|(_, errno)| errno)?;
     let shift = range.start().wrapping_sub(reservation.range().start()) % granule;
@@ -323,6 +319,7 @@ pub(in crate::background) fn reserve_like(
 mod tests {
     use super::*;
     use crate::ground::sys::advise::{LockState, lock_state};
+    use crate::ground::sys::{pmd_bytes, pud_bytes};
 
     #[test]
     fn reserve_like_returns_same_offset_in_granule() {

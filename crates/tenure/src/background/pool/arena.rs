@@ -7,7 +7,7 @@ use crate::ground::sys::advise::{
 };
 use crate::ground::sys::registration::unmerge;
 use crate::ground::sys::zero::write_zeros;
-use crate::ground::sys::{Errno, lock, map, page_size, pmd_bytes, pud_bytes};
+use crate::ground::sys::{Errno, lock, map, page_size, pmd_bytes, table_bytes};
 
 /// One mapping, with a place for each block.
 ///
@@ -45,10 +45,7 @@ impl Arena {
     /// The call that the kernel refused, and its error.
     pub(super) fn map(places: usize) -> Result<Self, (&'static str, Errno)> {
         let bytes = places * BLOCK_BYTES;
-        let granule = match bytes >= pud_bytes() {
-            true => pud_bytes(),
-            false => pmd_bytes(),
-        };
+        let granule = table_bytes(bytes);
         let len = bytes.checked_add(2 * granule);
         let len = len.ok_or(("mmap", Errno::NOMEM))?;
         let reserved = map::reserve_charged(len).map_err(|errno| ("mmap", errno))?;

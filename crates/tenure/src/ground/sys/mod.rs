@@ -86,6 +86,15 @@ pub(crate) fn pud_bytes() -> usize {
     pmd_bytes() * (page_size() / size_of::<u64>())
 }
 
+/// Returns the boundary on which page tables of a range so long move whole: that of the larger
+/// tables, if the range fills one (a GiB with 4 KiB pages, 4 TiB with 64 KiB).
+pub(crate) fn table_bytes(len: usize) -> usize {
+    match len >= pud_bytes() {
+        true => pud_bytes(),
+        false => pmd_bytes(),
+    }
+}
+
 /// Returns the error number of the `libc` call that just failed.
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
