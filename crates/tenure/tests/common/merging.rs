@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::mm::Advice;
 use tenure::PageRange;
 
 use super::*;
