@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use common::cgroup::{Group, enter_group};
 use common::*;
+use fastrand::Rng;
 use libtest_mimic::Completion;
 use tenure::volatile::Priority;
 use tenure::{CacheOptions, Features, PageRange, Pinned, VolatileCache, page_size};
@@ -17,9 +18,11 @@ tests!(
     value_that_fits_without_all_idle_values_is_cached,
     pinned_values_on_probation_let_the_main_queue_be_evicted,
     value_pinned_across_clear_is_freed_with_its_guard,
-    [thorough] full_cache_gives_memory_to_another_process_of_its_cgroup;
+    [thorough] full_cache_gives_memory_to_another_process_of_its_cgroup,
+    [exclusive] busy_cache_gives_memory_to_another_process_of_its_cgroup;
     children:
     fill_the_cgroup_beside_another_process, take_most_of_the_cgroup,
+    use_values_beside_another_process, take_half_of_the_small_cgroup,
 );
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -201,4 +204,58 @@ fn fill_the_cgroup_beside_another_process() {
 fn take_most_of_the_cgroup() {
     let taken = vec![7_u8; CGROUP_BYTES / 8 * 5];
     assert!(taken.chunks(page_size()).all(|page| page[0] == 7));
+}
+
+const SMALL_CGROUP_BYTES: usize = 128 * MIB;
+
+/// All values are in use, so the kernel has been offered few of them.
+fn busy_cache_gives_memory_to_another_process_of_its_cgroup() -> Completion {
+    if !Features::get().sigbus_on_missing() {
+        return skip("needs userfaultfd: the kernel can reclaim nothing of the cache");
+    }
+    match Group::with_limit(SMALL_CGROUP_BYTES).and_then(Group::without_swap) {
+        Ok(group) => group.run("use_values_beside_another_process"),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+fn use_values_beside_another_process() {
+    enter_group();
+    // More than twice as much as fits; about as by Zipf's law with an exponent of 0.8.
+    let keys = (SMALL_CGROUP_BYTES / VALUE_BYTES * 5 / 2) as f64;
+    let mut random = Rng::with_seed(1);
+    let cache = VolatileCache::new();
+    let mut use_one = || {
+        let key = (keys * random.f64().powi(5)) as u64;
+        let byte = key as u8 | 1;
+        match cache.get(&key) {
+            Some(value) => assert_eq!((value[0], value[VALUE_BYTES - 1]), (byte, byte)),
+            None => {
+                let fill = |value: &mut [u8]| value.fill(byte);
+                let inserted = cache.insert_with(key, VALUE_BYTES, Priority::Normal, fill);
+                inserted.unwrap();
+            }
+        }
+    };
+    for round in 0..4 {
+        (0..100_000).for_each(|_| use_one());
+        let mut other = child("take_half_of_the_small_cgroup").spawn().unwrap();
+        let status = loop {
+            (0..100).for_each(|_| use_one());
+            if let Some(status) = other.try_wait().unwrap() {
+                break status;
+            }
+        };
+        assert!(status.success(), "round {round}: {status}");
+    }
+}
+
+/// Takes more than a half, which leaves the cache less than a half of its values.
+fn take_half_of_the_small_cgroup() {
+    let taken = vec![7_u8; SMALL_CGROUP_BYTES / 8 * 5];
+    assert!(taken.chunks(page_size()).all(|page| page[0] == 7));
+    // The cache goes on beside it.
+    std::thread::sleep(Duration::from_millis(100));
+    std::hint::black_box(&taken);
 }

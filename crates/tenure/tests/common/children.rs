@@ -38,7 +38,8 @@ pub fn in_child_with(variable: &str, value: &str, name: &str) -> Output {
     child(name).env(variable, value).output().unwrap()
 }
 
-fn child(name: &str) -> Command {
+/// Returns the command that runs a function of this test file in a new process.
+pub fn child(name: &str) -> Command {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--child", name]);
     child

@@ -286,7 +286,7 @@ impl Ledger {
     }
 
     /// Whether a new reading is due where one serves for so long.
-    pub(super) fn is_due_after(&self, age: Duration) -> bool {
+    pub(crate) fn is_due_after(&self, age: Duration) -> bool {
         let tried_at_nanos = self.tried_at_nanos.load(Ordering::Acquire);
         let age_nanos = monotonic_nanos().saturating_sub(tried_at_nanos);
         u128::from(age_nanos) > age.as_nanos()
@@ -305,6 +305,13 @@ impl Ledger {
     /// reserve is taken.
     pub(crate) fn surplus(&self, watermark: Watermark) -> isize {
         self.ceiling(watermark) - self.committed.0.load(Ordering::Acquire)
+    }
+
+    /// Returns whether less is left than halfway from the low to the high watermark. What this
+    /// process admits leaves more, so that others take memory, too.
+    pub(crate) fn is_reserve_short(&self) -> bool {
+        let surplus = |watermark| self.surplus(watermark);
+        self.has_reading() && surplus(Watermark::Low) + surplus(Watermark::High) < 0
     }
 
     /// Returns the bytes that are admitted and not resident yet.

@@ -14,7 +14,8 @@ static DELAY_NANOS: AtomicU64 = AtomicU64::new(DEFAULT_DELAY.as_nanos() as u64);
 ///
 /// A [`VolatileBuffer`] that is unmarked intact soon after it was offered waits longer
 /// the next time: up to 8 times as long. Under memory pressure ([`Level::Some`] and
-/// above) everything is offered at once.
+/// above), and where a [`VolatileCache`](crate::VolatileCache) that evicts values finds that other
+/// processes take the memory that is left, everything is offered at once.
 ///
 /// [`VolatileBuffer`]: crate::VolatileBuffer
 /// [`Level::Some`]: crate::pressure::Level::Some

@@ -11,6 +11,12 @@
 //! the next time, up to eight times as long: where threads outnumber CPUs, a loop that
 //! returned to each buffer every 110 ms had it offered for nothing each time.
 //!
+//! A `VolatileCache` that evicts values for new ones reads the limits every few milliseconds.
+//! If it finds that other processes take the memory that is left, the thread offers everything
+//! at once, every 5 ms: of a cache whose values are all in use, within the offer delay, the
+//! kernel could reclaim nothing, and killed one of the processes of a cgroup of 128 MiB when
+//! another took 75 MiB.
+//!
 //! Under memory pressure the thread offers everything at once, and purges the rest of
 //! each object of which the kernel has purged a page. Under severe pressure it purges by
 //! priority and age, an eighth of all that is volatile at a time. Where userfaultfd is
@@ -33,4 +39,4 @@ mod thread;
 pub(crate) use batches::{offer_in_chunks, offer_object};
 pub use delay::{DEFAULT_DELAY, set_offer_delay};
 pub(crate) use delay::{is_offered_at_once, offer_delay};
-pub(crate) use thread::{notify_marked, resume_in_child};
+pub(crate) use thread::{notify_marked, offer_all_soon, resume_in_child};

@@ -2,6 +2,7 @@
 //! nothing is volatile and no arena is registered.
 
 use std::sync::Condvar;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::batches::offer_due;
@@ -30,6 +31,12 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest wait for the next range to become due.
 const MIN_WAIT: Duration = Duration::from_millis(5);
 
+/// How long everything is offered at once after other processes were seen to take memory.
+const SHORT_FOR: Duration = Duration::from_millis(500);
+
+/// Until when everything is offered at once, on the clock of [`Timestamp`].
+static SHORT_UNTIL_NANOS: AtomicU64 = AtomicU64::new(0);
+
 /// Notified when something is marked while the thread is parked.
 static MARKED: Condvar = Condvar::new();
 
@@ -40,6 +47,15 @@ pub(crate) fn notify_marked() {
     if OFFER_THREAD.needs_unpark() {
         unpark();
     }
+}
+
+/// Has the thread offer everything at once for a while: other processes take memory, faster
+/// than the pressure is read. What is in use every few milliseconds is offered as well, since
+/// past a limit the kernel kills where it finds nothing to reclaim.
+pub(crate) fn offer_all_soon() {
+    let until = Timestamp::now().as_nanos() + SHORT_FOR.as_nanos() as u64;
+    SHORT_UNTIL_NANOS.store(until, Ordering::Relaxed);
+    MARKED.notify_all();
 }
 
 /// Starts the thread in a forked child that inherited volatile memory: what was marked
@@ -72,6 +88,7 @@ fn run() {
     let mut retry = Retry::new(checked);
     let mut deferral = Deferral::new();
     let mut purged = Timestamp::from_nanos(0);
+    let mut purged_lru = purged;
     loop {
         let now = Timestamp::now();
         if now.since(checked) >= CHECK_INTERVAL {
@@ -81,9 +98,10 @@ fn run() {
             }
         }
         let level = pressure::level();
+        let is_short = now.as_nanos() < SHORT_UNTIL_NANOS.load(Ordering::Relaxed);
         let delay = match level {
-            Level::None => offer_delay(),
-            Level::Some | Level::Severe => Duration::ZERO,
+            Level::None if !is_short => offer_delay(),
+            _ => Duration::ZERO,
         };
         let live = LiveArenas::now();
         if !offer_due(delay, &live, &mut deferral) {
@@ -94,7 +112,8 @@ fn run() {
             purged = now;
             purge_partial_objects(&live);
         }
-        if pressure::is_severe_now() {
+        if pressure::is_severe_now() && now.since(purged_lru) >= PRESSURE_INTERVAL {
+            purged_lru = now;
             purge_lru(&live);
         }
         rearm();
@@ -108,6 +127,7 @@ fn run() {
         registry.flush_counts();
         let has_volatile = registry.has_volatile();
         let wait = match is_parked {
+            false if is_short => MIN_WAIT,
             _ if has_volatile && level >= Level::Some => PRESSURE_INTERVAL,
             false => (delay / 2).clamp(MIN_WAIT, CHECK_INTERVAL),
             true if has_volatile || registry.has_registrations() => CHECK_INTERVAL,
