@@ -1,6 +1,7 @@
 //! How much memory there is for a cache.
 
 use tenure::pressure::{self, Level};
+use tenure::volatile::offer_if_short;
 
 use crate::arenas;
 
@@ -28,6 +29,8 @@ pub(crate) enum Supply {
 impl Supply {
     /// Returns the supply of a cache that takes so many bytes.
     pub(crate) fn now(cache_bytes: usize) -> Self {
+        // Without a reading the cache grows by what is admitted.
+        let _ = offer_if_short();
         Self::of(pressure::level(), arenas::deferrable_bytes(), cache_bytes)
     }
 

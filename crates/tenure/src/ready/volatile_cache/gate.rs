@@ -1,18 +1,10 @@
 //! A gate for insertions while memory is short.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use crate::ground::sys::{Errno, fork};
-use crate::observation::headroom::{self, LEDGER, Watermark};
-use crate::verbs::volatile::offer_all_soon;
-
-/// How many bytes other processes take in a microsecond at most, about.
-const OTHERS_BYTES_PER_MICRO: usize = 4 << 10;
-
-/// How long a reading serves, at least and at most. (It takes 0.1 to 0.2 ms.)
-const MIN_AGE: Duration = Duration::from_millis(1);
-const MAX_AGE: Duration = Duration::from_millis(100);
+use crate::observation::headroom::LEDGER;
+use crate::verbs::volatile::{max_reading_age, offer_if_short, sixteenth_of_limit};
 
 /// Lets few bytes at a time become resident: what many threads have evicted values for, and
 /// not filled yet, would leave most of the memory unused. 16 threads that insert 4 MB each
@@ -33,20 +25,14 @@ impl Gate {
 
     /// Waits until the bytes fit beside those of other threads; a single thread may bring
     /// any number. Takes a reading if one is due, while no thread is inside: it would count
-    /// what they have populated or freed so far as taken twice. If it finds that others take
-    /// memory, all that is volatile is offered: what is in use would leave the kernel nothing to
-    /// reclaim, and it would kill.
+    /// what they have populated or freed so far as taken twice.
     ///
     /// # Errors
     ///
-    /// As for [`headroom::refresh`].
+    /// As for [`offer_if_short`].
     pub(super) fn enter(&self, bytes: usize) -> Result<Inside<'_>, Errno> {
-        // A 16th: the reserves differ by 3/32 of the limit that decides.
-        let reserves = [Watermark::Low, Watermark::High].map(|watermark| LEDGER.surplus(watermark));
-        let max_bytes = usize::try_from((reserves[0] - reserves[1]) * 2 / 3).unwrap_or(0);
-        // Others take as much in this time. In 100 ms they fill a small cgroup.
-        let age = Duration::from_micros((max_bytes / OTHERS_BYTES_PER_MICRO) as u64)
-            .clamp(MIN_AGE, MAX_AGE);
+        let max_bytes = sixteenth_of_limit();
+        let age = max_reading_age();
         let has_to_wait = |inside: &mut usize| {
             let is_full = inside.saturating_add(bytes) > max_bytes;
             *inside > 0 && (is_full || LEDGER.is_due_after(age))
@@ -55,12 +41,7 @@ impl Gate {
             let wait = self.left.wait_while(lock(&self.inside_bytes), has_to_wait);
             wait.unwrap_or_else(PoisonError::into_inner)
         });
-        if LEDGER.is_due_after(age) {
-            headroom::refresh()?;
-            if LEDGER.is_reserve_short() {
-                offer_all_soon();
-            }
-        }
+        offer_if_short()?;
         *inside_bytes += bytes;
         Ok(Inside { gate: self, bytes })
     }

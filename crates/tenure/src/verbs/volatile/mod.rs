@@ -57,7 +57,9 @@ pub use outcome::Outcome;
 pub use priority::Priority;
 pub use purge_all::purge_all;
 
-pub(crate) use offer_thread::{is_offered_at_once, offer_all_soon};
+#[doc(hidden)]
+pub use offer_thread::offer_if_short;
+pub(crate) use offer_thread::{is_offered_at_once, max_reading_age, sixteenth_of_limit};
 pub(crate) use registry::register_fork_handlers;
 pub(super) use registry::{forget, forget_contents};
 pub(crate) use word::Unpinned;

@@ -11,9 +11,9 @@
 //! the next time, up to eight times as long: where threads outnumber CPUs, a loop that
 //! returned to each buffer every 110 ms had it offered for nothing each time.
 //!
-//! A `VolatileCache` that evicts values for new ones reads the limits every few milliseconds.
-//! If it finds that other processes take the memory that is left, the thread offers everything
-//! at once, every 5 ms: of a cache whose values are all in use, within the offer delay, the
+//! A `VolatileCache` that evicts values for new ones, as SQLite's page cache, reads the limits every
+//! few milliseconds. If it finds that other processes take the memory that is left, the thread offers
+//! everything at once, every 5 ms: of a cache whose values are all in use, within the offer delay, the
 //! kernel could reclaim nothing, and killed one of the processes of a cgroup of 128 MiB when
 //! another took 75 MiB.
 //!
@@ -34,9 +34,12 @@ mod deferral;
 mod delay;
 mod purge;
 mod retry;
+mod short;
 mod thread;
 
 pub(crate) use batches::{offer_in_chunks, offer_object};
 pub use delay::{DEFAULT_DELAY, set_offer_delay};
 pub(crate) use delay::{is_offered_at_once, offer_delay};
-pub(crate) use thread::{notify_marked, offer_all_soon, resume_in_child};
+pub use short::offer_if_short;
+pub(crate) use short::{max_reading_age, sixteenth_of_limit};
+pub(crate) use thread::{notify_marked, resume_in_child};

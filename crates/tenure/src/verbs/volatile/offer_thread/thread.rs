@@ -2,7 +2,6 @@
 //! nothing is volatile and no arena is registered.
 
 use std::sync::Condvar;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::batches::offer_due;
@@ -31,12 +30,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest wait for the next range to become due.
 const MIN_WAIT: Duration = Duration::from_millis(5);
 
-/// How long everything is offered at once after other processes were seen to take memory.
-const SHORT_FOR: Duration = Duration::from_millis(500);
-
-/// Until when everything is offered at once, on the clock of [`Timestamp`].
-static SHORT_UNTIL_NANOS: AtomicU64 = AtomicU64::new(0);
-
 /// Notified when something is marked while the thread is parked.
 static MARKED: Condvar = Condvar::new();
 
@@ -49,12 +42,8 @@ pub(crate) fn notify_marked() {
     }
 }
 
-/// Has the thread offer everything at once for a while: other processes take memory, faster
-/// than the pressure is read. What is in use every few milliseconds is offered as well, since
-/// past a limit the kernel kills where it finds nothing to reclaim.
-pub(crate) fn offer_all_soon() {
-    let until = Timestamp::now().as_nanos() + SHORT_FOR.as_nanos() as u64;
-    SHORT_UNTIL_NANOS.store(until, Ordering::Relaxed);
+/// Wakes the thread, whether or not it is parked.
+pub(super) fn run_soon() {
     MARKED.notify_all();
 }
 
@@ -98,7 +87,7 @@ fn run() {
             }
         }
         let level = pressure::level();
-        let is_short = now.as_nanos() < SHORT_UNTIL_NANOS.load(Ordering::Relaxed);
+        let is_short = super::short::is_short_at(now);
         let delay = match level {
             Level::None if !is_short => offer_delay(),
             _ => Duration::ZERO,
