@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::sys;
+use crate::{objects, sys};
 
 /// The first address of an object, and the one behind its last.
 struct CodeRange {
@@ -26,7 +26,7 @@ static CODE_RANGES: [CodeRange; 3] = [const {
 pub(crate) fn find() {
     let functions = [c"gnu_get_libc_version", c"__tls_get_addr", c"pthread_join"];
     for (code, function) in CODE_RANGES.iter().zip(functions) {
-        if let Some(range) = sys::addresses_of_object(sys::next_symbol(function).addr()) {
+        if let Some(range) = objects::addresses_of(sys::next_symbol(function).addr()) {
             code.start.store(range.start, Relaxed);
             code.end.store(range.end, Relaxed);
         }

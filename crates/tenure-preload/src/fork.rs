@@ -7,7 +7,8 @@
 //! has the heap register its own before.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::{start, sys};
 
@@ -31,12 +32,22 @@ pub unsafe extern "C" fn __register_atfork(
         // The registrations that this makes come here again.
         tenure_heap::register_fork_handlers();
     }
-    let real = sys::next_symbol(c"__register_atfork");
-    if real.is_null() {
+    let Some(real) = real() else {
         return libc::ENOMEM;
-    }
-    // SAFETY: the C library's function of this name has this type.
-    let real: Register = unsafe { std::mem::transmute(real) };
+    };
     // SAFETY: the caller's conditions are the same.
     unsafe { real(prepare, parent, child, dso) }
+}
+
+/// Returns the C library's function. The loader is asked in the first call, which [`start`]
+/// makes: later ones may be of a thread for which one waits that has the loader's lock.
+fn real() -> Option<Register> {
+    static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    let mut real = REAL.load(Ordering::Relaxed);
+    if real.is_null() {
+        real = sys::next_symbol(c"__register_atfork");
+        REAL.store(real, Ordering::Relaxed);
+    }
+    // SAFETY: the C library's function of this name has this type, and null is no function.
+    unsafe { std::mem::transmute::<*mut c_void, Option<Register>>(real) }
 }

@@ -10,6 +10,7 @@
 //! - `entry`: the short way of malloc and free.
 //! - `fork`: the order of fork handlers.
 //! - `map`: mmap, munmap, mremap and madvise, with the options in effect.
+//! - `objects`: the loaded objects and what they define.
 //! - `private_heap`: memory for tenure itself, and for requests that arrive while the
 //!   real allocator is being resolved.
 //! - `reentrancy`: calls of tenure's verbs from inside a program that does not expect
@@ -51,6 +52,7 @@ mod entry;
 mod fork;
 mod line;
 mod map;
+mod objects;
 mod private_heap;
 mod real;
 mod reentrancy;

@@ -23,11 +23,14 @@ static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_
 /// libraries, whose blocks are the real allocator's.
 unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environ: *const *const c_char) {
     real::resolve();
-    if sys::is_secure() {
-        return;
+    if !sys::is_secure() {
+        // SAFETY: the loader passes the environment to constructors.
+        turn_on_options(unsafe { Variables::new(environ) });
     }
-    // SAFETY: the loader passes the environment to constructors.
-    let variables = unsafe { Variables::new(environ) };
+    sqlite::hold_across_forks();
+}
+
+fn turn_on_options(variables: Variables) {
     if !variables.is_first_program() {
         REPORTS_LEFT_OUT.store(false, Ordering::Relaxed);
     }

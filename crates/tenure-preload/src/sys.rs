@@ -2,7 +2,6 @@
 //! of the C functions: -1 and `errno`.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::ops::Range;
 use std::ptr::null_mut;
 
 /// Returns the next definition of a symbol behind this library (RTLD_NEXT).
@@ -15,14 +14,6 @@ pub(crate) fn next_symbol(name: &CStr) -> *mut c_void {
 pub(crate) fn symbol(name: &CStr) -> *mut c_void {
     // SAFETY: a C string.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
-}
-
-/// Returns the loaded library of this name or path, which then stays loaded; null if none is
-/// (dlopen with RTLD_NOLOAD).
-pub(crate) fn loaded(file: &CStr) -> *mut c_void {
-    let mode = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-    // SAFETY: a C string; nothing is loaded, so no code runs.
-    unsafe { libc::dlopen(file.as_ptr(), mode) }
 }
 
 /// Loads a library (dlopen); null if that fails.
@@ -43,41 +34,6 @@ pub(crate) fn symbol_in(library: *mut c_void, name: &CStr) -> *mut c_void {
     }
     // SAFETY: the libraries are never closed; a C string.
     unsafe { libc::dlsym(library, name.as_ptr()) }
-}
-
-/// Returns the addresses of the loaded object that has this one, from its first segment to the
-/// end of its last (dl_iterate_phdr).
-pub(crate) fn addresses_of_object(addr: usize) -> Option<Range<usize>> {
-    struct Search {
-        addr: usize,
-        found: Option<Range<usize>>,
-    }
-    unsafe extern "C" fn look(
-        info: *mut libc::dl_phdr_info,
-        _: usize,
-        search: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the loader passes a valid structure with a valid list of headers, and the
-        // pointer given to dl_iterate_phdr below.
-        let (info, search, headers) = unsafe {
-            let info = &*info;
-            let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
-            (info, &mut *search.cast::<Search>(), headers)
-        };
-        let loaded = headers.iter().filter(|it| it.p_type == libc::PT_LOAD);
-        let start = |it: &libc::Elf64_Phdr| info.dlpi_addr as usize + it.p_vaddr as usize;
-        let first = loaded.clone().map(start).min().unwrap_or(0);
-        let end = loaded.map(|it| start(it) + it.p_memsz as usize).max();
-        let range = first..end.unwrap_or(first);
-        if range.contains(&search.addr) {
-            search.found = Some(range);
-        }
-        c_int::from(search.found.is_some())
-    }
-    let mut search = Search { addr, found: None };
-    // SAFETY: `look` keeps no pointer.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-    search.found
 }
 
 pub(crate) fn abort() -> ! {

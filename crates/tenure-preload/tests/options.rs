@@ -82,6 +82,7 @@ const HOOKS: [&str; 30] = [
     "aligned_alloc",
     "calloc",
     "cfree",
+    "dlclose",
     "free",
     "free_aligned_sized",
     "free_sized",

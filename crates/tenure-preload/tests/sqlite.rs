@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
@@ -16,10 +16,17 @@ const SQLITE_CACHE: (&str, &str) = ("TENURE_SQLITE_CACHE", "1");
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 5] = [
+        let tests: [Test; 9] = [
             ("python_with_sqlite_cache_keeps_its_database", python),
             ("shell_with_sqlite_cache_keeps_its_database", shell),
             ("each_copy_of_sqlite_is_initialized_by_itself", copies),
+            (
+                "sqlite_is_used_while_the_loader_holds_its_lock",
+                constructors,
+            ),
+            ("constructor_waits_for_thread_that_uses_sqlite", plugin),
+            ("copies_at_the_same_addresses_are_told_apart", reloaded),
+            ("child_of_fork_uses_sqlite_that_was_being_told", first_use),
             ("sqlite_without_memory_answers_so", no_memory),
             (
                 "fork_handlers_wait_for_threads_that_use_sqlite",
@@ -99,26 +106,56 @@ fn shell(shop: &Workshop) -> Verdict {
     Ok(Completion::Completed)
 }
 
-fn copies(shop: &Workshop) -> Verdict {
-    let source = project("tests/preload/sqlite/copy.c");
-    let libraries = ["one", "two"].map(|name| {
-        let library = shop.path(&format!("lib{name}.so"));
-        let mut compiler = Command::new("cc");
-        compiler.args([C11, "-shared", "-fPIC"]).args(STRICT);
-        compiler
-            .arg(format!("-DNAME={name}"))
-            .arg("-o")
-            .arg(&library);
-        ok(compiler.arg(&source));
-        library
-    });
-    let program = shop.compile(&project("tests/preload/sqlite/copies.c"), &["-ldl"]);
+/// Compiles a library that stands for a copy of SQLite.
+fn copy(shop: &Workshop, name: &str, file: &str, flags: &[&str]) -> PathBuf {
+    let library = shop.path(&format!("lib{file}.so"));
+    let mut compiler = Command::new("cc");
+    compiler.args([C11, "-shared", "-fPIC", "-pthread"]);
+    compiler.args(STRICT).args(flags);
+    compiler.arg(format!("-DNAME={name}"));
+    compiler.arg("-o").arg(&library);
+    ok(compiler.arg(project("tests/preload/sqlite/copy.c")));
+    library
+}
+
+/// Runs a program with these copies, with the option and without.
+fn with_copies(shop: &Workshop, source: &str, copies: &[PathBuf]) -> Verdict {
+    let program = shop.compile(&project("tests/preload/sqlite").join(source), &["-ldl"]);
     for (wanted, options) in [("1", &[SQLITE_CACHE][..]), ("0", &[STATS])] {
         let mut command = Command::new(&program);
-        command.arg(wanted).args(&libraries);
+        command.arg(wanted).args(copies);
         verdict(put_under(&mut command, options, &[]))?;
     }
     Ok(Completion::Completed)
+}
+
+fn copies(shop: &Workshop) -> Verdict {
+    let copies = ["one", "two"].map(|name| copy(shop, name, name, &[]));
+    with_copies(shop, "copies.c", &copies)
+}
+
+fn constructors(shop: &Workshop) -> Verdict {
+    let plugin = copy(shop, "two", "plugin", &["-DIN_CONSTRUCTOR"]);
+    with_copies(
+        shop,
+        "constructors.c",
+        &[copy(shop, "one", "first", &[]), plugin],
+    )
+}
+
+fn reloaded(shop: &Workshop) -> Verdict {
+    // Their functions lie at other places.
+    let sparse = copy(shop, "two", "sparse", &["-falign-functions=256"]);
+    with_copies(
+        shop,
+        "reloaded.c",
+        &[copy(shop, "one", "dense", &[]), sparse],
+    )
+}
+
+fn first_use(shop: &Workshop) -> Verdict {
+    let slow = copy(shop, "one", "slow", &["-DCONFIG_MICROS=300000"]);
+    with_copies(shop, "first_use.c", &[slow])
 }
 
 fn no_memory(shop: &Workshop) -> Verdict {
@@ -126,6 +163,20 @@ fn no_memory(shop: &Workshop) -> Verdict {
     let mut command = Command::new(&program);
     command.arg(shop.path("no-memory"));
     verdict(put_under(&mut command, &[SQLITE_CACHE], &[]))
+}
+
+fn plugin(shop: &Workshop) -> Verdict {
+    if !Path::new("/usr/include/sqlite3.h").exists() {
+        return Ok(Completion::ignored_with("there is no sqlite3.h here"));
+    }
+    let source = |name| project("tests/preload/sqlite").join(name);
+    let flags = ["-shared", "-fPIC", "-Wl,--no-as-needed", "-lsqlite3"];
+    let plugin = shop.compile(&source("plugin.c"), &flags);
+    let program = shop.compile(&source("load.c"), &["-ldl"]);
+    for options in [&[SQLITE_CACHE][..], &[STATS]] {
+        verdict(put_under(Command::new(&program).arg(&plugin), options, &[]))?;
+    }
+    Ok(Completion::Completed)
 }
 
 fn fork_handlers(shop: &Workshop) -> Verdict {

@@ -150,3 +150,16 @@ pub unsafe extern "C" fn tenure_sqlite3_install_with(config: Option<Config>) -> 
 pub extern "C" fn tenure_sqlite3_methods() -> *const PcacheMethods {
     ptr::from_ref(methods())
 }
+
+/// Asks the loader for what the page cache will need of it. Its first use may be in a thread for
+/// which another one waits, in a constructor and so with the loader's lock. The preloaded library
+/// calls this.
+#[doc(hidden)]
+#[unsafe(no_mangle)]
+pub extern "C" fn tenure_sqlite3_prepare() {
+    tenure::prepare();
+    // The first thread that is started looks a function up. Where none can be started there is
+    // nothing to prepare.
+    let thread = std::thread::Builder::new().spawn(|| ());
+    let _ = thread.map(std::thread::JoinHandle::join);
+}

@@ -58,5 +58,5 @@ mod unpinned;
 pub use ffi::{Config, Pcache, PcacheMethods, PcachePage};
 pub use install::{
     InstallError, install, install_with, methods, tenure_sqlite3_install,
-    tenure_sqlite3_install_with, tenure_sqlite3_methods,
+    tenure_sqlite3_install_with, tenure_sqlite3_methods, tenure_sqlite3_prepare,
 };
