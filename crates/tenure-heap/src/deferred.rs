@@ -5,6 +5,7 @@
 //! microseconds, and the decay thread unmaps those.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::time::Duration;
 
 use crate::table::UNIT_BYTES;
 use crate::{decay_thread, moves, sys};
@@ -110,6 +111,19 @@ pub(crate) fn free_all() -> usize {
         freed_bytes += bytes;
     }
     freed_bytes
+}
+
+/// Waits until other threads have freed what they are freeing, but no longer than a second.
+pub(crate) fn wait() {
+    const PAUSE: Duration = Duration::from_millis(1);
+    const MAX_PAUSES: usize = 1000;
+    let is_claimed = |slot: &Slot| slot.bytes.load(Acquire) == CLAIMED;
+    for _ in 0..MAX_PAUSES {
+        if !SLOTS.iter().any(is_claimed) {
+            return;
+        }
+        sys::sleep(PAUSE);
+    }
 }
 
 /// Returns the bytes that wait to be freed.

@@ -13,12 +13,47 @@ use crate::{pages, table};
 /// The number by which jemalloc's controls name all arenas.
 pub(crate) const ALL: usize = 4096;
 
+macro_rules! options {
+    ($more:literal) => {
+        match CStr::from_bytes_with_nul(
+            concat!(
+                "oversize_threshold:0,lg_extent_max_active_fit:48,",
+                "dirty_decay_ms:-1,muzzy_decay_ms:-1,max_background_threads:1,tcache_max:65536",
+                $more,
+                "\0"
+            )
+            .as_bytes(),
+        ) {
+            Ok(text) => text,
+            Err(_) => c"",
+        }
+    };
+}
+
 /// Options that jemalloc reads when it is first called: blocks of 8 MiB and more are not
 /// purged as soon as they are freed, a free range serves requests however small it is
 /// compared with it, so that the peak stays low, nothing is purged before the heap sets
-/// its decay, and jemalloc has one background thread at most.
-static OPTIONS: &CStr = c"oversize_threshold:0,lg_extent_max_active_fit:48,\
-    dirty_decay_ms:-1,muzzy_decay_ms:-1,max_background_threads:1";
+/// its decay, jemalloc has one background thread at most, and its threads keep freed blocks of up
+/// to 64 KiB, if its pages are as large as that takes.
+///
+/// Blocks of up to 1 KiB lie in slabs of 8 KiB, not of up to seven pages: the fewer blocks a slab
+/// has, the sooner all of them are free.
+static OPTIONS: &CStr = match SLAB_PAGES {
+    Some(1) => options!(",slab_sizes:1-1024:1"),
+    Some(_) => options!(",slab_sizes:1-1024:2"),
+    None => options!(""),
+};
+
+/// How many of jemalloc's pages have 8 KiB, if it is a whole number.
+const SLAB_PAGES: Option<usize> = match LG_PAGE {
+    Some(text) => match text.as_bytes() {
+        b"13" => Some(1),
+        b"12" => Some(2),
+        _ => None,
+    },
+    None if cfg!(target_arch = "x86_64") => Some(2),
+    None => None,
+};
 
 /// jemalloc reads this symbol, which it defines itself if nobody else does.
 #[allow(non_upper_case_globals, reason = "jemalloc's name")]
@@ -419,6 +454,15 @@ mod tests {
         assert_eq!(oversize, Some(usize::MAX));
         assert_eq!(read::<isize>(c"opt.dirty_decay_ms"), Some(-1));
         assert_eq!(read::<isize>(c"opt.muzzy_decay_ms"), Some(-1));
+        assert_eq!(read::<usize>(c"opt.tcache_max"), Some(64 << 10));
+        if SLAB_PAGES.is_some() {
+            let of = |class, what| {
+                let name = Name::of(format_args!("arenas.bin.{class}.{what}"));
+                read::<usize>(name.get())
+            };
+            let class = (0..64).find(|class| of(*class, "size") == Some(1024));
+            assert_eq!(of(class.unwrap(), "slab_size"), Some(8 << 10));
+        }
     }
 
     #[test]

@@ -174,5 +174,6 @@ pub fn trim() -> bool {
     let (dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
     jemalloc::purge_all();
     let pending_bytes = deferred::free_all();
+    deferred::wait();
     dirty_bytes + muzzy_bytes + pending_bytes > 0
 }
