@@ -144,8 +144,8 @@ fn known(caller: usize) -> Option<usize> {
         .find(has)
         .map(|it| it.real.load(Ordering::Relaxed));
     fence(Ordering::Acquire);
-    let is_whole = before.is_multiple_of(2) && CHANGES.load(Ordering::Relaxed) == before;
-    found.filter(|_| is_whole)
+    let is_of_one_time = before.is_multiple_of(2) && CHANGES.load(Ordering::Relaxed) == before;
+    found.filter(|_| is_of_one_time)
 }
 
 /// Changes what [`known`] reads. The caller holds the lock.
