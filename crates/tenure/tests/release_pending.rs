@@ -74,6 +74,7 @@ fn nearly_empty_range_larger_than_memory_is_left_to_workers() {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     let at = unsafe { mmap_anonymous(std::ptr::null_mut(), LEN, access, flags) }.unwrap();
     let range = PageRange::new(at.addr(), LEN).unwrap();
+    use_base_pages(range);
     let touch = || {
         for offset in (0..LEN).step_by(GIB) {
             let byte = at.cast::<u8>().wrapping_add(offset);

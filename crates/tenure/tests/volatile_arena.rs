@@ -220,6 +220,7 @@ fn untouched_pages_of_offered_buffer_stay_unallocated() -> Completion {
     let arena = VolatileArena::new(64 * MIB).unwrap();
     let mut buffer = arena.buffer(64 * MIB).unwrap();
     let touched = [0, 7, 8000];
+    use_base_pages(buffer.range());
     for index in touched {
         fill(pages(buffer.range(), index, 1));
     }

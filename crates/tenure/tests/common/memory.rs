@@ -21,6 +21,13 @@ pub fn anonymous(page_count: usize) -> Mapping {
     memory
 }
 
+/// Has the kernel use no huge pages in the range, whatever the machine's setting.
+pub fn use_base_pages(range: PageRange) {
+    let advice = rustix::mm::Advice::LinuxNoHugepage;
+    // A kernel without huge pages refuses.
+    let _ = unsafe { rustix::mm::madvise(range.as_ptr().cast(), range.len(), advice) };
+}
+
 /// Sets a flag that no other mapping has (read-ahead advice), so that [`is_still_mapped`]
 /// recognizes the mapping.
 pub fn tag(range: PageRange) {
