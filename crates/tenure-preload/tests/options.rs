@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     })
 }
 
-const HOOKS: [&str; 30] = [
+const HOOKS: [&str; 31] = [
     "_Exit",
     "__register_atfork",
     "_exit",

@@ -35,7 +35,7 @@ pub(crate) fn max_reading_age() -> Duration {
         .clamp(MIN_AGE, MAX_AGE)
 }
 
-/// Takes a reading of the limits if the last is older than [`max_reading_age`]. If others take the
+/// Takes a reading of the limits if the last is older than serves here. If others take the
 /// memory that is left, all that is volatile is offered for a while: what is in use within the
 /// offer delay would leave the kernel nothing to reclaim, and past a limit it kills. A cache calls
 /// this as it takes memory.
