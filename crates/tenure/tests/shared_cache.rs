@@ -20,6 +20,8 @@ tests!(
     keys_and_values_of_all_sizes_are_found,
     inserted_value_replaces_the_previous_one,
     removed_value_is_found_no_more,
+    value_that_was_found_often_follows_other_processes,
+    copies_of_one_process_are_not_those_of_its_child,
     low_priority_goes_first_when_the_limit_is_reached,
     value_beyond_the_limit_is_refused,
     expired_value_is_a_miss,
@@ -126,6 +128,51 @@ fn removed_value_is_found_no_more() {
     assert!(other.unwrap().remove(b"key") || was_under_pressure());
     assert!(cache.get(b"key").is_none() && !cache.remove(b"key"));
     assert_eq!(cache.stats().unwrap().bytes, 0);
+}
+
+/// Looks a value up so often that the process keeps a copy of its own.
+fn find_often(cache: &SharedCache, key: &[u8], value: &[u8]) {
+    for _ in 0..5 {
+        assert!(has(cache, key, value));
+    }
+}
+
+fn value_that_was_found_often_follows_other_processes() {
+    let other = cache();
+    let reopen = |options| {
+        let fd = other.as_fd().try_clone_to_owned().unwrap();
+        SharedCache::from_fd(fd, options).unwrap()
+    };
+    let cache = reopen(small());
+    for version in 0..20 {
+        insert(&other, b"key", &[version; 1000]);
+        find_often(&cache, b"key", &[version; 1000]);
+    }
+    other.remove(b"key");
+    assert!(cache.get(b"key").is_none());
+
+    insert(&other, b"key", b"expires");
+    let cache = reopen(small().time_to_live(Duration::from_secs(1)));
+    let start = Instant::now();
+    while let Some(found) = cache.get(b"key") {
+        assert_eq!(found[..], b"expires"[..]);
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+    assert!(has(&other, b"key", b"expires"));
+}
+
+fn copies_of_one_process_are_not_those_of_its_child() {
+    let cache = cache();
+    insert(&cache, b"key", b"of both");
+    find_often(&cache, b"key", b"of both");
+    let status = fork(|| {
+        find_often(&cache, b"key", b"of both");
+        insert(&cache, b"key", b"of the child");
+        find_often(&cache, b"key", b"of the child");
+        0
+    });
+    assert_eq!(status, 0);
+    find_often(&cache, b"key", b"of the child");
 }
 
 fn low_priority_goes_first_when_the_limit_is_reached() {

@@ -17,7 +17,7 @@ pub fn experiment(settings: &Settings) -> Result<Experiment> {
     let mut notes = Vec::new();
     let mut cases = hits::cases(settings, &mut notes)?;
     cases.extend(offered::case(settings, &mut notes)?);
-    cases.push(shared::case(settings, &mut notes)?);
+    cases.extend(shared::cases(settings, &mut notes)?);
     cases.extend(limit::case(settings, &mut notes)?);
     Ok(Experiment {
         title: "caches of values".to_owned(),

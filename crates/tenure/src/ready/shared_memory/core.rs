@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::copies::Copies;
 use super::evictor::Evictor;
 use super::layout::Kind;
 use super::processes::Attachment;
@@ -34,6 +35,8 @@ pub(crate) struct Attached {
     pub(super) generation: usize,
     table: Arc<Table>,
     pub(crate) attachment: Attachment,
+    /// Of the values of a cache.
+    pub(super) copies: Arc<Copies>,
     /// How often the threads of this process have pinned an object.
     pins: Mutex<HashMap<usize, usize>>,
     /// The places of an arena, in memory.
@@ -153,6 +156,7 @@ impl Attached {
             generation,
             table: Arc::clone(table),
             attachment,
+            copies: Arc::default(),
             pins: Mutex::default(),
             places: None,
             userfaultfd: None,
@@ -164,7 +168,8 @@ impl Attached {
             // Without it a purged page reads as zeros.
             attached.userfaultfd = register(places);
         }
-        attached.evictor = Evictor::start(Arc::clone(table), attachment);
+        attached.evictor =
+            Evictor::start(Arc::clone(table), attachment, Arc::clone(&attached.copies));
         Ok(attached)
     }
 

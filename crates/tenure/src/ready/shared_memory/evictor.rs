@@ -3,6 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::copies::Copies;
 use super::processes::Attachment;
 use super::table::Table;
 use super::word::MAX_PRIORITY;
@@ -29,6 +30,7 @@ pub(super) struct Evictor {
 struct Shared {
     table: Arc<Table>,
     attachment: Attachment,
+    copies: Arc<Copies>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -41,10 +43,15 @@ struct State {
 impl Evictor {
     /// Starts the thread, and watches pressure; `None` where one of them is impossible. Then
     /// other processes evict, and insertions.
-    pub(super) fn start(table: Arc<Table>, attachment: Attachment) -> Option<Self> {
+    pub(super) fn start(
+        table: Arc<Table>,
+        attachment: Attachment,
+        copies: Arc<Copies>,
+    ) -> Option<Self> {
         let shared = Arc::new(Shared {
             table,
             attachment,
+            copies,
             state: Mutex::new(State {
                 level: Level::None,
                 is_stopped: false,
@@ -106,6 +113,7 @@ impl Shared {
     }
 
     fn pass(&self) {
+        self.copies.clear();
         if self.table.check().is_ok() && self.table.check_descriptor().is_ok() {
             let all = self
                 .table

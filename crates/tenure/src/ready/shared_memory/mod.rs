@@ -3,6 +3,7 @@
 mod arena;
 mod buffer;
 mod cache;
+mod copies;
 mod core;
 mod evict;
 mod evictor;

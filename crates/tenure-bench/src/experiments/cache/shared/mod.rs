@@ -16,51 +16,63 @@ use super::{HIT, byte_of};
 use crate::measure::prelude::*;
 
 const LEN: usize = 1 << 10;
-const VALUES: usize = 4_000;
+/// So many values a process finds again and again, of which tenure keeps copies; and so many
+/// that it has copies of few.
+const COUNTS: [usize; 2] = [4_000, 30_000];
 /// The figure of all hits: the clock adds less to their median than to their mean.
 const MEDIAN: &str = "median of hits";
 
-/// Makes the case, with those of the others that are installed.
-pub fn case(settings: &Settings, notes: &mut Vec<String>) -> Result<Case> {
-    let hits = settings.sizes.pick(&[5_000, 100_000, 200_000]);
+/// Makes the cases, with those of the others that are installed.
+pub fn cases(settings: &Settings, notes: &mut Vec<String>) -> Result<Vec<Case>> {
+    let all = COUNTS.map(|count| case(settings, count, notes));
+    notes.dedup();
+    all.into_iter().collect()
+}
+
+fn case(settings: &Settings, count: usize, notes: &mut Vec<String>) -> Result<Case> {
+    let hits = settings.sizes.pick(&[50_000, 100_000, 200_000]);
     let seed = settings.seed;
     let mut others = Vec::new();
     for software in [&MEMCACHED, &REDIS] {
         let name = software.name;
         match Server::start(software) {
-            Ok(_) => others.push(way(&format!("{name}, a local socket"), hits, seed, || {
-                filled(Server::start(software)?)
-            })),
+            Ok(_) => others.push(way(
+                &format!("{name}, a local socket"),
+                (count, hits),
+                seed,
+                move || filled(Server::start(software)?, count),
+            )),
             Err(why) => notes.push(format!("No {name}: {why:#}.")),
         }
     }
     match Lmdb::open() {
-        Ok(_) => others.push(way(
-            "LMDB in /dev/shm",
-            hits,
-            seed,
-            || filled(Lmdb::open()?),
-        )),
+        Ok(_) => others.push(way("LMDB in /dev/shm", (count, hits), seed, move || {
+            filled(Lmdb::open()?, count)
+        })),
         Err(why) => notes.push(format!("No LMDB: {why:#}.")),
     }
     let mut others = others.into_iter();
     let mut ways: Vec<Way> = others.next().map(Way::baseline).into_iter().collect();
     ways.extend(others);
     match Named::open() {
-        Ok(_) => ways.push(way("tenure, a name in /dev/shm", hits, seed, || {
-            filled(Named::open()?)
-        })),
+        Ok(_) => ways.push(way(
+            "tenure, a name in /dev/shm",
+            (count, hits),
+            seed,
+            move || filled(Named::open()?, count),
+        )),
         Err(why) => notes.push(format!("No name in /dev/shm: {why:#}.")),
     }
-    ways.push(way("tenure", hits, seed, || filled(Memfd::new()?)).tenure());
-    let name = format!("values of {}", bytes_text(LEN as f64));
+    let start = move || filled(Memfd::new()?, count);
+    ways.push(way("tenure", (count, hits), seed, start).tenure());
+    let name = format!("{count} values of {}", bytes_text(LEN as f64));
     Ok(Case::new(name, ways)
         .in_table("A hit on a value that processes share")
         .comparing(MEDIAN))
 }
 
-fn filled<C: Copies>(mut cache: C) -> Result<C> {
-    (0..VALUES).try_for_each(|key| cache.set(key))?;
+fn filled<C: Copies>(mut cache: C, count: usize) -> Result<C> {
+    (0..count).try_for_each(|key| cache.set(key))?;
     Ok(cache)
 }
 
@@ -85,7 +97,7 @@ fn key_of(key: usize) -> [u8; 8] {
 
 fn way<C: Copies + 'static>(
     name: &str,
-    hits: usize,
+    (count, hits): (usize, usize),
     seed: u64,
     start: impl Fn() -> Result<C> + 'static,
 ) -> Way {
@@ -98,7 +110,7 @@ fn way<C: Copies + 'static>(
             let mut times = Vec::with_capacity(hits);
             let mut missed = 0;
             for _ in 0..hits {
-                let key = rng.usize(..VALUES);
+                let key = rng.usize(..count);
                 let (is_hit, seconds) = recorder.measure(|| cache.copy(key, &mut value));
                 match is_hit? {
                     true => {

@@ -63,19 +63,23 @@ impl Table {
     /// insert it at the same time, until one of them, or a look-up, removes the older one.)
     pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = Seen> + use<> {
         let first = self.set(hash).start;
-        let look = || std::array::from_fn::<_, SET, _>(|nth| self.look(first + nth));
+        let has_tag = |index: usize| self.entries()[index].tag.load(Ordering::Relaxed) == hash;
         // The tag is read later: it is that of the value if the value is unchanged after that.
-        let is_it = |seen: &Seen| {
-            let tag = &self.entries()[seen.index].tag;
-            seen.is_value() && tag.load(Ordering::Relaxed) == hash
-        };
+        let is_it = |seen: &Seen| seen.is_value() && has_tag(seen.index);
+        let mut found = std::array::from_fn::<_, SET, _>(|nth| {
+            let index = first + nth;
+            // Read before as well, so that most entries take one access.
+            has_tag(index).then(|| self.look(index)).filter(is_it)
+        });
         let mut before = None;
-        let mut found = [None; SET];
         for _ in 0..MAX_LOOKS {
-            let seen = look();
-            found = seen.map(|seen| Some(seen).filter(is_it));
             // A value that has moved to an entry that was looked at before is in none of them.
-            if found.iter().any(Option::is_some) || before.replace(seen) == Some(seen) {
+            if found.iter().any(Option::is_some) {
+                break;
+            }
+            let seen = std::array::from_fn::<_, SET, _>(|nth| self.look(first + nth));
+            found = seen.map(|seen| Some(seen).filter(is_it));
+            if before.replace(seen) == Some(seen) {
                 break;
             }
         }

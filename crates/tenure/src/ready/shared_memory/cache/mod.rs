@@ -48,7 +48,9 @@ use crate::ready::volatile_cache::{CacheOptions, CacheStats};
 /// ```
 ///
 /// A value that is found is copied to memory of the process ([`SharedValue`]), so that it does
-/// not change, and nobody waits for its reader: a look-up takes no lock and pins nothing. A value
+/// not change, and nobody waits for its reader: a look-up waits for no lock and pins nothing. Of
+/// small values (2 KiB) that it finds repeatedly a process keeps up to 4,096 copies (8 MiB) until
+/// there is pressure, which makes finding them several times as fast. A value
 /// that replaces another is written beside it, and takes its place in one step: until then the
 /// previous one is found, also if the process is killed meanwhile, and afterwards never again.
 ///
@@ -157,9 +159,17 @@ impl SharedCache {
             let mut values = table.find(hash);
             while let Some(seen) = values.next() {
                 // Memory is taken for the key's value only, whatever the table says.
-                let is_small = table.bytes(seen) <= LARGE_BYTES;
-                let may_copy = is_small || table.copy_key(seen).is_some_and(|it| it == key);
-                let Some(bytes) = may_copy.then(|| table.copy(seen)).flatten() else {
+                let is_small = || table.bytes(seen) <= LARGE_BYTES;
+                let has_key = || table.copy_key(seen).is_some_and(|it| it == key);
+                let known = attached.copies.get(seen.generation);
+                let found = match known.filter(|_| table.is_unchanged(seen)) {
+                    Some(bytes) => Some(bytes),
+                    None if is_small() || has_key() => table.copy(seen).inspect(|bytes| {
+                        attached.copies.keep(seen.generation, bytes);
+                    }),
+                    None => None,
+                };
+                let Some(bytes) = found else {
                     has_changed |= !table.is_unchanged(seen);
                     continue;
                 };
