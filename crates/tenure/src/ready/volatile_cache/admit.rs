@@ -20,43 +20,49 @@ const SHARED_OVERHEAD_BYTES: usize = 4 << 10;
 const LARGE_OVERHEAD_BYTES: usize = 256;
 
 /// Memory that a segment may take.
-pub(super) struct Admitted<'a> {
+pub(super) struct Admitted<'a, K> {
     pub(super) admission: Admission,
     /// While memory is short.
     pub(super) inside: Option<Inside<'a>>,
     pub(super) reserved: Reserved,
+    /// The keys of what was evicted, to be dropped outside of the gate: their `Drop` may use the
+    /// cache, and would wait for this thread to leave.
+    pub(super) keys: Vec<K>,
 }
 
 impl<K: Hash + Eq> Shared<K> {
     /// Admits memory, after evicting as many values as needed; `None` if it is unavailable.
-    pub(super) fn admit(&self, memory_bytes: usize, priority: Priority) -> Option<Admitted<'_>> {
+    pub(super) fn admit(&self, memory_bytes: usize, priority: Priority) -> Option<Admitted<'_, K>> {
         let overhead_bytes = match memory_bytes <= shared_bytes() {
             true => SHARED_OVERHEAD_BYTES,
             false => LARGE_OVERHEAD_BYTES,
         };
         let bytes = memory_bytes.checked_add(overhead_bytes)?;
         let reserved = self.reserve(memory_bytes, bytes, priority)?;
-        let admitted = |admission, inside| Admitted {
+        let admitted = |admission, inside, keys| Admitted {
             admission,
             inside,
             reserved,
+            keys,
         };
         if !LEDGER.is_due()
             && let Some(admission) = headroom::take(bytes, Watermark::High)
         {
-            return Some(admitted(admission, None));
+            return Some(admitted(admission, None, Vec::new()));
         }
+        // Before the gate, so that it is dropped behind it.
+        let mut keys = Vec::new();
         let inside = Some(self.gate.enter(bytes).ok()?);
         if !self.can_fit_after_reading(bytes, priority) {
             return None;
         }
         let mut is_read = false;
         loop {
-            let evicted_bytes = self.evict_for(bytes, priority);
+            let evicted_bytes = self.evict_for(bytes, priority, &mut keys);
             // The reserve is restored step by step, so that one caller does not pay for all
             // of it; the minimal reserve is restored at once.
             if let Some(admission) = headroom::take(bytes, Watermark::Low) {
-                return Some(admitted(admission, inside));
+                return Some(admitted(admission, inside, keys));
             }
             if evicted_bytes == 0 {
                 if is_read {
@@ -85,12 +91,13 @@ impl<K: Hash + Eq> Shared<K> {
         {
             return None;
         }
+        let mut keys = Vec::new();
         loop {
             if let Some(reserved) = Reserved::try_new(&self.used, bytes, self.max_bytes) {
                 return Some(reserved);
             }
             let fits = || self.used.load(Ordering::Relaxed) <= self.max_bytes - bytes;
-            if self.evict_until(priority, |_| fits()) == 0 && !fits() {
+            if self.evict_until(priority, &mut keys, |_| fits()) == 0 && !fits() {
                 return None;
             }
         }
@@ -128,9 +135,9 @@ impl<K: Hash + Eq> Shared<K> {
     /// Evicts values until the reserve allows for `bytes`, or four times as much is evicted
     /// and the minimal reserve allows for them, or nothing of this or a lower priority is
     /// left to evict. Returns the number of bytes freed.
-    fn evict_for(&self, bytes: usize, max_priority: Priority) -> usize {
+    fn evict_for(&self, bytes: usize, max_priority: Priority, keys: &mut Vec<K>) -> usize {
         let has_surplus = |watermark| LEDGER.surplus(watermark) >= bytes as isize;
-        self.evict_until(max_priority, |freed_bytes| {
+        self.evict_until(max_priority, keys, |freed_bytes| {
             has_surplus(Watermark::High)
                 || freed_bytes >= bytes.saturating_mul(4) && has_surplus(Watermark::Low)
         })
@@ -138,7 +145,12 @@ impl<K: Hash + Eq> Shared<K> {
 
     /// Evicts values of this or lower priorities until it is enough. Returns the number of
     /// bytes freed.
-    fn evict_until(&self, max_priority: Priority, is_enough: impl Fn(usize) -> bool) -> usize {
+    fn evict_until(
+        &self,
+        max_priority: Priority,
+        keys: &mut Vec<K>,
+        is_enough: impl Fn(usize) -> bool,
+    ) -> usize {
         let mut freed_bytes = 0;
         let priorities = Priority::ALL.into_iter();
         for priority in priorities.filter(|&priority| priority <= max_priority) {
@@ -147,7 +159,7 @@ impl<K: Hash + Eq> Shared<K> {
                 // Round robin, because all shards have about the same size.
                 let next = self.next_eviction.fetch_add(1, Ordering::Relaxed);
                 let shard = &self.shards[next % self.shards.len()];
-                match shard.evict_one(priority, || self.make_spare(priority)) {
+                match shard.evict_one(priority, || self.make_spare(priority), keys) {
                     Some(bytes) => (freed_bytes, failures) = (freed_bytes + bytes, 0),
                     None => failures += 1,
                 }

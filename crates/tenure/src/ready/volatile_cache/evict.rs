@@ -51,11 +51,12 @@ impl<K: Eq> Shard<K> {
     /// Evicts the values of one segment of this priority that were not found lately, and
     /// frees the segment; others are copied together. `make_spare` makes a segment for these,
     /// pinned, where memory allows. Returns the number of bytes freed, `None` if no segment is
-    /// idle.
+    /// idle. The caller drops the keys.
     pub(super) fn evict_one(
         &self,
         priority: Priority,
         make_spare: impl Fn() -> Option<Arc<Segment>>,
+        keys: &mut Vec<K>,
     ) -> Option<usize> {
         let mut progress = Progress {
             steps: 0,
@@ -65,7 +66,7 @@ impl<K: Eq> Shard<K> {
             has_asked: false,
         };
         loop {
-            match self.evict_step(priority, &mut progress) {
+            match self.evict_step(priority, &mut progress, keys) {
                 Step::Next => {}
                 Step::NoneIdle => return None,
                 Step::NeedsSpare => {
@@ -77,7 +78,7 @@ impl<K: Eq> Shard<K> {
         }
     }
 
-    fn evict_step(&self, priority: Priority, progress: &mut Progress) -> Step {
+    fn evict_step(&self, priority: Priority, progress: &mut Progress, keys: &mut Vec<K>) -> Step {
         let mut garbage = Garbage::new();
         let mut state = self.lock();
         // Behind a busy segment the other queue has its turn.
@@ -111,7 +112,7 @@ impl<K: Eq> Shard<K> {
             }
             state.evict_rest(id, &mut garbage);
             drop(state);
-            return Step::Freed(self.free(garbage));
+            return Step::Freed(self.free(garbage, keys));
         }
         state.segments.close(id);
         let found_bytes = match is_forced {
@@ -121,7 +122,7 @@ impl<K: Eq> Shard<K> {
         if found_bytes == 0 {
             state.evict_rest(id, &mut garbage);
             drop(state);
-            return Step::Freed(self.free(garbage));
+            return Step::Freed(self.free(garbage, keys));
         }
         let has_room = found_bytes <= state.main_room(priority);
         if !has_room && progress.spare.is_none() && !progress.has_asked {
@@ -141,6 +142,7 @@ impl<K: Eq> Shard<K> {
                     let cause = Cause::Purged;
                     state.give_up_all(id, Arc::as_ptr(&segment), cause, &mut garbage);
                     drop(state);
+                    keys.append(&mut garbage.keys);
                     drop(garbage);
                     if result == PinResult::Purged {
                         drop(OwnPin(segment));
@@ -168,7 +170,7 @@ impl<K: Eq> Shard<K> {
         state.evict_rest(id, &mut garbage);
         drop(state);
         drop((targets, source));
-        let freed_bytes = self.free(garbage);
+        let freed_bytes = self.free(garbage, keys);
         if had_spare && progress.spare.is_none() {
             progress.copies += 1;
             progress.has_asked = false;
@@ -177,8 +179,9 @@ impl<K: Eq> Shard<K> {
         Step::Freed(freed_bytes)
     }
 
-    /// Frees what was evicted before it returns. Returns the number of bytes.
-    fn free(&self, garbage: Garbage<K>) -> usize {
+    /// Frees what was evicted before it returns, but for the keys. Returns the number of bytes.
+    fn free(&self, garbage: Garbage<K>, keys: &mut Vec<K>) -> usize {
+        keys.extend(garbage.keys);
         let mut freed_bytes = 0;
         for record in garbage.records {
             let bytes = record.segment.memory_bytes();

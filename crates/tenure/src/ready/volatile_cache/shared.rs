@@ -212,6 +212,7 @@ impl<K: Hash + Eq> Shared<K> {
             return Ok(None);
         }
         drop(admitted.inside);
+        drop(admitted.keys);
         let segment = Segment::pinned(buffer, priority, admitted.reserved);
         Ok(Some((admitted.admission, segment)))
     }
