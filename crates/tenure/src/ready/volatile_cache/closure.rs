@@ -37,6 +37,7 @@ impl<K: Eq> Shard<K> {
     pub(super) fn retain(&self, process: Process, mut keep: impl FnMut(&K) -> bool) -> usize {
         let mut garbage = Garbage::new();
         let mut state = self.lock();
+        state.begin_closures();
         let now = state.now();
         let mut refused = Vec::new();
         for number in state.entries.numbers() {
@@ -61,6 +62,7 @@ impl<K: Eq> Shard<K> {
     /// Calls `call` with each key, but not in a child that it has forked.
     pub(super) fn for_each_key(&self, process: Process, mut call: impl FnMut(&K)) {
         let state = self.lock();
+        state.begin_closures();
         let now = state.now();
         for number in state.entries.numbers() {
             let is_expired = state.is_expired(number, now);

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ pub(super) struct BigReaderLock<T> {
     door: Door,
     value: UnsafeCell<T>,
     lock: RwLock<()>,
+    /// The writer runs a closure of the caller's.
+    runs_closure: AtomicBool,
 }
 
 // SAFETY: as for a `RwLock`: readers on several threads share the value, writers own it.
@@ -55,6 +57,7 @@ impl<T> BigReaderLock<T> {
             door: Door::open(AtomicU8::new(0)),
             value: UnsafeCell::new(value),
             lock: RwLock::new(()),
+            runs_closure: AtomicBool::new(false),
         }
     }
 
@@ -136,9 +139,10 @@ impl<T> BigReaderLock<T> {
 
     #[cold]
     fn prepare_to_wait(&self, is_held: bool) {
-        // This thread would wait for itself, or for one that waits for it.
+        // This thread would wait for itself, or for one that waits for it. Sequentially consistent:
+        // of threads that would wait in a circle, each has stored its own before it looks.
         assert!(
-            !is_held || !closure::is_inside(),
+            !is_held || !closure::is_inside() || !self.runs_closure.load(Ordering::SeqCst),
             "a closure of VolatileCache::retain or for_each_key has used the cache"
         );
         // Only Eq of a key can panic under the lock, or a caller's closure, while nothing
@@ -169,6 +173,13 @@ impl<T> Drop for Reading<'_, T> {
     }
 }
 
+impl<T> Writing<'_, T> {
+    /// Says that a closure of the caller's runs from now on, as long as this lives.
+    pub(super) fn begin_closures(&self) {
+        self.lock.runs_closure.store(true, Ordering::SeqCst);
+    }
+}
+
 impl<T> Deref for Writing<'_, T> {
     type Target = T;
 
@@ -187,6 +198,7 @@ impl<T> DerefMut for Writing<'_, T> {
 
 impl<T> Drop for Writing<'_, T> {
     fn drop(&mut self) {
+        self.lock.runs_closure.store(false, Ordering::Relaxed);
         self.lock.door.reopen();
     }
 }

@@ -208,7 +208,8 @@ impl<K: Hash + Eq> VolatileCache<K> {
     /// # Panics
     ///
     /// `keep` runs with a lock held: it must not use the cache, which may panic, but never
-    /// waits for itself.
+    /// waits for itself. It may use another one, of which no thread runs such a closure at that
+    /// moment: that may panic, too.
     pub fn retain(&self, mut keep: impl FnMut(&K) -> bool) -> usize {
         let process = self.shared.process;
         let shards = self.ours().map(|shared| shared.shards.iter());
@@ -225,7 +226,8 @@ impl<K: Hash + Eq> VolatileCache<K> {
     /// # Panics
     ///
     /// `call` runs with a lock held: it must not use the cache, which may panic, but never
-    /// waits for itself.
+    /// waits for itself. It may use another one, of which no thread runs such a closure at that
+    /// moment: that may panic, too.
     ///
     /// ```
     /// let cache = tenure::VolatileCache::new();
