@@ -35,9 +35,11 @@ tests!(
     truncated_cache_misses_and_refuses,
     name_in_use_stays_and_others_are_removed,
     closed_descriptor_is_an_error_and_other_files_stay,
+    other_file_under_the_descriptor_s_number_is_not_read,
     lowered_file_size_limit_refuses_values;
     children:
     close_descriptor_of_cache,
+    replace_descriptor_of_cache,
     lower_file_size_limit,
 );
 
@@ -463,6 +465,33 @@ fn close_descriptor_of_cache() {
     let mut bytes = Vec::new();
     other.read_to_end(&mut bytes).unwrap();
     assert_eq!((bytes.len(), other.as_raw_fd()), (0, number));
+}
+
+fn other_file_under_the_descriptor_s_number_is_not_read() {
+    in_child("replace_descriptor_of_cache");
+}
+
+fn replace_descriptor_of_cache() {
+    let cache = cache();
+    insert(&cache, b"key", b"value");
+    // Has another value at the same place.
+    let other = tempfile::tempfile().unwrap();
+    let mut at = 0;
+    // SAFETY: the descriptor is open; the call changes its position only.
+    while let start @ 0.. = unsafe { libc::lseek(cache.as_fd().as_raw_fd(), at, libc::SEEK_DATA) } {
+        let mut page = vec![0; page_size()];
+        rustix::io::pread(&cache, &mut page, start.cast_unsigned()).unwrap();
+        if let Some(found) = page.windows(5).position(|bytes| bytes == b"value") {
+            page[found..found + 5].copy_from_slice(b"wrong");
+        }
+        rustix::io::pwrite(&other, &page, start.cast_unsigned()).unwrap();
+        at = start + page_size().cast_signed() as i64;
+    }
+    // SAFETY: the cache expects it.
+    assert!(unsafe { libc::dup2(other.as_raw_fd(), cache.as_fd().as_raw_fd()) } >= 0);
+    for _ in 0..3 {
+        assert!(cache.get(b"key").is_none());
+    }
 }
 
 fn lowered_file_size_limit_refuses_values() {

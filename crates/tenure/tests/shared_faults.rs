@@ -16,11 +16,13 @@ tests!(
     killed_processes_leave_neither_pins_nor_wrong_bytes,
     garbage_in_a_cache_neither_crashes_nor_hangs,
     value_of_corrupt_length_is_a_miss_and_its_entry_is_used_again,
+    key_of_corrupt_length_takes_no_memory,
     killed_processes_leave_a_cache_that_works;
     children:
     use_arena_with_garbage,
     kill_users_of_arena,
     use_cache_with_garbage,
+    find_key_of_corrupt_length,
     kill_users_of_cache,
 );
 
@@ -291,6 +293,33 @@ fn value_of_corrupt_length_is_a_miss_and_its_entry_is_used_again() {
         cache.insert(b"key", &[8; 300], Priority::Normal).unwrap();
         assert!(cache.get(b"key").is_none_or(|found| found[..] == [8; 300]));
     }
+}
+
+fn key_of_corrupt_length_takes_no_memory() {
+    in_child("find_key_of_corrupt_length");
+}
+
+fn find_key_of_corrupt_length() {
+    let cache = small_cache();
+    cache.insert(b"key", &[7; 300], Priority::Normal).unwrap();
+    let entry = entry_of_len(&cache, 16 + 3 + 300);
+    let page = page_size() as u64;
+    // The largest place of the entry, and a head there that says that all of it is the key.
+    let len = page << 20;
+    rustix::io::pwrite(&cache, &len.to_ne_bytes(), entry + 16).unwrap();
+    let table = (4096_u64 + 56 * 1024).next_multiple_of(page);
+    let smaller: u64 = (0..10).map(|class| page << (2 * class)).sum();
+    let place = table + smaller * 2 * 1024 + (entry - 4096) / 56 * len;
+    rustix::io::pwrite(&cache, &(len - 16).to_ne_bytes(), place + 8).unwrap();
+    // SAFETY: the structure has integers only.
+    let mut before: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the call writes a structure of this type.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut before) };
+    assert!(cache.get(b"key").is_none());
+    let mut after = before;
+    // SAFETY: as above.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut after) };
+    assert!(after.ru_maxrss - before.ru_maxrss < 16 << 10, "KiB");
 }
 
 fn killed_processes_leave_a_cache_that_works() {

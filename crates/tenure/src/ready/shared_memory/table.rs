@@ -120,6 +120,15 @@ impl Table {
         self.facts().map(drop)
     }
 
+    /// As [`check_descriptor`](Self::check_descriptor), for calls that have begun with
+    /// [`check`](Self::check) only, and read the file.
+    pub(super) fn check_sealed_descriptor(&self) -> Result<()> {
+        match self.is_sealed {
+            true => self.check_descriptor(),
+            false => Ok(()),
+        }
+    }
+
     fn facts(&self) -> Result<Facts> {
         match shared_file::facts(self.fd()) {
             Ok(facts) if facts.identity == self.identity => Ok(facts),

@@ -35,7 +35,7 @@ impl Seen {
 }
 
 impl Table {
-    fn set(&self, hash: u64) -> Range<usize> {
+    pub(super) fn set(&self, hash: u64) -> Range<usize> {
         let sets = self.geometry.count / SET;
         let first = (hash as usize & (sets - 1)) * SET;
         first..first + SET
@@ -96,6 +96,16 @@ impl Table {
         Some(bytes)
     }
 
+    /// Whether a value has this key; it copies no other key than one of the same length.
+    pub(super) fn has_key(&self, seen: Seen, key: &[u8]) -> bool {
+        let mut bytes = Vec::new();
+        let head = self.copy_to(&mut bytes, seen, record::HEAD);
+        let start = head.and_then(|()| record::start_bytes(&bytes));
+        let start = start.filter(|&start| start == record::HEAD + key.len());
+        let start = start.and_then(|start| self.copy_to(&mut bytes, seen, start));
+        start.is_some() && bytes.get(record::HEAD..) == Some(key)
+    }
+
     /// Copies the key of a value. `None` as for [`copy`](Self::copy), and for a corrupt one.
     pub(super) fn copy_key(&self, seen: Seen) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -110,6 +120,7 @@ impl Table {
         let (len, place) = self.contents(seen.index, seen.word.side())?;
         let (len, done) = (usize::try_from(len).ok()?, bytes.len());
         let more = len.min(end).checked_sub(done)?;
+        self.check_sealed_descriptor().ok()?;
         shared_file::read_to(self.fd(), bytes, more, place + done as u64).ok()?;
         // The word changes before the bytes do: if it is unchanged, so were they.
         fence(Ordering::SeqCst);

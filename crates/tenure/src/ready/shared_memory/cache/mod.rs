@@ -160,7 +160,7 @@ impl SharedCache {
             while let Some(seen) = values.next() {
                 // Memory is taken for the key's value only, whatever the table says.
                 let is_small = || table.bytes(seen) <= LARGE_BYTES;
-                let has_key = || table.copy_key(seen).is_some_and(|it| it == key);
+                let has_key = || table.has_key(seen, key);
                 let known = attached.copies.get(seen.generation);
                 let found = match known.filter(|_| table.is_unchanged(seen)) {
                     Some(bytes) => Some(bytes),
