@@ -7,6 +7,8 @@
 
 mod common;
 
+use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -20,6 +22,9 @@ tests!(
     stopped_maker_blocks_nobody,
     value_that_is_replaced_while_it_is_made_does_not_stay,
     maker_that_asks_for_its_own_key_makes_it_again,
+    value_that_is_made_alone_and_removed_meanwhile_does_not_stay,
+    value_is_made_while_a_thread_ends,
+    removed_value_is_not_found_again_while_others_make_it,
 );
 
 fn cache() -> SharedCache {
@@ -160,4 +165,83 @@ fn maker_that_asks_for_its_own_key_makes_it_again() {
         inner.unwrap().to_vec()
     });
     assert_eq!(made.unwrap()[..], *b"inner");
+}
+
+fn value_that_is_made_alone_and_removed_meanwhile_does_not_stay() {
+    let cache = cache();
+    let make_removed = |key: &[u8]| {
+        let made = cache.get_or_insert_with(key, || {
+            cache.remove(key);
+            b"older".to_vec()
+        });
+        assert_eq!(made.unwrap()[..], *b"older");
+    };
+    // The thread makes the value already.
+    let outer = cache.get_or_insert_with(b"key", || {
+        make_removed(b"key");
+        assert!(cache.get(b"key").is_none());
+        // The outer maker is still known as one.
+        make_removed(b"key");
+        b"outer".to_vec()
+    });
+    assert_eq!(outer.unwrap()[..], *b"outer");
+    assert!(cache.get(b"key").is_none());
+    // The maker is stopped.
+    let child = start_endless_maker(&cache, b"stopped");
+    kill_with(child, libc::SIGSTOP);
+    make_removed(b"stopped");
+    assert!(cache.get(b"stopped").is_none());
+    kill_with(child, libc::SIGKILL);
+    wait_for(child);
+}
+
+/// Makes a value when its thread ends.
+struct MakeAtEnd(RefCell<Option<Arc<SharedCache>>>);
+
+impl Drop for MakeAtEnd {
+    fn drop(&mut self) {
+        if let Some(cache) = self.0.take() {
+            let made = cache.get_or_insert_with(b"end", || b"value".to_vec());
+            assert_eq!(made.unwrap()[..], *b"value");
+        }
+    }
+}
+
+fn value_is_made_while_a_thread_ends() {
+    thread_local!(static AT_END: MakeAtEnd = const { MakeAtEnd(RefCell::new(None)) });
+    let cache = Arc::new(cache());
+    let used = Arc::clone(&cache);
+    let thread = std::thread::spawn(move || {
+        // Its destructor runs after those of variables that are used later.
+        AT_END.with(|at_end| at_end.0.replace(Some(Arc::clone(&used))));
+        used.get_or_insert_with(b"key", || b"value".to_vec())
+            .unwrap();
+    });
+    thread.join().unwrap();
+    let found = cache.get(b"end");
+    assert!(found.is_some() || was_under_pressure());
+}
+
+fn removed_value_is_not_found_again_while_others_make_it() {
+    let cache = cache();
+    let [current, end] = [0, 20].map(|first| &shared_counters()[first]);
+    // The makers' versions are those of their beginning.
+    let make = || {
+        while end.load(Ordering::SeqCst) == 0 {
+            let value = || current.load(Ordering::SeqCst).to_ne_bytes().to_vec();
+            cache.get_or_insert_with(b"key", value).unwrap();
+        }
+        0
+    };
+    let children = [0; 4].map(|_| start(make));
+    for version in 1..20_000 {
+        current.store(version, Ordering::SeqCst);
+        cache.remove(b"key");
+        if let Some(found) = cache.get(b"key") {
+            let found = usize::from_ne_bytes(found[..].try_into().unwrap());
+            assert!(found >= version, "{found} after {version}");
+        }
+    }
+    end.store(1, Ordering::SeqCst);
+    assert!(children.into_iter().all(|child| wait_for(child) == 0));
 }

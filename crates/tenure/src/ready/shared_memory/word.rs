@@ -32,6 +32,7 @@ pub(crate) enum State {
 /// | 50–51 | state |
 /// | 52 | doomed: it gets no further pin, and is freed once it has none |
 /// | 53 | the side of an entry of a cache that the value is on |
+/// | 54 | of a claimed entry of a cache: its value is outdated, and must not be found |
 ///
 /// A value of a cache has no pins. The process of a live one owns the other side: it writes
 /// the key's next value there, which takes the place of this one by one change of the word.
@@ -46,6 +47,7 @@ const PRIORITY_SHIFT: u32 = 48;
 const STATE_SHIFT: u32 = 50;
 const DOOMED: u64 = 1 << 52;
 const SIDE: u64 = 1 << 53;
+const OUTDATED: u64 = 1 << 54;
 
 impl Reading {
     pub(crate) fn state(self) -> State {
@@ -83,6 +85,10 @@ impl Reading {
     /// Whether a process may claim the object: nobody has a pin, or a claim.
     pub(crate) fn is_claimable(self) -> bool {
         self.processes() == 0 && self.state() != State::Claimed
+    }
+
+    fn is_claimed_by(self, process: usize) -> bool {
+        self.state() == State::Claimed && self.processes() == 1 << process
     }
 
     /// Returns the word of the same object, doomed.
@@ -186,7 +192,7 @@ impl Word {
     }
 
     /// Ends a claim, with a pin of the process or without. `false` if the process has no claim
-    /// (any more): then the object belongs to another process.
+    /// (any more): then the object belongs to another process; and if a live one is outdated.
     pub(crate) fn publish(
         &self,
         process: usize,
@@ -195,15 +201,31 @@ impl Word {
         is_pinned: bool,
     ) -> bool {
         let pins = if is_pinned { 1 << process } else { 0 };
-        self.restore(process, Reading::of(state, priority, pins))
+        let next = |now: Reading| {
+            let may_be_found = state != State::Live || now.0 & OUTDATED == 0;
+            let may_publish = now.is_claimed_by(process) && may_be_found;
+            may_publish.then_some(Reading::of(state, priority, pins))
+        };
+        self.update(next).is_ok()
+    }
+
+    /// Has the value of a claimed entry not be published, whoever has claimed it.
+    pub(crate) fn outdate(&self) {
+        let next = |now: Reading| {
+            let is_claimed = now.state() == State::Claimed && now.0 & OUTDATED == 0;
+            is_claimed.then_some(Reading(now.0 | OUTDATED))
+        };
+        let _ = self.update(next);
+    }
+
+    /// Whether the process has claimed the object.
+    pub(crate) fn has_claim(&self, process: usize) -> bool {
+        self.read().is_claimed_by(process)
     }
 
     /// Ends a claim with another word. `false` as for [`publish`](Self::publish).
     pub(crate) fn restore(&self, process: usize, word: Reading) -> bool {
-        let next = |now: Reading| {
-            let has_claim = now.state() == State::Claimed && now.processes() == 1 << process;
-            has_claim.then_some(word)
-        };
+        let next = |now: Reading| now.is_claimed_by(process).then_some(word);
         self.update(next).is_ok()
     }
 

@@ -23,8 +23,7 @@ const HASH: u64 = !(SLOT | OUTDATED);
 pub(super) enum Missing<'a> {
     /// Makes it, and inserts it unless it is outdated.
     Make(Flight<'a>),
-    /// Makes it for itself, and inserts it: this thread makes it already, or too many values are
-    /// being made.
+    /// Makes it for itself: this thread makes it already, or too many values are being made.
     MakeAlone,
     /// Waits: another thread makes it, whose flight has this word.
     Wait { at: usize, word: u64 },
@@ -48,20 +47,14 @@ impl Table {
     /// Lets one thread of all processes make the value of this hash.
     pub(super) fn enter(&self, attached: &Attached, hash: u64) -> Missing<'_> {
         let hash = hash & HASH;
-        if OWN.with_borrow(|own| own.contains(&hash)) {
+        // A thread whose variables are gone cannot tell.
+        if OWN.try_with(|own| own.borrow().contains(&hash)) != Ok(false) {
             return Missing::MakeAlone;
         }
         if let Some(wait) = self.flight_of(hash, None) {
             return wait;
         }
-        let own = hash | (attached.attachment.slot as u64 + 1);
-        let flights = &self.header().flights;
-        let Some(at) = (0..FLIGHTS).find(|&at| {
-            let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
-            let is_free = flights[at].load(Ordering::Relaxed) == 0;
-            let word = &flights[at];
-            is_free && word.compare_exchange(0, own, success, failure).is_ok()
-        }) else {
+        let Some((at, own)) = self.begin(attached, hash) else {
             return Missing::MakeAlone;
         };
         // Two that enter at the same time: one of them sees the other at least, and gives way.
@@ -70,13 +63,50 @@ impl Table {
             self.end(at, own);
             return wait;
         }
-        OWN.with_borrow_mut(|own| own.push(hash));
-        Missing::Make(Flight {
+        Missing::Make(self.flight(attached, at, own))
+    }
+
+    /// Lets a thread make the value of this hash for itself, whether or not others do. `None` if
+    /// too many values are being made: then nobody could tell whether this one is outdated.
+    pub(super) fn enter_alone(&self, attached: &Attached, hash: u64) -> Option<Flight<'_>> {
+        let begin = || self.begin(attached, hash & HASH);
+        let (at, own) = begin().or_else(|| {
+            self.end_flights(self.dead_makers(&attached.attachment));
+            begin()
+        })?;
+        Some(self.flight(attached, at, own))
+    }
+
+    fn begin(&self, attached: &Attached, hash: u64) -> Option<(usize, u64)> {
+        let own = hash | (attached.attachment.slot as u64 + 1);
+        let flights = &self.header().flights;
+        let at = (0..FLIGHTS).find(|&at| {
+            let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
+            let is_free = flights[at].load(Ordering::Relaxed) == 0;
+            let word = &flights[at];
+            is_free && word.compare_exchange(0, own, success, failure).is_ok()
+        })?;
+        Some((at, own))
+    }
+
+    fn flight(&self, attached: &Attached, at: usize, word: u64) -> Flight<'_> {
+        let _ = OWN.try_with(|own| own.borrow_mut().push(word & HASH));
+        Flight {
             table: self,
             generation: attached.generation,
             at,
-            word: own,
-        })
+            word,
+        }
+    }
+
+    /// Returns the dead processes that have flights.
+    fn dead_makers(&self, attachment: &Attachment) -> Processes {
+        let words = self.header().flights.iter();
+        let slots = words.filter_map(|word| (word.load(Ordering::Relaxed) & SLOT).checked_sub(1));
+        let makers = slots.fold(0, |makers, slot| makers | 1 << slot);
+        let dead = (0..MAX_PROCESSES)
+            .filter(|slot| makers >> slot & 1 != 0 && self.is_dead(*slot, attachment));
+        dead.fold(0, |dead, slot| dead | 1 << slot)
     }
 
     fn flight_of(&self, hash: u64, except: Option<usize>) -> Option<Missing<'_>> {
@@ -127,7 +157,15 @@ impl Table {
             let outdate = |now: u64| (now != 0 && is_it(now)).then_some(now | OUTDATED);
             let _ = word.fetch_update(Ordering::SeqCst, Ordering::Relaxed, outdate);
         }
+        // A maker that does not see this has claimed an entry, and written its tag.
         fence(Ordering::SeqCst);
+        let indices = hash.map_or(0..self.geometry.count, |hash| self.set(hash));
+        for entry in &self.entries()[indices] {
+            let tag = entry.tag.load(Ordering::Relaxed);
+            if hash.is_none_or(|hash| hash == tag) {
+                entry.word.outdate();
+            }
+        }
     }
 }
 
@@ -151,7 +189,13 @@ impl Flight<'_> {
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        OWN.with_borrow_mut(|own| own.retain(|&hash| hash != self.word & HASH));
+        let _ = OWN.try_with(|own| {
+            let mut own = own.borrow_mut();
+            // The thread may make the same value twice.
+            if let Some(at) = own.iter().rposition(|&hash| hash == self.word & HASH) {
+                own.swap_remove(at);
+            }
+        });
         // In a child of the maker the flight is its parent's.
         let is_own = fork::generation() == Ok(self.generation) && !fork::is_bare_child();
         if is_own && self.table.check().is_ok() {

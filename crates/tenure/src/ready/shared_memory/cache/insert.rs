@@ -138,6 +138,7 @@ impl SharedCache {
     /// they look every few milliseconds, and wait neither for a process that has ended nor for
     /// one that is stopped. (Whether one of another PID namespace is, cannot be told.) If the
     /// key is inserted or removed meanwhile, the value is returned, but does not stay.
+    /// Nor does it while 256 others are being made.
     /// `rebuild` may not ask for a value that waits for its own.
     ///
     /// # Errors
@@ -157,7 +158,7 @@ impl SharedCache {
         let flight = loop {
             let (at, word) = match table.enter(attached, hash) {
                 Missing::Make(flight) => break Some(flight),
-                Missing::MakeAlone => break None,
+                Missing::MakeAlone => break table.enter_alone(attached, hash),
                 Missing::Wait { at, word } => (at, word),
             };
             let mut has_waited = false;
@@ -183,7 +184,7 @@ impl SharedCache {
                 return Ok(found);
             }
             if failures >= MAX_FAILURES {
-                break None;
+                break table.enter_alone(attached, hash);
             }
             pause = MIN_PAUSE;
         };
@@ -209,10 +210,10 @@ impl SharedCache {
         if !std::ptr::eq(now, attached) {
             return Ok(SharedValue::new(bytes, 0));
         }
-        if flight.is_none_or(|flight| !flight.is_outdated()) {
-            let is_wanted = || flight.is_none_or(|flight| !flight.is_outdated());
+        if let Some(flight) = flight.filter(|flight| !flight.is_outdated()) {
+            let is_wanted = || !flight.is_outdated();
             let put = self.replace(attached, key, &bytes, Priority::default(), &is_wanted);
-            if let (Some(seen), Some(flight)) = (put, flight)
+            if let Some(seen) = put
                 && flight.is_outdated()
             {
                 self.core.table.remove(&attached.attachment, seen);

@@ -7,6 +7,7 @@ use super::super::processes::Attachment;
 use super::super::table::{Table, pages_of};
 use super::super::turn::Turn;
 use super::super::word::Reading;
+use super::MAX_TRIES;
 use super::entries::Seen;
 use crate::ground::sys::Errno;
 use crate::ground::sys::process::monotonic_coarse_nanos;
@@ -57,19 +58,38 @@ impl Table {
             put => put,
         };
         if let Put::Inserted(seen) = put {
-            // Of two processes that insert the key at the same time one sees both values at
-            // least, and dooms the older one, also if that is its own.
-            fence(Ordering::SeqCst);
-            let mut found = self.find(new.hash).peekable();
-            let newer = found.next_if(|found| found.generation > seen.generation);
-            let newest = newer.unwrap_or(seen);
-            for older in found.filter(|found| found.generation < newest.generation) {
-                if self.doom(older) {
-                    self.free_doomed(turn, attachment, older.index);
-                }
-            }
+            self.doom_others(turn, attachment, new.hash, seen.generation);
         }
         Ok(put)
+    }
+
+    /// Removes the values of a hash that are older than the newest of them, or than this one.
+    fn doom_others(
+        &self,
+        turn: &mut Turn<'_>,
+        attachment: &Attachment,
+        hash: u64,
+        generation: u64,
+    ) {
+        // Of two processes that insert the key at the same time one sees both values at least,
+        // and dooms the older one, also if that is its own.
+        fence(Ordering::SeqCst);
+        for _ in 0..MAX_TRIES {
+            let mut has_changed = false;
+            let mut found = self.find(hash).peekable();
+            let newer = found.next_if(|found| found.generation > generation);
+            let newest = newer.map_or(generation, |newer| newer.generation);
+            for older in found.filter(|found| found.generation < newest) {
+                match self.doom(older) {
+                    true => self.free_doomed(turn, attachment, older.index),
+                    // Another process may have replaced it by one that is older as well.
+                    false => has_changed = true,
+                }
+            }
+            if !has_changed {
+                break;
+            }
+        }
     }
 
     fn replace(
@@ -92,10 +112,11 @@ impl Table {
             }
             self.punch_side(turn, seen.index, side)?;
             self.write(turn, (seen.index, side), new)?;
+            // Before the question: what outdates this value afterwards has a newer one.
+            let generation = self.next_generation(seen.index, side);
             if !(new.is_wanted)() {
                 return Ok(Put::Overtaken);
             }
-            let generation = self.next_generation(seen.index, side);
             if !entry.word.switch(attachment.slot, new.priority) {
                 return Ok(Put::Overtaken);
             }
@@ -146,11 +167,24 @@ impl Table {
             return Ok(Put::Overtaken);
         }
         let published = self.publish_live(attachment, index, new.len(), new.priority, false);
-        Ok(Put::Inserted(Seen {
-            index,
-            word: Reading::live(new.priority),
-            generation: published.ok_or(Errno::BUSY)?,
-        }))
+        let word = &self.entries()[index].word;
+        match published {
+            Some(generation) => Ok(Put::Inserted(Seen {
+                index,
+                word: Reading::live(new.priority),
+                generation,
+            })),
+            None if word.has_claim(attachment.slot) => {
+                self.drop_claimed(turn, attachment, index);
+                // Unless a maker's value was outdated, the previous one is out of date.
+                if (new.is_wanted)() {
+                    let now = self.header().sequence.load(Ordering::Relaxed);
+                    self.doom_others(turn, attachment, new.hash, now);
+                }
+                Ok(Put::Overtaken)
+            }
+            None => Err(Errno::BUSY),
+        }
     }
 
     /// Writes a record to a side that this process has for itself.
@@ -177,5 +211,67 @@ impl Table {
         let contents = &self.entries()[index].contents[side];
         contents.generation.store(generation, Ordering::Release);
         generation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::file;
+    use super::super::super::layout::{Geometry, Kind, SET};
+    use super::*;
+
+    const HASH: u64 = 1;
+
+    fn put(table: &Table, attachment: &Attachment, is_wanted: &dyn Fn() -> bool) -> Put {
+        let new = New {
+            hash: HASH,
+            parts: [b"start", b"value"],
+            priority: 1,
+            is_wanted,
+        };
+        let mut turn = table.turn_or_go(attachment);
+        table.put(&mut turn, attachment, &new).unwrap()
+    }
+
+    fn table() -> Table {
+        let geometry = Geometry {
+            kind: Kind::Cache,
+            count: SET,
+            seed: [0; 2],
+        };
+        file::create_memfd(geometry).unwrap()
+    }
+
+    #[test]
+    fn value_that_is_outdated_just_before_it_is_published_is_not_found() {
+        let table = table();
+        let own = table.attach().unwrap();
+        for outdated in [Some(HASH), None] {
+            let outdate_late = || {
+                table.outdate(outdated);
+                true
+            };
+            assert_eq!(put(&table, &own, &outdate_late), Put::Overtaken);
+            assert_eq!(table.find(HASH).next(), None);
+        }
+        assert!(matches!(put(&table, &own, &|| true), Put::Inserted(_)));
+        assert_eq!(table.find(HASH).count(), 1);
+    }
+
+    #[test]
+    fn insertion_that_is_overtaken_leaves_no_previous_value() {
+        let table = table();
+        let [own, other] = [table.attach().unwrap(), table.attach().unwrap()];
+        put(&table, &own, &|| true);
+        let previous = table.find(HASH).next().unwrap();
+        let word = &table.entries()[previous.index].word;
+        assert!(word.begin_replacing(other.slot, previous.word));
+        let outdate_late = || {
+            table.outdate(None);
+            true
+        };
+        assert_eq!(put(&table, &own, &outdate_late), Put::Overtaken);
+        assert_eq!(table.find(HASH).next(), None);
+        assert!(!word.switch(other.slot, 1));
     }
 }
