@@ -44,7 +44,9 @@ tests!(
     eviction_spares_values_in_use,
     pressure_purges_values_of_lower_priority_first,
     cache_shrinks_when_program_needs_memory,
-    cache_contract_holds_without_userfaultfd;
+    cache_contract_holds_without_userfaultfd,
+    dropped_key_may_use_the_cache_while_values_are_evicted,
+    closure_may_use_another_cache;
     children:
     run_out_of_address_space,
     use_more_than_the_limit,
@@ -53,6 +55,7 @@ tests!(
     run_short_of_memory,
     take_memory_from_the_cache,
     check_contract_without_userfaultfd,
+    insert_from_dropped_keys,
 );
 
 fn skip_without_userfaultfd() -> Completion {
@@ -926,4 +929,71 @@ fn cache_contract_holds_without_userfaultfd() {
     for features in ["userfaultfd", "userfaultfd,madv_guard", "madv_populate"] {
         in_child_without(features, "check_contract_without_userfaultfd");
     }
+}
+
+/// A key whose drop inserts another one.
+#[derive(PartialEq, Eq, Hash)]
+struct Successor(u64);
+
+static OF_SUCCESSORS: LazyLock<VolatileCache<Successor>> = LazyLock::new(VolatileCache::new);
+
+/// A successor has none itself.
+const HAS_NONE: u64 = 1 << 40;
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if self.0 & HAS_NONE == 0 {
+            let value = vec![7; 5 << 20];
+            let key = Self(self.0 | HAS_NONE);
+            OF_SUCCESSORS.insert(key, &value).unwrap();
+        }
+    }
+}
+
+fn insert_from_dropped_keys() {
+    enter_group();
+    let value = vec![7; 5 << 20];
+    for key in 0..100 {
+        OF_SUCCESSORS.insert(Successor(key), &value).unwrap();
+    }
+    let stats = OF_SUCCESSORS.stats();
+    assert!(stats.evicted > 0, "{stats:?}");
+    assert_adds_up(&OF_SUCCESSORS);
+}
+
+fn dropped_key_may_use_the_cache_while_values_are_evicted() -> Completion {
+    match Group::with_limit(LIMIT) {
+        Ok(group) => group.run("insert_from_dropped_keys"),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+fn closure_may_use_another_cache() {
+    let [first, second] = [VolatileCache::new(), VolatileCache::new()];
+    for key in 0..100_u64 {
+        first.insert(key, &[7; 100]).unwrap();
+        second.insert(key, &[7; 100]).unwrap();
+    }
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    for key in 0..100 {
+                        second.insert(key, &[7; 100]).unwrap();
+                    }
+                }
+            });
+        }
+        let uses = std::panic::AssertUnwindSafe(|| {
+            for _ in 0..300 {
+                first.for_each_key(|key| drop(second.get(key)));
+                first.retain(|key| second.contains_key(key) || *key < 100);
+            }
+        });
+        let used = std::panic::catch_unwind(uses);
+        is_done.store(true, Ordering::Relaxed);
+        assert!(used.is_ok());
+    });
 }
