@@ -58,6 +58,13 @@ fn recycled_memory_becomes_next_mapping() -> Completion {
 }
 
 fn recycled_memory_becomes_next_c_mapping() -> Completion {
+    /// Unmapped also where the pool has given nothing, and the test tries again.
+    struct Owned(PageRange);
+    impl Drop for Owned {
+        fn drop(&mut self) {
+            unsafe { self.0.munmap() }.unwrap();
+        }
+    }
     let _pool = Pool::of(LEN);
     let map = || {
         let request = MmapRequest {
@@ -68,13 +75,13 @@ fn recycled_memory_becomes_next_c_mapping() -> Completion {
             populate: Some(Access::Write),
             ..Default::default()
         };
-        PageRange::mmap(&request).unwrap()
+        Owned(PageRange::mmap(&request).unwrap())
     };
-    completion(until_given(map).map(|range| {
+    completion(until_given_of(pages_without_advice, map).map(|owned| {
+        let range = owned.0;
         assert_eq!(range.len(), LEN - 3 * page_size());
         assert!(is_zero(range));
         assert!(has_vm_flag(range, "dd") && !has_vm_flag(range, "dc"));
-        unsafe { range.munmap() }.unwrap();
     }))
 }
 

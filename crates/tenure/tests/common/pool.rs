@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Completion;
 use tenure::pool::{self, PoolOptions};
 use tenure::pressure::{self, Level};
-use tenure::{Features, HugePages, Mapping};
+use tenure::{Features, HugePages, Mapping, MappingBuilder};
 
 use super::{is_zero, skip};
 
@@ -48,7 +48,15 @@ impl Drop for Pool {
 }
 
 pub fn base_pages(len: usize) -> Mapping {
-    let memory = Mapping::anonymous(len).huge_pages(HugePages::Never);
+    filled(Mapping::anonymous(len).huge_pages(HugePages::Never))
+}
+
+/// Memory as this machine makes it without advice: in huge pages where they are always on.
+pub fn pages_without_advice(len: usize) -> Mapping {
+    filled(Mapping::anonymous(len))
+}
+
+fn filled(memory: MappingBuilder<'_>) -> Mapping {
     let mut memory = memory.map().unwrap();
     memory.as_mut_slice().unwrap().fill(7);
     memory
@@ -62,13 +70,17 @@ pub fn recycle(memory: Mapping) {
 /// Recycles filled memory until the pool has kept so much of it. An error is the reason why
 /// it keeps none here.
 pub fn fill_pool(bytes: usize) -> Result<(), Completion> {
+    fill_pool_with(bytes, base_pages)
+}
+
+fn fill_pool_with(bytes: usize, map: fn(usize) -> Mapping) -> Result<(), Completion> {
     let start = Instant::now();
     while (pool::stats().bytes as usize) < bytes {
         if start.elapsed() > LIMIT {
             assert_ne!(pressure::level(), Level::None, "the pool has kept nothing");
             return Err(skip("memory is short, and the pool keeps nothing"));
         }
-        recycle(base_pages(LEN));
+        recycle(map(LEN));
     }
     Ok(())
 }
@@ -84,10 +96,19 @@ pub fn map_populated(len: usize) -> Mapping {
 
 /// Runs `populate` after the pool was filled, until it was given something: other threads of
 /// the machine may have taken the memory meanwhile.
-pub fn until_given<T>(mut populate: impl FnMut() -> T) -> Result<T, Completion> {
+pub fn until_given<T>(populate: impl FnMut() -> T) -> Result<T, Completion> {
+    until_given_of(base_pages, populate)
+}
+
+/// Does the same with a pool of such memory: a block of base pages suits no memory that the
+/// kernel would make of huge pages, nor the other way round.
+pub fn until_given_of<T>(
+    map: fn(usize) -> Mapping,
+    mut populate: impl FnMut() -> T,
+) -> Result<T, Completion> {
     let start = Instant::now();
     loop {
-        fill_pool(LEN)?;
+        fill_pool_with(LEN, map)?;
         let before = given_bytes();
         let answer = populate();
         if given_bytes() > before {
