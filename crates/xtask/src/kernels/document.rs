@@ -24,8 +24,9 @@ $ make test-kernels
 
 QEMU emulates a machine of two CPUs in software, so no virtualisation is needed: x86-64, or
 aarch64 with pages of 4 KiB (**arm64**), of 16 KiB (**arm64-16k**) or of 64 KiB
-(**arm64-64k**). A column is one boot, with the test programs for which it may matter: on
-aarch64 those where the page size or the processor may. Those of the heap are called heap_…; c_library has the C programs of the C
+(**arm64-64k**). A column is one kernel in one configuration, with the test programs for which
+it may matter: on aarch64 those where the page size or the processor may. It may be of several
+boots: a program that a later one has not run keeps the result of the earlier build. Those of the heap are called heap_…; c_library has the C programs of the C
 library's tests and its examples, and preload C programs under `tenure run` with the heap and
 with most options. In faults each system call fails with one errno: the answers to its others
 depend on no kernel, and the machine that builds tries them. They run
@@ -79,11 +80,14 @@ fn text(boots: &[Boot]) -> String {
     );
     text.push_str(&checks(boots));
     text.push_str(
-        "\n## Results\n\nThe number of passed tests; s: skipped, with the reason below; **f**: failed.\n\n",
+        "\n## Results\n\nThe number of passed tests; s: skipped, with the reason below; **f**: failed; \
+         a: absent, fewer than the program has in another column, mostly because it is of an \
+         older build.\n\n",
     );
     text.push_str(&programs(boots));
     text.push_str(&failures(boots));
     text.push_str(&skips(boots));
+    text.push_str(&kernel_said(boots));
     text.push_str(
         "\n## Kernel counters\n\nCounted during the last boot, in pages and events. \
          `pglazyfreed` counts the lazily freed or offered pages that the kernel reclaimed.\n\n",
@@ -171,9 +175,30 @@ fn programs(boots: &[Boot]) -> String {
             .iter()
             .flat_map(|boot| boot.programs.iter().map(|program| program.name.as_str())),
     );
+    let mut most: BTreeMap<&str, u64> = BTreeMap::new();
+    for program in boots.iter().flat_map(|boot| &boot.programs) {
+        let most = most.entry(&program.name).or_default();
+        *most = tests(program).max(*most);
+    }
     let mut text = table(boots, "program", rows, |boot, row| {
         let program = boot.programs.iter().find(|program| program.name == row);
-        program.map_or_else(|| "–".to_owned(), counts)
+        let is_unrecorded = boot.unrecorded().contains(&row);
+        let missing = || {
+            if is_unrecorded {
+                "**unfinished**"
+            } else {
+                "–"
+            }
+            .to_owned()
+        };
+        program.map_or_else(missing, |program| {
+            let absent = most[row] - tests(program);
+            match absent {
+                _ if program.trouble.is_some() => counts(program),
+                0 => counts(program),
+                _ => format!("{}, {absent} a", counts(program)),
+            }
+        })
     });
     let sums = table(boots, "", ["all", "minutes"], |boot, row| match row {
         "all" => counts(&sum(boot)),
@@ -184,6 +209,11 @@ fn programs(boots: &[Boot]) -> String {
     });
     text.extend(sums.split_inclusive('\n').skip(2));
     text
+}
+
+/// Returns the number of a program's tests.
+fn tests(program: &Program) -> u64 {
+    program.passed + (program.failed.len() + program.skipped.len()) as u64
 }
 
 fn sum(boot: &Boot) -> Program {
@@ -251,6 +281,27 @@ fn skips(boots: &[Boot]) -> String {
     text
 }
 
+/// Returns the kernels' warnings, of which no test knows.
+fn kernel_said(boots: &[Boot]) -> String {
+    let mut text = String::new();
+    for boot in boots {
+        for line in &boot.kernel_said {
+            let _ = writeln!(
+                text,
+                "- {}: {}",
+                boot.configuration,
+                line.replace('|', "\\|")
+            );
+        }
+    }
+    match text.is_empty() {
+        true => text,
+        false => format!(
+            "\n## Kernel warnings\n\nBehind the name of the program that ran, if it is recorded.\n\n{text}"
+        ),
+    }
+}
+
 fn counters(boots: &[Boot]) -> String {
     let rows: BTreeSet<&str> = boots
         .iter()
@@ -314,11 +365,12 @@ mod tests {
     #[test]
     fn document_lists_failures() {
         let mut bad = boot("6.1/root");
+        bad.programs[0].passed = 4;
         bad.programs[0].failed.push("stays".to_owned());
         bad.programs[0].trouble = Some("killed after 300 s in stays".to_owned());
         let text = text(&[bad, boot("6.12/root")]);
         for line in [
-            "| lock | 5, 1 s, **1 f**, **unfinished** | 5, 1 s |",
+            "| lock | 4, 1 s, **1 f**, **unfinished** | 5, 1 s |",
             "- 6.1/root: lock: stays failed",
             "- 6.1/root: lock: killed after 300 s in stays",
             "  - `lock::charges`: everywhere",
@@ -326,5 +378,28 @@ mod tests {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");
         }
         assert!(!text.contains("No test has failed."));
+    }
+
+    #[test]
+    fn document_lists_what_is_missing_and_kernel_warnings() {
+        let mut old = boot("6.1/root");
+        old.programs[0].passed = 3;
+        old.command_line = "tenure_only=lock,pool".to_owned();
+        old.kernel_said = vec!["Out of memory: Killed process 261 (pool)".to_owned()];
+        let mut new = boot("6.12/root");
+        new.programs.push(Program {
+            name: "pool".to_owned(),
+            passed: 1,
+            ..Program::default()
+        });
+        let text = text(&[old, new]);
+        for line in [
+            "| lock | 3, 1 s, 2 a | 5, 1 s |",
+            "| pool | **unfinished** | 1 |",
+            "- 6.1/root: pool: selected, but no result is recorded",
+            "- 6.1/root: Out of memory: Killed process 261 (pool)",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
     }
 }

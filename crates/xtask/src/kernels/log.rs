@@ -13,12 +13,15 @@ struct Doctor {
     checks: Vec<Check>,
 }
 
-/// Reads the log of one boot.
+/// Reads the log of one boot. Each program that the boot was to run has a result, if only that
+/// it has none.
 pub fn read(text: &str) -> Result<Boot> {
     let mut boot = Boot::default();
     // The lines since the last one that begins with `@`.
     let mut output = Vec::new();
-    let mut running = None;
+    let mut running: Option<String> = None;
+    let mut selected: Vec<String> = Vec::new();
+    let mut state = String::new();
     for line in text.lines() {
         let Some(said) = line.strip_prefix('@') else {
             output.push(line);
@@ -31,37 +34,73 @@ pub fn read(text: &str) -> Result<Boot> {
             "version" => boot.version = rest.to_owned(),
             "command_line" => boot.command_line = rest.trim().to_owned(),
             "memory_kib" => boot.memory_kib = rest.parse().context("memory_kib")?,
-            "end_doctor" => {
-                let json = output.join("\n");
-                let doctor: Doctor = serde_json::from_str(&json).context("tenure doctor")?;
-                boot.checks = doctor.checks;
-                for check in boot.checks.iter_mut().filter(|it| it.status == "ok") {
-                    (check.effect, check.remedy) = (String::new(), None);
-                }
+            "state" => state = rest.trim().to_owned(),
+            "programs" => selected = rest.split_whitespace().map(str::to_owned).collect(),
+            "begin_doctor" => {}
+            "end_doctor" => match serde_json::from_str::<Doctor>(&output.join("\n")) {
+                Ok(doctor) => boot.checks = recorded_checks(doctor),
+                Err(error) => boot.programs.push(unfinished("doctor", &error.to_string())),
+            },
+            "begin" => {
+                let before = running.replace(rest.to_owned());
+                boot.programs
+                    .extend(before.map(|name| unfinished(&name, "the log has no end of it")));
             }
-            "begin" => running = Some(rest.to_owned()),
             "end" => {
-                boot.programs.push(program(rest, &output)?);
-                running = None;
+                let mut program = program(rest, &output)?;
+                if running.take().as_ref() != Some(&program.name) {
+                    let how = "the log has no beginning of it".to_owned();
+                    program.trouble.get_or_insert(how);
+                }
+                boot.programs.push(program);
             }
             "counter" => {
                 let (name, value) = rest.rsplit_once(' ').context("a counter")?;
                 boot.counters.insert(name.to_owned(), value.parse()?);
             }
             "kernel_said" => boot.kernel_said.push(rest.to_owned()),
+            "trouble" => boot.programs.push(unfinished("init", rest)),
             "done" => boot.complete = true,
-            _ => {}
+            // A program's own output.
+            _ => {
+                output.push(line);
+                continue;
+            }
         }
         output.clear();
     }
     if let Some(name) = running {
-        boot.programs.push(Program {
-            name,
-            trouble: Some("the machine ended before the program".to_owned()),
-            ..Program::default()
-        });
+        boot.programs
+            .push(unfinished(&name, "the machine ended before the program"));
+    }
+    selected.extend(boot.unrecorded().into_iter().map(str::to_owned));
+    for name in selected {
+        if boot.programs.iter().all(|program| program.name != name) {
+            boot.programs
+                .push(unfinished(&name, "the machine has not run it"));
+        }
+    }
+    for program in &mut boot.programs {
+        program.state.clone_from(&state);
     }
     Ok(boot)
+}
+
+/// Returns doctor's checks, without the remedies that are not needed.
+fn recorded_checks(doctor: Doctor) -> Vec<Check> {
+    let mut checks = doctor.checks;
+    for check in checks.iter_mut().filter(|it| it.status == "ok") {
+        (check.effect, check.remedy) = (String::new(), None);
+    }
+    checks
+}
+
+fn unfinished(name: &str, how: &str) -> Program {
+    Program {
+        name: name.to_owned(),
+        trouble: Some(how.to_owned()),
+        ..Program::default()
+    }
 }
 
 /// Reads "NAME STATUS SECONDS" and the program's output.
@@ -74,13 +113,13 @@ fn program(ended: &str, output: &[&str]) -> Result<Program> {
     };
     let (name, status, seconds) = (next()?, next()?, next()?);
     let summary = Summary::read(output);
-    let has_result = output.iter().any(|line| line.starts_with("test result: "));
     let failed = failed(output);
     let trouble = match status {
-        "0" if has_result => None,
         // libtest and libtest-mimic exit with 101 when tests failed, whose names the
         // output has.
-        "101" if has_result && !failed.is_empty() => None,
+        "0" | "101" if summary.has_result => {
+            summary.contradiction(status == "0", failed.len() as u64)
+        }
         "137" => Some(format!("killed after {seconds} s in {}", last_test(output))),
         _ => Some(format!("ended with {status} in {}", last_test(output))),
     };
@@ -89,11 +128,12 @@ fn program(ended: &str, output: &[&str]) -> Result<Program> {
         seconds: seconds.parse().context("seconds")?,
         trouble,
         // A killed program prints no counts.
-        passed: match has_result {
+        passed: match summary.has_result {
             true => summary.passed,
             false => output.iter().filter(|line| has_passed(line)).count() as u64,
         },
         failed,
+        state: String::new(),
         skipped: summary
             .skipped_tests
             .iter()
@@ -176,7 +216,7 @@ test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
 
 @end lock 101 12
 @begin prepare
-running 2 tests
+running 4 tests
 test begins ... ok
 test fails  ... FAILED
 test prints ... 
@@ -219,6 +259,82 @@ Killed
     }
 
     #[test]
+    fn program_that_was_not_run_is_a_failure() {
+        let log = LOG.replace(
+            "@begin_doctor",
+            "@state 2026-11-28 37ded60\n@programs lock pool",
+        );
+        let log = log.replace("\n@memory_kib", "tenure_only=lock,arena\n@memory_kib");
+        let boot = read(&log).unwrap();
+        let told = boot.failures();
+        for name in ["pool", "arena"] {
+            assert!(told.contains(&format!("{name}: the machine has not run it")));
+        }
+        assert!(
+            boot.programs
+                .iter()
+                .all(|it| it.state == "2026-11-28 37ded60")
+        );
+    }
+
+    #[test]
+    fn mangled_log_is_a_failure() {
+        // The line of an end or of a beginning is lost.
+        let lost = LOG.replace("@end lock 101 12\n", "");
+        assert_eq!(
+            read(&lost).unwrap().failures()[0],
+            "lock: the log has no end of it"
+        );
+        let lost = LOG.replace("@begin prepare\n", "");
+        let told = read(&lost).unwrap().failures();
+        assert!(told.contains(&"prepare: killed after 300 s in waits".to_owned()));
+        let lost = LOG.replace("@begin lock\n", "");
+        let lost = lost.replace("test is_kept         ... FAILED", "test is_kept ... ok");
+        let lost = lost.replace("FAILED. 1 passed; 1 failed", "ok. 2 passed; 0 failed");
+        let lost = lost.replace("@end lock 101", "@end lock 0");
+        assert_eq!(
+            read(&lost).unwrap().failures()[0],
+            "lock: the log has no beginning of it"
+        );
+        let doctor = LOG.replace("{ \"tenure_version\"", "Segmentation fault");
+        let told = read(&doctor).unwrap().failures();
+        assert!(
+            told.iter().any(|how| how.starts_with("doctor: ")),
+            "{told:?}"
+        );
+        let swap = LOG.replace("@begin_doctor", "@trouble no swap\n@begin_doctor");
+        let told = read(&swap).unwrap().failures();
+        assert!(told.contains(&"init: no swap".to_owned()), "{told:?}");
+    }
+
+    #[test]
+    fn result_line_that_contradicts_the_output_is_a_failure() {
+        let result = "test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
+        let trouble = |lines: &[&str], status: &str| {
+            let ended = program(&format!("lock {status} 1"), lines).unwrap();
+            ended.trouble
+        };
+        let well = [
+            "running 2 tests",
+            "test a ... ok",
+            "test b ... ignored (why)",
+        ];
+        assert_eq!(trouble(&[&well[..], &[result]].concat(), "0"), None);
+        // Lines are lost, a test more was to run, and the words do not fit the status.
+        assert!(trouble(&[&well[..2], &[result]].concat(), "0").is_some());
+        assert!(trouble(&["running 3 tests", well[1], well[2], result], "0").is_some());
+        let failed = result.replace("ok. 1 passed; 0 failed", "FAILED. 0 passed; 1 failed");
+        assert!(trouble(&["running 2 tests", well[1], well[2], &failed], "0").is_some());
+        // A child's result is not the program's.
+        let child = [
+            "running 1 test",
+            "test result: ok. 1 passed; 0 failed; 0 ignored",
+        ];
+        let all = ["running 5 tests", child[0], "test x ... ok", child[1]];
+        assert!(trouble(&all, "0").is_some());
+    }
+
+    #[test]
     fn truncated_log_is_a_failure() {
         let text = LOG.split_once("@end prepare").unwrap().0;
         let boot = read(text).unwrap();
@@ -234,7 +350,11 @@ Killed
 
     #[test]
     fn program_without_result_line_is_a_failure() {
-        let well = program("lock 0 1", &["test result: ok. 1 passed; 0 failed"]).unwrap();
+        let well = program(
+            "lock 0 1",
+            &["test result: ok. 1 passed; 0 failed; 0 ignored"],
+        )
+        .unwrap();
         assert_eq!(well.trouble, None);
         for status in ["0", "101", "139"] {
             let program = program(&format!("lock {status} 1"), &["test a ... ok"]).unwrap();

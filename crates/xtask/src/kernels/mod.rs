@@ -27,15 +27,33 @@ const RESULTS: &str = "tests/kernels/results";
 pub fn record(root: &Path, logs: &[PathBuf]) -> Result<bool> {
     let mut all_passed = true;
     for path in logs {
-        let text = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        // There is no log if the machine could not start.
+        let text = fs::read(path).unwrap_or_default();
         let mut boot = log::read(&String::from_utf8_lossy(&text))
             .with_context(|| format!("in {}", path.display()))?;
+        // The log of a machine that has not booted is empty: the record of an earlier boot is
+        // that of a machine which no longer boots.
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let name = match boot.configuration.as_str() {
+            "" => name.into_owned(),
+            configuration => configuration.replace('/', "-"),
+        };
+        let to = root.join(RESULTS).join(format!("{name}.json"));
+        if boot.configuration.is_empty() {
+            println!("{name}: the machine has not booted");
+            all_passed = false;
+            if !to.exists() {
+                continue;
+            }
+            boot = Boot {
+                complete: false,
+                ..read(&to)?
+            };
+        }
         for failure in boot.failures() {
             println!("{}: {failure}", boot.configuration);
             all_passed = false;
         }
-        let name = boot.configuration.replace('/', "-");
-        let to = root.join(RESULTS).join(format!("{name}.json"));
         if to.exists() {
             boot.keep(read(&to)?);
         }
@@ -80,12 +98,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn machine_that_has_not_booted_is_a_failure() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("docs")).unwrap();
+        let logs = [root.path().join("6.1-root.log")];
+        let text = "@configuration 6.1/root\n@begin lock\ntest result: ok. 7 passed; 0 failed; \
+                    0 ignored;\n@end lock 0 1\n@done";
+        fs::write(&logs[0], text).unwrap();
+        assert!(record(root.path(), &logs).unwrap());
+        let shown = || fs::read_to_string(root.path().join("docs/KERNELS.md")).unwrap();
+        assert!(shown().contains("| lock | works |"), "{}", shown());
+        // Whether its log is empty or missing.
+        fs::write(&logs[0], "").unwrap();
+        assert!(!record(root.path(), &logs).unwrap());
+        assert!(shown().contains("| lock | **unfinished** |"), "{}", shown());
+        fs::remove_file(&logs[0]).unwrap();
+        assert!(!record(root.path(), &logs).unwrap());
+        let recorded = fs::read_dir(root.path().join(RESULTS)).unwrap();
+        assert_eq!(recorded.count(), 1);
+    }
+
+    #[test]
     fn recorded_boot_is_in_results_and_document() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("docs")).unwrap();
         let log = root.path().join("some.log");
         let write = |program: &str| {
-            let said = "running 1 test\ntest result: ok. 7 passed; 0 failed; 0 ignored;";
+            let said = "running 7 tests\ntest result: ok. 7 passed; 0 failed; 0 ignored;";
             let text = format!(
                 "@configuration 6.1/root\n@begin {program}\n{said}\n@end {program} 0 1\n@done"
             );

@@ -21,7 +21,7 @@ pub struct Boot {
     pub programs: Vec<Program>,
     /// The kernel's counters at the end.
     pub counters: BTreeMap<String, u64>,
-    /// The kernel's warnings.
+    /// The kernel's warnings, each behind the name of the program that ran.
     pub kernel_said: Vec<String>,
 }
 
@@ -43,6 +43,9 @@ pub struct Check {
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Program {
     pub name: String,
+    /// The day and the commit of the sources that it was built from; older records have none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub state: String,
     pub seconds: u64,
     /// How the program ended, unless it exited by itself with all its results.
     pub trouble: Option<String>,
@@ -84,16 +87,41 @@ impl Boot {
             .unwrap_or((&self.configuration, ""))
     }
 
-    /// Adds the programs that only an earlier boot of the same kernel has run.
+    /// Adds the programs that only an earlier boot of the same kernel has run, and what the
+    /// kernel said while they ran.
     pub fn keep(&mut self, earlier: Self) {
         if (&self.kernel, &self.version) != (&earlier.kernel, &earlier.version) {
             return;
         }
-        let others = |program: &Program| self.programs.iter().all(|own| own.name != program.name);
-        let kept: Vec<_> = earlier.programs.into_iter().filter(others).collect();
+        // The first two are no programs on the disk: each boot has its own.
+        let is_kept = |program: &Program| {
+            !["init", "doctor"].contains(&program.name.as_str())
+                && self.programs.iter().all(|own| own.name != program.name)
+        };
+        let kept: Vec<_> = earlier.programs.into_iter().filter(is_kept).collect();
+        let is_of_kept = |line: &String| {
+            let name = line.split_once(": ").map(|(name, _)| name);
+            kept.iter()
+                .any(|program| Some(program.name.as_str()) == name)
+        };
+        self.kernel_said
+            .extend(earlier.kernel_said.into_iter().filter(is_of_kept));
         self.programs.extend(kept);
         self.programs
             .sort_by(|one, other| one.name.cmp(&other.name));
+    }
+
+    /// Returns the programs that the boot was to run and whose results the record lacks.
+    pub fn unrecorded(&self) -> Vec<&str> {
+        let only = self.command_line.split(' ').rev();
+        let only = only
+            .filter_map(|word| word.strip_prefix("tenure_only="))
+            .next();
+        let selected = only.unwrap_or_default().split(',');
+        let is_recorded = |name: &str| self.programs.iter().any(|program| program.name == name);
+        selected
+            .filter(|name| !name.is_empty() && !is_recorded(name))
+            .collect()
     }
 
     /// Returns the failures.
@@ -104,6 +132,9 @@ impl Boot {
             let failed = program.failed.iter();
             failures.extend(failed.map(|test| format!("{name}: {test} failed")));
             failures.extend(program.trouble.iter().map(|how| format!("{name}: {how}")));
+        }
+        for name in self.unrecorded() {
+            failures.push(format!("{name}: selected, but no result is recorded"));
         }
         if !self.complete {
             failures.push("the machine did not shut down by itself".to_owned());
@@ -137,10 +168,33 @@ mod tests {
         later.keep(earlier());
         let all = boot("#1", &[("lock", 3), ("mapping", 4), ("prepare", 2)]);
         assert_eq!(later, all);
+        // What the kernel said stays with the program, and each boot has an init of its own.
+        let mut earlier_said = boot("#1", &[("lock", 1), ("prepare", 2), ("init", 0)]);
+        earlier_said.kernel_said = ["lock: [1] BUG", "prepare: [2] BUG"]
+            .map(str::to_owned)
+            .into();
+        let mut later = boot("#1", &[("lock", 3)]);
+        later.keep(earlier_said);
+        assert_eq!(
+            later.programs,
+            boot("#1", &[("lock", 3), ("prepare", 2)]).programs
+        );
+        assert_eq!(later.kernel_said, ["prepare: [2] BUG"]);
         // Results of another kernel are dropped.
         let mut newer = boot("#2", &[("lock", 3)]);
         newer.keep(earlier());
         assert_eq!(newer, boot("#2", &[("lock", 3)]));
+    }
+
+    #[test]
+    fn selected_program_without_result_is_a_failure() {
+        let mut boot = boot("#1", &[("lock", 1)]);
+        boot.complete = true;
+        boot.command_line = "panic=-1 tenure_only=lock,pool".to_owned();
+        let told = ["pool: selected, but no result is recorded"];
+        assert_eq!(boot.failures(), told);
+        boot.command_line = "tenure_only=".to_owned();
+        assert!(boot.failures().is_empty());
     }
 
     #[test]

@@ -26,9 +26,12 @@ const VERBS: [(&str, &[&str]); 11] = [
 const INTRODUCTION: &str = "
 ## At a glance
 
-`works`: all tests of the verb, or of what stands on the verbs, have passed, in each
-configuration that ran them. Behind it is what the kernel lacks: tenure does without it, and
-what that means is below the table. `–`: not run there.
+`works`: of the tests of the verb, or of what stands on the verbs, all that ran there have
+passed, in each configuration; the results below tell which ran, and which were skipped.
+`skipped`: each was. **unfinished**: the last boot of a configuration ended early. Behind it is
+what the kernel lacks: tenure does without it, and what that means is below the table. `–`: not
+run there. The last row has the oldest and the newest sources that the programs of the column
+were built from, unless their records are older than that row.
 
 ";
 
@@ -52,6 +55,12 @@ pub fn at_a_glance(boots: &[Boot]) -> String {
         let cells = kernels.iter().map(|boots| cell(boots, verb, programs));
         text.extend(cells.map(|cell| format!(" {cell} |")));
     }
+    text.push_str("\n| all others |");
+    let cells = kernels.iter().map(|boots| others(boots));
+    text.extend(cells.map(|cell| format!(" {cell} |")));
+    text.push_str("\n| sources |");
+    let cells = kernels.iter().map(|boots| sources(boots));
+    text.extend(cells.map(|cell| format!(" {cell} |")));
     text.push_str("\n\n");
     text.push_str(&effects(&kernels));
     text
@@ -68,24 +77,58 @@ fn lacks<'a>(boots: &[&'a Boot]) -> Vec<&'a Check> {
     first.filter(|check| !has(&check.name)).collect()
 }
 
-fn cell(boots: &[&Boot], verb: &str, names: &[&str]) -> String {
-    let is_of_verb = |name: &str| {
-        names.iter().any(|own| {
-            let rest = name.strip_prefix(own);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
-        })
-    };
+/// Returns whether a program tests a verb that is tested by programs with these names.
+fn is_of_verb(name: &str, names: &[&str]) -> bool {
+    names.iter().any(|own| {
+        let rest = name.strip_prefix(own);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    })
+}
+
+/// Returns how the programs have ended whose names are selected.
+fn outcome(boots: &[&Boot], is_selected: impl Fn(&str) -> bool) -> String {
     let programs = boots.iter().flat_map(|boot| &boot.programs);
-    let programs: Vec<_> = programs.filter(|it| is_of_verb(&it.name)).collect();
-    let failed: usize = programs
+    let programs: Vec<_> = programs.filter(|it| is_selected(&it.name)).collect();
+    let unrecorded = boots.iter().flat_map(|boot| boot.unrecorded());
+    let unrecorded = unrecorded.filter(|name| is_selected(name)).count();
+    let failed = programs
         .iter()
-        .map(|it| it.failed.len() + usize::from(it.trouble.is_some()))
-        .sum();
-    let mut cell = match (programs.is_empty(), failed) {
-        (true, _) => return "–".to_owned(),
-        (false, 0) => "works".to_owned(),
-        (false, _) => format!("**{failed} failed**"),
+        .map(|it| it.failed.len() + usize::from(it.trouble.is_some()));
+    match failed.sum::<usize>() + unrecorded {
+        0 if programs.is_empty() => "–".to_owned(),
+        0 if boots.iter().any(|boot| !boot.complete) => "**unfinished**".to_owned(),
+        0 if programs.iter().all(|it| it.passed == 0) => "skipped".to_owned(),
+        0 => "works".to_owned(),
+        failed => format!("**{failed} failed**"),
+    }
+}
+
+/// Returns how the programs have ended that test no verb alone.
+fn others(boots: &[&Boot]) -> String {
+    let is_of_any = |name: &str| VERBS.iter().any(|(_, names)| is_of_verb(name, names));
+    outcome(boots, |name| !is_of_any(name))
+}
+
+/// Returns the oldest and the newest sources of a kernel's programs.
+fn sources(boots: &[&Boot]) -> String {
+    let programs = boots.iter().flat_map(|boot| &boot.programs);
+    let states: BTreeSet<&str> = programs.map(|it| it.state.as_str()).collect();
+    let name = |state: &&str| match *state {
+        "" => "unknown".to_owned(),
+        state => state.to_owned(),
     };
+    let ends = (states.first().map(name), states.last().map(name));
+    match ends {
+        (Some(oldest), Some(newest)) if oldest != newest => format!("{oldest} to {newest}"),
+        (oldest, _) => oldest.unwrap_or_else(|| "–".to_owned()),
+    }
+}
+
+fn cell(boots: &[&Boot], verb: &str, names: &[&str]) -> String {
+    let mut cell = outcome(boots, |name| is_of_verb(name, names));
+    if cell == "–" {
+        return cell;
+    }
     for (word, status) in [("without", "limited"), ("missing:", "missing")] {
         let found = lacks(boots).into_iter();
         let found = found.filter(|check| check.verb == verb && check.status == status);
@@ -147,6 +190,7 @@ mod tests {
         lock_all.failed = failed.iter().map(|&name| name.to_owned()).collect();
         Boot {
             configuration: configuration.to_owned(),
+            complete: true,
             checks: vec![Check {
                 verb: "lock".to_owned(),
                 name: "smaps".to_owned(),
@@ -158,6 +202,36 @@ mod tests {
             programs: vec![lock_all, program("secretive")],
             ..Boot::default()
         }
+    }
+
+    #[test]
+    fn verb_works_only_if_tests_have_run_and_passed() {
+        let cells = |boot: &Boot| {
+            let text = at_a_glance(std::slice::from_ref(boot));
+            let cell = |row: &str| {
+                let line = text.lines().find(|line| line.starts_with(row)).unwrap();
+                line[row.len()..].trim_matches([' ', '|']).to_owned()
+            };
+            (cell("| lock"), cell("| all others"), cell("| sources"))
+        };
+        let expected = |lock: &str, others: &str, sources: &str| {
+            (lock.to_owned(), others.to_owned(), sources.to_owned())
+        };
+        let mut some = boot("6.1/root", "ok", &[]);
+        assert_eq!(cells(&some), expected("works", "works", "unknown"));
+        // What is left of an earlier boot is told by its state.
+        some.programs[0].state = "2026-11-28 37ded60".to_owned();
+        let sources = "unknown to 2026-11-28 37ded60";
+        assert_eq!(cells(&some), expected("works", "works", sources));
+        some.programs[0].passed = 0;
+        assert_eq!(cells(&some), expected("skipped", "works", sources));
+        some.complete = false;
+        let unfinished = "**unfinished**";
+        assert_eq!(cells(&some), expected(unfinished, unfinished, sources));
+        // A result that is no longer there.
+        some.command_line = "tenure_only=lock,pool".to_owned();
+        let failed = "**1 failed**";
+        assert_eq!(cells(&some), expected(failed, failed, sources));
     }
 
     #[test]
