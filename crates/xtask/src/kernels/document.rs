@@ -193,11 +193,10 @@ fn programs(boots: &[Boot]) -> String {
         };
         program.map_or_else(missing, |program| {
             let absent = most[row] - tests(program);
-            match absent {
-                _ if program.trouble.is_some() => counts(program),
-                0 => counts(program),
-                _ => format!("{}, {absent} a", counts(program)),
+            if absent == 0 || program.trouble.is_some() {
+                return counts(program);
             }
+            format!("{}, {absent} a", counts(program))
         })
     });
     let sums = table(boots, "", ["all", "minutes"], |boot, row| match row {

@@ -113,10 +113,8 @@ impl Boot {
 
     /// Returns the programs that the boot was to run and whose results the record lacks.
     pub fn unrecorded(&self) -> Vec<&str> {
-        let only = self.command_line.split(' ').rev();
-        let only = only
-            .filter_map(|word| word.strip_prefix("tenure_only="))
-            .next();
+        let mut words = self.command_line.split(' ');
+        let only = words.find_map(|word| word.strip_prefix("tenure_only="));
         let selected = only.unwrap_or_default().split(',');
         let is_recorded = |name: &str| self.programs.iter().any(|program| program.name == name);
         selected

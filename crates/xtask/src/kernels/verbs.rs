@@ -27,8 +27,9 @@ const INTRODUCTION: &str = "
 ## At a glance
 
 `works`: of the tests of the verb, or of what stands on the verbs, all that ran there have
-passed, in each configuration; the results below tell which ran, and which were skipped.
-`skipped`: each was. **unfinished**: the last boot of a configuration ended early. Behind it is
+passed, in each configuration; the results below tell which ran, and which were skipped. In
+parentheses are how many programs that is, of those that ran on any kernel, and how many of
+their tests were skipped, if that is most. `skipped`: each was. **unfinished**: the last boot of a configuration ended early. Behind it is
 what the kernel lacks: tenure does without it, and what that means is below the table. `–`: not
 run there. The last row has the oldest and the newest sources that the programs of the column
 were built from, unless their records are older than that row.
@@ -52,11 +53,13 @@ pub fn at_a_glance(boots: &[Boot]) -> String {
     text.extend(kernels.iter().map(|_| " --- |"));
     for (verb, programs) in VERBS {
         let _ = write!(text, "\n| {verb} |");
-        let cells = kernels.iter().map(|boots| cell(boots, verb, programs));
+        let all = programs_of(&boots, |name| is_of_verb(name, programs)).len();
+        let cells = kernels.iter().map(|boots| cell(boots, verb, programs, all));
         text.extend(cells.map(|cell| format!(" {cell} |")));
     }
     text.push_str("\n| all others |");
-    let cells = kernels.iter().map(|boots| others(boots));
+    let all = programs_of(&boots, is_of_none).len();
+    let cells = kernels.iter().map(|boots| outcome(boots, is_of_none, all));
     text.extend(cells.map(|cell| format!(" {cell} |")));
     text.push_str("\n| sources |");
     let cells = kernels.iter().map(|boots| sources(boots));
@@ -85,8 +88,21 @@ fn is_of_verb(name: &str, names: &[&str]) -> bool {
     })
 }
 
-/// Returns how the programs have ended whose names are selected.
-fn outcome(boots: &[&Boot], is_selected: impl Fn(&str) -> bool) -> String {
+/// Returns whether a program tests no verb alone.
+fn is_of_none(name: &str) -> bool {
+    VERBS.iter().all(|(_, names)| !is_of_verb(name, names))
+}
+
+/// Returns the names of the programs that are selected, each once.
+fn programs_of<'a>(boots: &[&'a Boot], is_selected: impl Fn(&str) -> bool) -> BTreeSet<&'a str> {
+    let programs = boots.iter().flat_map(|boot| &boot.programs);
+    let names = programs.map(|program| program.name.as_str());
+    names.filter(|name| is_selected(name)).collect()
+}
+
+/// Returns how the programs have ended whose names are selected, of `all` that any kernel ran.
+fn outcome(boots: &[&Boot], is_selected: impl Fn(&str) -> bool, all: usize) -> String {
+    let ran = programs_of(boots, &is_selected).len();
     let programs = boots.iter().flat_map(|boot| &boot.programs);
     let programs: Vec<_> = programs.filter(|it| is_selected(&it.name)).collect();
     let unrecorded = boots.iter().flat_map(|boot| boot.unrecorded());
@@ -98,15 +114,23 @@ fn outcome(boots: &[&Boot], is_selected: impl Fn(&str) -> bool) -> String {
         0 if programs.is_empty() => "–".to_owned(),
         0 if boots.iter().any(|boot| !boot.complete) => "**unfinished**".to_owned(),
         0 if programs.iter().all(|it| it.passed == 0) => "skipped".to_owned(),
-        0 => "works".to_owned(),
+        0 => {
+            let skipped: usize = programs.iter().map(|it| it.skipped.len()).sum();
+            let tests = skipped + programs.iter().map(|it| it.passed as usize).sum::<usize>();
+            let mut limits = Vec::new();
+            if ran < all {
+                limits.push(format!("{ran} of {all} programs"));
+            }
+            if skipped * 2 > tests {
+                limits.push(format!("{skipped} of {tests} tests skipped"));
+            }
+            match limits.is_empty() {
+                true => "works".to_owned(),
+                false => format!("works ({})", limits.join("; ")),
+            }
+        }
         failed => format!("**{failed} failed**"),
     }
-}
-
-/// Returns how the programs have ended that test no verb alone.
-fn others(boots: &[&Boot]) -> String {
-    let is_of_any = |name: &str| VERBS.iter().any(|(_, names)| is_of_verb(name, names));
-    outcome(boots, |name| !is_of_any(name))
 }
 
 /// Returns the oldest and the newest sources of a kernel's programs.
@@ -124,8 +148,8 @@ fn sources(boots: &[&Boot]) -> String {
     }
 }
 
-fn cell(boots: &[&Boot], verb: &str, names: &[&str]) -> String {
-    let mut cell = outcome(boots, |name| is_of_verb(name, names));
+fn cell(boots: &[&Boot], verb: &str, names: &[&str], all: usize) -> String {
+    let mut cell = outcome(boots, |name| is_of_verb(name, names), all);
     if cell == "–" {
         return cell;
     }
@@ -177,7 +201,7 @@ fn effects(boots: &[&[&Boot]]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::Program;
+    use super::super::record::{Program, Skip};
     use super::*;
 
     fn boot(configuration: &str, status: &str, failed: &[&str]) -> Boot {
@@ -232,6 +256,25 @@ mod tests {
         some.command_line = "tenure_only=lock,pool".to_owned();
         let failed = "**1 failed**";
         assert_eq!(cells(&some), expected(failed, failed, sources));
+    }
+
+    #[test]
+    fn verb_with_few_programs_or_tests_says_so() {
+        let mut most = boot("6.1/root", "ok", &[]);
+        most.programs.push(Program {
+            name: "lock".to_owned(),
+            passed: 1,
+            ..Program::default()
+        });
+        let mut few = boot("6.12/root", "ok", &[]);
+        let skip = |test: &str| Skip {
+            test: test.to_owned(),
+            reason: "needs more".to_owned(),
+        };
+        few.programs[0].skipped = ["a", "b", "c", "d"].map(skip).into();
+        let text = at_a_glance(&[most, few]);
+        let line = "| lock | works | works (1 of 2 programs; 4 of 7 tests skipped) |";
+        assert!(text.lines().any(|other| other == line), "{text}");
     }
 
     #[test]
