@@ -321,7 +321,8 @@ Killed
         ];
         assert_eq!(trouble(&[&well[..], &[result]].concat(), "0"), None);
         // Lines are lost, a test more was to run, and the words do not fit the status.
-        assert!(trouble(&[&well[..2], &[result]].concat(), "0").is_some());
+        assert!(trouble(&[well[0], well[1], well[2], well[2], result], "0").is_some());
+        assert!(trouble(&[&well[..], &["test c ... FAILED", result]].concat(), "0").is_some());
         assert!(trouble(&["running 3 tests", well[1], well[2], result], "0").is_some());
         let failed = result.replace("ok. 1 passed; 0 failed", "FAILED. 0 passed; 1 failed");
         assert!(trouble(&["running 2 tests", well[1], well[2], &failed], "0").is_some());

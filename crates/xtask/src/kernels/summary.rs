@@ -1,6 +1,6 @@
 //! Reads the output of a test program in a guest: passed and skipped tests.
 
-use crate::test::report::{Outcome, outcomes};
+use crate::test::report::{NO_REASON, Outcome, outcomes};
 
 /// The result of one test program.
 #[derive(Debug, Default, PartialEq)]
@@ -35,13 +35,19 @@ impl Summary {
             Outcome::Skipped(reason) => Some(format!("{name}: {reason}")),
             _ => None,
         });
+        let mut skipped_tests: Vec<_> = skipped.collect();
+        let ignored = number("ignored").unwrap_or(0);
+        // A skipped test's own output may stand between its name and its outcome.
+        while (skipped_tests.len() as u64) < ignored {
+            skipped_tests.push(format!("unnamed: {NO_REASON}"));
+        }
         Self {
             has_result: counts.is_some(),
             running,
             passed: number("passed").unwrap_or(0),
             failed: number("failed").unwrap_or(0),
-            ignored: number("ignored").unwrap_or(0),
-            skipped_tests: skipped.collect(),
+            ignored,
+            skipped_tests,
         }
     }
 
@@ -89,5 +95,14 @@ mod tests {
         };
         assert_eq!(Summary::read(&output), expected);
         assert_eq!(Summary::read(&[]), Summary::default());
+        // The skipped test has printed a line, which hides its name.
+        let hidden = [
+            "test a ... ",
+            "x",
+            "ignored (why)",
+            "test result: ok. 0 passed; 1 ignored",
+        ];
+        let unnamed = ["unnamed: no reason given"];
+        assert_eq!(Summary::read(&hidden).skipped_tests, unnamed);
     }
 }
