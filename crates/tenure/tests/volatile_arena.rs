@@ -552,8 +552,12 @@ fn unmark_partly_offered_buffer_in_child() {
     assert!(matches_outcome(buffer.range(), &outcome));
 }
 
-fn child_without_descriptor_reports_partly_offered_buffer() {
+fn child_without_descriptor_reports_partly_offered_buffer() -> Completion {
+    if !can_offer() {
+        return skip("nothing can be offered");
+    }
     in_child_ok("unmark_partly_offered_buffer_in_child");
+    Completion::Completed
 }
 
 fn take_new_buffers_in_child() {
