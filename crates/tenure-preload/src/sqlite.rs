@@ -81,7 +81,7 @@ static TOLD: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 static CLOSES: AtomicUsize = AtomicUsize::new(0);
 
-/// What changes the callers and the copies holds this lock, and telling SQLite: others wait for that. A fork
+/// Held to change the callers and the copies, and to tell SQLite: others wait for that. A fork
 /// holds it as well.
 struct Lock(UnsafeCell<libc::pthread_mutex_t>);
 
@@ -167,7 +167,7 @@ fn resolve(caller: usize) -> Option<usize> {
     if IS_ON.load(Ordering::Relaxed) && is_new(real) {
         install(real);
     }
-    // What is being unloaded may have been found.
+    // The library that is being unloaded may have been found.
     let stays = CLOSES.load(Ordering::SeqCst) == closes && CLOSING.load(Ordering::SeqCst) == 0;
     let count = KNOWN.load(Ordering::Relaxed);
     if let Some(place) = CALLERS.get(count)

@@ -166,7 +166,7 @@ mod tests {
         later.keep(earlier());
         let all = boot("#1", &[("lock", 3), ("mapping", 4), ("prepare", 2)]);
         assert_eq!(later, all);
-        // What the kernel said stays with the program, and each boot has an init of its own.
+        // Kernel messages stay with the program, and each boot has an init of its own.
         let mut earlier_said = boot("#1", &[("lock", 1), ("prepare", 2), ("init", 0)]);
         earlier_said.kernel_said = ["lock: [1] BUG", "prepare: [2] BUG"]
             .map(str::to_owned)

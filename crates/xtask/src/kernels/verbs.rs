@@ -243,7 +243,7 @@ mod tests {
         };
         let mut some = boot("6.1/root", "ok", &[]);
         assert_eq!(cells(&some), expected("works", "works", "unknown"));
-        // What is left of an earlier boot is told by its state.
+        // Its state tells that a program is of an earlier boot.
         some.programs[0].state = "2026-11-28 37ded60".to_owned();
         let sources = "unknown to 2026-11-28 37ded60";
         assert_eq!(cells(&some), expected("works", "works", sources));
