@@ -3,8 +3,9 @@
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::pagemap::{self, PageRun};
+use crate::ground::sys::pmd_bytes;
 
-/// The largest folio of the page cache, with pages of 4 KiB.
+/// What one page-table entry maps at most, with pages of 4 KiB.
 const MAX_BYTES: usize = 2 << 20;
 
 /// A fault maps neighbours of so many bytes, whatever the size of a page.
@@ -32,9 +33,10 @@ impl Chunks {
     }
 
     /// Whether evicting one chunk leaves the others as they are. If one page-table
-    /// entry maps a whole folio, evicting a part of it evicts all of it.
+    /// entry maps a whole folio, evicting a part of it evicts all of it: 2 MiB with pages
+    /// of 4 KiB, but 32 MiB with those of 16 KiB.
     pub(super) fn are_independent(self) -> bool {
-        self.chunk_bytes >= MAX_BYTES
+        self.chunk_bytes >= pmd_bytes()
     }
 
     pub(super) fn count(self) -> usize {
@@ -130,7 +132,8 @@ mod tests {
         assert_eq!(count(None), 32);
         assert_eq!(count(Some(usize::MAX)), 32);
         assert_eq!(count(Some(32 << 20)), 32);
-        assert!(Chunks::of(range, None).are_independent());
+        let largest = Chunks::of(range, None);
+        assert_eq!(largest.are_independent(), pmd_bytes() <= MAX_BYTES);
         assert_eq!(count(Some(0)), range.len() / MIN_BYTES);
     }
 }
