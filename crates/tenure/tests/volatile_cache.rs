@@ -13,13 +13,13 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use common::cgroup::{Group, enter_group};
-use common::pool::wait_until;
+use common::values::{assert_adds_up, is_value, value};
 use common::volatile::can_offer;
 use common::*;
 use libtest_mimic::Completion;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tenure::{Headroom, Mapping, PageRange, Pinned, VolatileCache, page_size, volatile::Priority};
+use tenure::{PageRange, Pinned, VolatileCache, page_size, volatile::Priority};
 
 tests!(
     inserted_value_is_found,
@@ -38,22 +38,11 @@ tests!(
     concurrent_use_under_reclaim_returns_right_values,
     forked_child_has_empty_cache,
     insert_without_address_space_keeps_no_stale_value,
-    cache_larger_than_cgroup_stays_below_limit,
-    cache_larger_than_cgroup_without_userfaultfd_stays_below_limit,
-    eviction_takes_lower_priorities_first,
-    eviction_spares_values_in_use,
-    pressure_purges_values_of_lower_priority_first,
-    cache_shrinks_when_program_needs_memory,
     cache_contract_holds_without_userfaultfd,
     dropped_key_may_use_the_cache_while_values_are_evicted,
     closure_may_use_another_cache;
     children:
     run_out_of_address_space,
-    use_more_than_the_limit,
-    fill_with_three_priorities,
-    fill_beside_values_in_use,
-    run_short_of_memory,
-    take_memory_from_the_cache,
     check_contract_without_userfaultfd,
     insert_from_dropped_keys,
 );
@@ -65,24 +54,6 @@ fn skip_without_userfaultfd() -> Completion {
 const NONE: Duration = Duration::ZERO;
 const LONG: Duration = Duration::from_secs(3600);
 const MIB: usize = 1 << 20;
-
-/// Returns a value that identifies its key; no page of it equals another or is zero.
-fn value(key: u64, len: usize) -> Vec<u8> {
-    const SHIFTS: usize = 4093;
-    static ROW: LazyLock<Vec<u8>> = LazyLock::new(|| {
-        let bytes = (0..SHIFTS + 2 * MIB).map(|index| (index * index / 3 + index / 256) as u8 | 1);
-        bytes.collect()
-    });
-    let mut bytes = ROW[key as usize % SHIFTS..][..len].to_vec();
-    for page in bytes.chunks_exact_mut(page_size()) {
-        page[..8].copy_from_slice(&(!key).to_ne_bytes());
-    }
-    bytes
-}
-
-fn is_value(bytes: &[u8], key: u64) -> bool {
-    bytes == value(key, bytes.len()).as_slice()
-}
 
 /// Returns the pages of a value: also those of its neighbours if it is small.
 fn range(pinned: &Pinned) -> PageRange {
@@ -106,17 +77,6 @@ fn reclaim_some(range: PageRange) {
             rustix::mm::Advice::LinuxPageOut,
         )
     };
-}
-
-fn assert_adds_up<K: std::hash::Hash + Eq>(cache: &VolatileCache<K>) {
-    let stats = cache.stats();
-    assert_eq!(
-        stats.insertions,
-        stats.values + stats.removed + stats.purged + stats.evicted,
-        "{stats:?}"
-    );
-    assert_eq!(stats.values, cache.len() as u64);
-    assert_eq!(stats.values == 0, stats.bytes == 0);
 }
 
 fn inserted_value_is_found() {
@@ -691,227 +651,6 @@ fn insert_without_address_space_keeps_no_stale_value() {
     in_child_ok("run_out_of_address_space");
 }
 
-const LIMIT: usize = 128 * MIB;
-
-/// Returns a random key that prefers low ones: with values of 3 × the limit, more than half
-/// of all choices fall into the lowest sixth.
-fn some_key(random: &mut fastrand::Rng, keys: u64) -> u64 {
-    let unit = random.f64();
-    ((unit * unit * unit) * keys as f64) as u64
-}
-
-fn use_more_than_the_limit() {
-    enter_group();
-    const LEN: usize = 16 << 10;
-    let keys = (3 * LIMIT / LEN) as u64;
-    let cache = VolatileCache::new();
-    let mut rebuilt = 0;
-    for key in 0..keys {
-        cache.insert(key, &value(key, LEN)).unwrap();
-    }
-    let kept = cache.stats().bytes as usize;
-    assert!(kept > LIMIT / 2 && kept < LIMIT, "{kept} bytes");
-    let inserted = keys;
-    let mut random = fastrand::Rng::with_seed(7);
-    for _ in 0..keys {
-        let key = some_key(&mut random, keys);
-        let pinned = cache.get_or_insert_with(key, || {
-            rebuilt += 1;
-            value(key, LEN)
-        });
-        assert!(is_value(&pinned, key), "{key}");
-    }
-    let stats = cache.stats();
-    println!("{stats:?}");
-    assert_eq!(stats.misses, rebuilt);
-    assert_eq!(stats.insertions + stats.refused, inserted + rebuilt);
-    assert!(stats.hits > stats.misses / 2, "{stats:?}");
-    assert!(stats.refused * 100 < keys, "{stats:?}");
-    assert_adds_up(&cache);
-}
-
-fn cache_larger_than_cgroup_stays_below_limit() -> Completion {
-    match Group::with_limit(LIMIT) {
-        Ok(group) => group.run("use_more_than_the_limit"),
-        Err(reason) => return skip(&reason),
-    }
-    Completion::Completed
-}
-
-fn cache_larger_than_cgroup_without_userfaultfd_stays_below_limit() -> Completion {
-    match Group::with_limit(LIMIT) {
-        Ok(group) => group.run_without("userfaultfd", "use_more_than_the_limit"),
-        Err(reason) => return skip(&reason),
-    }
-    Completion::Completed
-}
-
-fn fill_with_three_priorities() {
-    enter_group();
-    tenure::volatile::set_offer_delay(LONG);
-    const LEN: usize = 64 << 10;
-    let cache = VolatileCache::new();
-    let insert = |key, priority| {
-        let bytes = value(key, LEN);
-        cache.insert_with(key, LEN, priority, |value| value.copy_from_slice(&bytes))
-    };
-    let count = |from, to| (from..to).filter(|key| cache.contains_key(key)).count();
-    // 64 MiB of high priority, and 25 of the lowest.
-    for key in 0..1000 {
-        insert(key, Priority::High).unwrap();
-    }
-    for key in 1000..1400 {
-        insert(key, Priority::Lowest).unwrap();
-    }
-    for key in 2000..6000 {
-        insert(key, Priority::Normal).unwrap();
-    }
-    assert_eq!((count(0, 1000), count(1000, 1400)), (1000, 0));
-    assert!(count(2000, 6000) > 100);
-    // Values of a lower priority evict none of these.
-    let normal = count(2000, 6000);
-    for key in 6000..7000 {
-        insert(key, Priority::Lowest).unwrap();
-    }
-    assert_eq!((count(0, 1000), count(2000, 6000)), (1000, normal));
-    assert!(cache.stats().refused > 0 || count(6000, 7000) > 0);
-    // Within one priority the old values have been evicted.
-    let (old, new) = (count(2000, 4000), count(5800, 6000));
-    assert!(old < new, "{old} old ones, {new} new ones");
-}
-
-fn eviction_takes_lower_priorities_first() -> Completion {
-    match Group::with_limit(LIMIT) {
-        // Without userfaultfd the kernel purges nothing by itself.
-        Ok(group) => group.run_without("userfaultfd", "fill_with_three_priorities"),
-        Err(reason) => return skip(&reason),
-    }
-    Completion::Completed
-}
-
-fn fill_beside_values_in_use() {
-    enter_group();
-    tenure::volatile::set_offer_delay(LONG);
-    const LEN: usize = 64 << 10;
-    let cache = VolatileCache::new();
-    let insert = |key| cache.insert(key, &value(key, LEN)).unwrap();
-    (0..1000).for_each(insert);
-    assert!((0..1000).step_by(2).all(|key| cache.get(&key).is_some()));
-    let count = |first| {
-        let keys = (first..1000).step_by(2);
-        keys.filter(|key| cache.contains_key(key)).count()
-    };
-    let mut next = 1000;
-    while count(0) + count(1) > 600 {
-        assert!(next < 10_000, "no value is evicted");
-        insert(next);
-        next += 1;
-    }
-    // The cache evicts the oldest of a few random values.
-    let (used, unused) = (count(0), count(1));
-    assert!(2 * unused < used, "{used} used ones, {unused} others");
-}
-
-fn eviction_spares_values_in_use() -> Completion {
-    match Group::with_limit(LIMIT) {
-        // Without userfaultfd the kernel purges nothing by itself.
-        Ok(group) => group.run_without("userfaultfd", "fill_beside_values_in_use"),
-        Err(reason) => return skip(&reason),
-    }
-    Completion::Completed
-}
-
-fn run_short_of_memory() {
-    enter_group();
-    tenure::volatile::set_offer_delay(LONG);
-    const LEN: usize = 64 << 10;
-    let cache = VolatileCache::new();
-    let insert = |key, priority| {
-        let bytes = value(key, LEN);
-        let filled = cache.insert_with(key, LEN, priority, |value| value.copy_from_slice(&bytes));
-        filled.unwrap();
-    };
-    // Older than the others, and half of them used since.
-    (0..200).for_each(|key| insert(key, Priority::High));
-    assert!((0..100).all(|key| cache.get(&key).is_some()));
-    // More than tenure purges at once.
-    let others = 1000..1000 + 2 * (64 * MIB / LEN) as u64;
-    others.clone().for_each(|key| insert(key, Priority::Normal));
-    let count = |keys: std::ops::Range<u64>| keys.filter(|key| cache.contains_key(key)).count();
-    assert_eq!((count(0..200), count(others.clone())), (200, 2048));
-    let mut taken = Vec::new();
-    while count(others.clone()) + count(0..200) == 2248 {
-        assert!(taken.len() < 200, "more memory than the limit allows");
-        let mut memory = Mapping::anonymous(MIB).map().unwrap();
-        memory.as_mut_slice().unwrap().fill(1);
-        taken.push(memory);
-        // Slowly: past the limit the kernel kills.
-        let is_near = Headroom::now().unwrap().bytes < LIMIT / 4;
-        std::thread::sleep(Duration::from_millis(if is_near { 300 } else { 20 }));
-    }
-    assert_eq!(count(0..200), 200);
-}
-
-fn pressure_purges_values_of_lower_priority_first() -> Completion {
-    match Group::with_limit(2 * LIMIT) {
-        // Without userfaultfd the kernel purges nothing by itself.
-        Ok(group) => group.run_without("userfaultfd", "run_short_of_memory"),
-        Err(reason) => return skip(&reason),
-    }
-    Completion::Completed
-}
-
-fn take_memory_from_the_cache() {
-    enter_group();
-    tenure::volatile::set_offer_delay(Duration::from_millis(20));
-    const LEN: usize = 64 << 10;
-    let cache = VolatileCache::new();
-    for key in 0..2000 {
-        cache.insert(key, &value(key, LEN)).unwrap();
-    }
-    let count = || (0..2000).filter(|key| cache.contains_key(key)).count();
-    let before = count();
-    // Waits until everything is offered.
-    std::thread::sleep(Duration::from_millis(500));
-    let mut memory = Mapping::anonymous(LIMIT / 2).map().unwrap();
-    for part in memory.as_mut_slice().unwrap().chunks_mut(MIB) {
-        part.fill(1);
-    }
-    let after = count();
-    assert!(after < before, "{after} of {before}");
-    // New values replace others.
-    for key in 2000..4000 {
-        cache.insert(key, &value(key, LEN)).unwrap();
-        let pinned = cache.get(&key);
-        assert!(pinned.is_none_or(|pinned| is_value(&pinned, key)));
-    }
-    assert!(cache.stats().bytes < (LIMIT / 2) as u64);
-    assert!(memory.as_slice().iter().all(|&byte| byte == 1));
-    drop(memory);
-    // It grows again once it has read how much memory there is.
-    let has_grown = wait_until(|| {
-        for key in 0..2000 {
-            let found = cache.get(&key);
-            assert!(found.is_none_or(|pinned| is_value(&pinned, key)), "{key}");
-            cache.insert(key, &value(key, LEN)).unwrap();
-        }
-        cache.stats().bytes > (LIMIT / 2) as u64
-    });
-    assert!(has_grown, "{:?}", cache.stats());
-    assert_adds_up(&cache);
-}
-
-fn cache_shrinks_when_program_needs_memory() -> Completion {
-    if !can_offer() {
-        return skip_without_userfaultfd();
-    }
-    match Group::with_limit(LIMIT) {
-        Ok(group) => group.run("take_memory_from_the_cache"),
-        Err(reason) => return skip(&reason),
-    }
-    Completion::Completed
-}
-
 /// Repeats the tests where nothing can be offered.
 fn check_contract_without_userfaultfd() {
     inserted_value_is_found();
@@ -962,7 +701,7 @@ fn insert_from_dropped_keys() {
 }
 
 fn dropped_key_may_use_the_cache_while_values_are_evicted() -> Completion {
-    match Group::with_limit(LIMIT) {
+    match Group::with_limit(128 * MIB) {
         Ok(group) => group.run("insert_from_dropped_keys"),
         Err(reason) => return skip(&reason),
     }

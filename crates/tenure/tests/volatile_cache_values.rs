@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::cgroup::{Group, enter_group};
+use common::values::assert_adds_up;
 use common::*;
 use libtest_mimic::Completion;
 use tenure::{CacheOptions, VolatileCache, page_size, volatile::Priority};
@@ -54,14 +55,6 @@ fn value(key: u64, len: usize) -> Vec<u8> {
 
 fn limited(bytes: usize) -> VolatileCache<u64> {
     VolatileCache::with_options(CacheOptions::new().max_bytes(bytes))
-}
-
-fn assert_adds_up<K: Hash + Eq>(cache: &VolatileCache<K>) {
-    let stats = cache.stats();
-    let gone = stats.removed + stats.purged + stats.evicted;
-    assert_eq!(stats.insertions, stats.values + gone, "{stats:?}");
-    assert_eq!(stats.values, cache.len() as u64);
-    assert_eq!(stats.values == 0, stats.bytes == 0, "{stats:?}");
 }
 
 fn small_values_take_a_quarter_more_at_most() {

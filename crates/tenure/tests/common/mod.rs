@@ -30,6 +30,7 @@ pub mod stall;
 mod swap;
 mod undo;
 mod userfaultfd;
+pub mod values;
 pub mod volatile;
 mod watchdog;
 

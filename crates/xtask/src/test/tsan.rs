@@ -217,6 +217,7 @@ const UNFIT: [Reasons; 5] = [
             "tenure::locked_file::locked_pages_survive_memory_shortage",
             "tenure::pressure::",
             "tenure::volatile_cache::",
+            "tenure::volatile_cache_limits::",
             "tenure::volatile_offer_thread::",
             "tenure::volatile_soak::soak_at_cgroup_limit_has_no_wrong_byte_or_unreported_purge",
         ],
