@@ -26,9 +26,10 @@ QEMU emulates a machine of two CPUs in software, so no virtualisation is needed:
 aarch64 with pages of 4 KiB (**arm64**), of 16 KiB (**arm64-16k**) or of 64 KiB
 (**arm64-64k**). A column is one kernel in one configuration, with the test programs for which
 it may matter: on aarch64 those where the page size or the processor may. It may be of several
-boots: a program that a later one has not run keeps the result of the earlier build. Those of the heap are called heap_…; c_library has the C programs of the C
-library's tests and its examples, and preload C programs under `tenure run` with the heap and
-with most options. In faults each system call fails with one errno: the answers to its others
+boots: a program that a later one has not run keeps the result of the earlier build. Those of
+the heap are called heap_…; c_library has the C programs of the C library's tests and its
+examples, and preload C programs under `tenure run` with the heap and with most options. In
+faults each system call fails with one errno: the answers to its others
 depend on no kernel, and the machine that builds tries them. They run
 
 - **root**: as root, without swap;
@@ -55,6 +56,7 @@ const NOT_RUN: &str = "
 - Real hardware: devices, time and the distance of NUMA nodes are emulated.
 - Kernels with vendors' patches, older than 5.10, or with memory control by cgroups of
   version 1 (the project's own machine has Linux 6.18 with those; `make test` runs there).
+- The test program admission, which fills memory cgroups again and again: hours under emulation.
 - The Python package, SQLite's allocator, and the command's subcommands but for `doctor`.
 ";
 
