@@ -528,10 +528,13 @@ fn unmappable_file_is_an_error() {
     assert_eq!(budget_threads(), 0);
 }
 
-/// Sets the soft limit of the process from now on.
+/// Sets the soft limit of the process from now on, and raises the hard one if necessary, as root:
+/// before Linux 5.16 it is 64 KiB by default.
 fn set_memlock_soft_limit(bytes: usize) {
+    let bytes = bytes as u64;
     let maximum = getrlimit(Resource::Memlock).maximum;
-    let current = Some(bytes as u64);
+    let maximum = maximum.map(|most| most.max(bytes));
+    let current = Some(bytes);
     setrlimit(Resource::Memlock, Rlimit { current, maximum }).unwrap();
 }
 
@@ -610,6 +613,7 @@ fn check_budget() {
 /// locked once the limit allows it.
 fn restore_missing_lock() {
     let file = patterned_file(FILE_BYTES);
+    set_memlock_soft_limit(FILE_BYTES);
     drop_privileges();
     let locked = with_budget(&file, BUDGET);
     set_memlock_soft_limit(0);

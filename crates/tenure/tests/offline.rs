@@ -138,7 +138,8 @@ struct Offline {
 }
 
 impl Offline {
-    /// Takes the blocks offline that memory is in, but those with memory that cannot move.
+    /// Takes the blocks offline that memory is in, but only those of a movable zone: in others
+    /// the kernel may try for ever.
     fn blocks_of(range: PageRange) -> Vec<Self> {
         const FOLDER: &str = "/sys/devices/system/memory";
         let block_bytes = fs::read_to_string(format!("{FOLDER}/block_size_bytes"));
@@ -153,6 +154,10 @@ impl Offline {
             .map(|entry| (entry & ((1 << 55) - 1)) * page_size() as u64 / block_bytes)
             .collect();
         let blocks = blocks.into_iter().filter_map(|block| {
+            let zones = fs::read_to_string(format!("{FOLDER}/memory{block}/valid_zones"));
+            if !zones.is_ok_and(|zones| zones.trim() == "Movable") {
+                return None;
+            }
             let state = PathBuf::from(format!("{FOLDER}/memory{block}/state"));
             // The kernel gives up after a while, and now and then it succeeds later.
             let offline = (0..3).any(|_| fs::write(&state, "offline").is_ok());
@@ -209,6 +214,6 @@ fn offline_blocks_of_buffer_are_reported() -> Completion {
 fn completion(any: bool) -> Completion {
     match any {
         true => Completion::Completed,
-        false => skip("no block of memory can be taken offline"),
+        false => skip("no block of memory is movable (movablecore=), or none can be taken offline"),
     }
 }
