@@ -35,7 +35,7 @@ static HOOKS: Hooks = Hooks(extent_hooks_t {
     dalloc: Some(dalloc),
     // jemalloc destroys no arena that it has made itself.
     destroy: None,
-    commit: None,
+    commit: Some(commit),
     decommit: None,
     purge_lazy: Some(purge_lazy),
     purge_forced: Some(purge_forced),
@@ -86,6 +86,22 @@ unsafe extern "C" fn alloc(
     }
     // SAFETY: jemalloc's pointers.
     unsafe { give(at, bytes, is_zero, is_committed) }
+}
+
+/// Makes memory accessible that jemalloc has mapped itself, before it had these hooks: without
+/// access where vm.overcommit_memory is 2 or cannot be read. What [`alloc`] gives has been
+/// accessible ever since. Returns whether that failed.
+unsafe extern "C" fn commit(
+    _: *mut extent_hooks_t,
+    at: *mut c_void,
+    _: usize,
+    offset: usize,
+    bytes: usize,
+    _: c_uint,
+) -> bool {
+    let part = (at.expose_provenance() + offset, bytes);
+    // SAFETY: pages of jemalloc's that nobody uses.
+    unsafe { sys::make_accessible(part) }.is_err()
 }
 
 /// Gives jemalloc memory that nobody has touched.
@@ -242,21 +258,35 @@ unsafe extern "C" fn purge_forced(
 /// # Safety
 ///
 /// Nobody may use the range's contents.
-unsafe fn remap_moved((at, bytes): sys::Part) -> bool {
-    let units = || (at / UNIT_BYTES * UNIT_BYTES..at + bytes).step_by(UNIT_BYTES);
-    if !units().any(|unit| table::has(unit, MOVED)) {
-        return false;
-    }
+unsafe fn remap_moved(part: sys::Part) -> bool {
     // SAFETY: nobody uses the contents, as the caller ensures.
-    if unsafe { sys::remap((at, bytes)) }.is_err() {
+    units(part).any(|unit| table::has(unit, MOVED)) && unsafe { remap(part) }
+}
+
+/// Maps a range anew, without the advice and the access that a program has given it. Returns
+/// false if the kernel refuses.
+///
+/// # Safety
+///
+/// Nobody may use the range's contents.
+pub(crate) unsafe fn remap(part: sys::Part) -> bool {
+    // SAFETY: nobody uses the contents, as the caller ensures.
+    if unsafe { sys::remap(part) }.is_err() {
         return false;
     }
-    // The new mapping has no advice.
-    for unit in units() {
+    for unit in units(part) {
         table::clear(unit, table::HUGE);
     }
-    moves::forget(units().filter(|unit| table::clear(*unit, MOVED)).count());
+    moves::forget(
+        units(part)
+            .filter(|unit| table::clear(*unit, MOVED))
+            .count(),
+    );
     true
+}
+
+fn units((at, bytes): sys::Part) -> impl Iterator<Item = usize> {
+    (at / UNIT_BYTES * UNIT_BYTES..at + bytes).step_by(UNIT_BYTES)
 }
 
 /// Two parts of a range need no more than their addresses.

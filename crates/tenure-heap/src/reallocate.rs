@@ -6,7 +6,7 @@ use std::ptr;
 use tikv_jemalloc_sys as je;
 
 use crate::allocate::aligned_for_huge_pages;
-use crate::{deallocate, decay_thread, huge, late, misuse, moves, start, sys, usable_size};
+use crate::{deallocate, decay_thread, huge, late, misuse, moves, pages, start, sys, usable_size};
 
 /// Smaller blocks are cheaper to copy than to move.
 const MIN_MOVED_BYTES: usize = 1 << 20;
@@ -164,8 +164,13 @@ unsafe fn move_pages(ptr: *mut u8, old_size: usize, new_size: usize) -> *mut u8 
     moves::record(to);
     // SAFETY: a live block, allocated above.
     huge::advise(to, unsafe { usable_size(target) });
+    // Advice of the program's, as MADV_WIPEONFORK, has moved with the pages, but stays at the
+    // old addresses as well: other blocks come to lie there.
     // SAFETY: the old block is given up. Its pages are gone, its addresses are not.
-    unsafe { deallocate(ptr) };
+    unsafe {
+        pages::remap((from, old_size));
+        deallocate(ptr);
+    }
     target
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{self, Advice, MapFlags, MlockFlags, MremapFlags, MsyncFlags, ProtFlags};
+use rustix::mm::{
+    self, Advice, MapFlags, MlockFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags,
+};
 use rustix::process::Resource;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec};
@@ -189,6 +191,17 @@ pub(crate) unsafe fn remap((at, bytes): Part) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the part is the heap's, and its contents may go, as the caller ensures.
     unsafe { mm::mmap_anonymous(pointer(at), bytes, access, flags) }.map(drop)
+}
+
+/// Makes the part readable and writable (mprotect).
+///
+/// # Safety
+///
+/// The part must be jemalloc's, and nobody may use it.
+pub(crate) unsafe fn make_accessible((at, bytes): Part) -> Result<(), Errno> {
+    let access = MprotectFlags::READ | MprotectFlags::WRITE;
+    // SAFETY: nobody uses the part, as the caller ensures.
+    unsafe { mm::mprotect(pointer(at), bytes, access) }
 }
 
 /// Moves page tables from one part to another (mremap, MREMAP_DONTUNMAP, Linux 5.7),

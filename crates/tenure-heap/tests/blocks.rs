@@ -14,6 +14,7 @@ use std::process::Output;
 
 use common::*;
 use heap::*;
+use libtest_mimic::Completion;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenure_heap::{HeapOptions, stats};
 
@@ -32,6 +33,7 @@ tests!(
     short_way_closes_before_memory_ends,
     threshold_option_is_applied,
     addresses_are_mapped_as_they_are_needed,
+    addresses_are_mapped_as_they_are_needed_under_strict_overcommit,
     blocks_under_address_limit_are_served;
     children:
     free_twice,
@@ -272,8 +274,27 @@ fn addresses_are_mapped_as_they_are_needed() {
     in_child_ok("map_little");
 }
 
+fn addresses_are_mapped_as_they_are_needed_under_strict_overcommit() -> Completion {
+    // jemalloc reads the file; the kernel's own setting stays, for other programs.
+    let setting = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(setting.path(), "2\n").unwrap();
+    let script = "mount --bind \"$0\" /proc/sys/vm/overcommit_memory || exit 77; exec \"$@\"";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]).arg(setting.path());
+    let own = child("map_little");
+    command.arg(own.get_program()).args(own.get_args());
+    match command.output() {
+        Ok(output) if output.status.code() != Some(77) && is_root() => {
+            assert_ended_well("map_little", &output);
+            Completion::Completed
+        }
+        _ => skip("needs root, to mount over vm.overcommit_memory"),
+    }
+}
+
 fn map_little() {
-    drop(Block::filled(100, 1));
+    let blocks: Vec<_> = (0..3000).map(|number| Block::new(10 * number)).collect();
+    drop(blocks);
     let first = stats().mapped_bytes;
     assert!(first < 1 << 30, "{first}");
     drop(Block::filled(64 * MIB, 1));

@@ -19,6 +19,7 @@ tests!(
     large_growth_moves_pages,
     repeated_moves_keep_contents,
     block_split_by_madvise_keeps_contents,
+    advice_of_moved_block_leaves_its_old_addresses,
     impossible_size_leaves_block,
     mappings_of_moved_blocks_do_not_accumulate,
     refused_moves_cost_few_addresses;
@@ -28,6 +29,7 @@ tests!(
     move_often,
     merge_mappings,
     moves_are_refused,
+    move_with_advice,
 );
 
 fn refused_moves_cost_few_addresses() {
@@ -164,6 +166,28 @@ fn block_split_by_madvise_keeps_contents() {
     assert!(block.resize(80 * MIB));
     assert_eq!(stats().moved, before + 1);
     assert!(block.is_filled_up_to(8 * MIB));
+}
+
+fn advice_of_moved_block_leaves_its_old_addresses() {
+    in_child_ok("move_with_advice");
+}
+
+fn move_with_advice() {
+    use rustix::mm::Advice;
+    let advise = |block: &Block, advice| {
+        unsafe { rustix::mm::madvise(block.at.cast(), 8 * MIB, advice) }.unwrap();
+    };
+    let mut block = Block::filled(8 * MIB, 3);
+    let _next: Vec<_> = (0..4).map(|seed| Block::filled(8 * MIB, seed)).collect();
+    advise(&block, Advice::LinuxWipeOnFork);
+    let (from, before) = (block.at.addr(), stats().moved);
+    assert!(block.resize(80 * MIB));
+    assert_eq!(stats().moved, before + 1);
+    advise(&block, Advice::LinuxKeepOnFork);
+    let others: Vec<_> = (0..40).map(|seed| Block::filled(MIB, seed)).collect();
+    let is_there = |other: &Block| (from..from + 8 * MIB).contains(&other.at.addr());
+    assert!(others.iter().any(is_there));
+    assert_eq!(fork(|| i32::from(!others.iter().all(Block::is_filled))), 0);
 }
 
 fn mappings_of_moved_blocks_do_not_accumulate() {
