@@ -113,7 +113,7 @@ const TARGETS: &[Target] = &[
     target(["volatile", "volatile", "8 GiB", "", "marking a page waits at most"], One, AtMost(20e-3), Holds),
     target(["volatile", "volatile", "8 GiB", "", "fork waits at most"], One, AtMost(20e-3), Holds),
     target(["volatile", "volatile", "64 GiB", "mark and offer", "time"], One, AtMost(10e-3), Holds),
-    // The heap. Blocks of more than 32 KiB pass jemalloc's locks each time. Free pages go
+    // The heap. Blocks of more than 64 KiB pass jemalloc's locks each time. Free pages go
     // when their decay, 4 s and one, is over.
     target(["heap", "heap", "Copy a chunk", "1 thread", "records"], BestOther, AtLeast(0.97), Misses),
     target(["heap", "heap", "Copy a chunk", "2 threads", "records"], BestOther, AtLeast(0.97), Misses),

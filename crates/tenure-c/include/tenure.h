@@ -451,7 +451,7 @@ struct tenure_stats {
      */
     struct tenure_count shared_purged;
     /**
-     * The memory of tenure's heap for blocks of up to 14 KiB, where pages have 4 KiB, at the
+     * The memory of tenure's heap for blocks of up to 28 KiB, 224 KiB on aarch64, at the
      * moment (the heap is not in the C interface, here and below).
      */
     struct tenure_heap_group heap_small;

@@ -128,7 +128,7 @@ pub struct tenure_stats {
     /// Buffers of shared arenas that this process has purged, and their bytes (not in the C
     /// interface).
     pub shared_purged: tenure_count,
-    /// The memory of tenure's heap for blocks of up to 14 KiB, where pages have 4 KiB, at the
+    /// The memory of tenure's heap for blocks of up to 28 KiB, 224 KiB on aarch64, at the
     /// moment (the heap is not in the C interface, here and below).
     pub heap_small: tenure_heap_group,
     /// The heap's memory for larger blocks of up to 4 MiB, at the moment.

@@ -5,8 +5,8 @@
 //! It starts when blocks are freed and the heap has a few MiB, and exits after ten seconds
 //! in which next to nothing was free. Once `main` has called pthread_exit(3), the process
 //! ends with its last thread: then the decay thread returns all free pages and exits as soon as
-//! it sees no requests for half a second. If no thread can be started, the threads of the program return
-//! free pages at once.
+//! it sees no requests for half a second. If no thread can be started, the threads of the
+//! program return free pages at once.
 
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,

@@ -58,9 +58,9 @@ pub struct HeapStats {
     pub pending_bytes: usize,
     /// Addresses without memory that are kept for reuse.
     pub retained_bytes: usize,
-    /// The part of these figures that belongs to blocks of up to 14 KiB (with pages of
-    /// 4 KiB): blocks, those included that threads keep for themselves, and free ranges that
-    /// are too short for larger blocks.
+    /// The part of these figures that belongs to blocks of up to 28 KiB where jemalloc's pages
+    /// have 8 KiB, and 14 KiB where they have 4: blocks, those included that threads keep for
+    /// themselves, and free ranges that are too short for larger blocks.
     pub small: HeapGroup,
     /// The part that belongs to larger blocks of up to 4 MiB.
     pub medium: HeapGroup,

@@ -146,7 +146,8 @@ fn add_heap(text: &mut Line, stats: &Stats) -> bool {
     ];
     let sum =
         |figure: fn(&HeapGroup) -> u64| groups.iter().map(|(_, group)| figure(group)).sum::<u64>();
-    let in_use_bytes = sum(|group| group.in_use_bytes).saturating_sub(stats.heap_cached_bytes);
+    let cached_bytes = stats.heap_cached_bytes;
+    let in_use_bytes = sum(|group| group.in_use_bytes).saturating_sub(cached_bytes);
     let dirty_bytes = sum(|group| group.dirty_bytes);
     let muzzy_bytes = sum(|group| group.muzzy_bytes);
     let served_bytes = in_use_bytes + dirty_bytes + muzzy_bytes + stats.heap_returned_bytes;
@@ -155,10 +156,11 @@ fn add_heap(text: &mut Line, stats: &Stats) -> bool {
     }
     let under_pressure = stats.heap_returned_under_pressure;
     text.add(format_args!(
-        " heap: {} in use at the end, {} dirty, {} muzzy, {} retained; {} given back to the \
-         kernel, {} of it under memory pressure, which purged {} times; {} blocks grown by \
-         moving pages; by size:",
+        " heap: {} in use at the end, {} cached by threads, {} dirty, {} muzzy, {} retained; {} \
+         given back to the kernel, {} of it under memory pressure, which purged {} times; {} blocks grown by \
+         moving pages; by size, with what is cached:",
         Bytes(in_use_bytes),
+        Bytes(cached_bytes),
         Bytes(dirty_bytes),
         Bytes(muzzy_bytes),
         Bytes(sum(|group| group.retained_bytes)),

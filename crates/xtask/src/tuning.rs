@@ -50,7 +50,7 @@ the headroom. So the times matter while memory is plentiful:
 | has the machine for itself, and must not pay page faults | `1h` | `0` |
 
 New blocks use dirty pages first. `malloc_trim(0)` returns all free pages, for a program that
-knows when it becomes idle. Freed blocks of up to 32 KiB that a thread has cached for itself
+knows when it becomes idle. Freed blocks of up to 64 KiB that a thread has cached for itself
 stay until it allocates or frees more, ends, or calls `malloc_trim`. The virtual size does not
 fall: addresses are kept for reuse.
 
@@ -125,7 +125,7 @@ show it without what is lazily free. The last two print for Prometheus:
 | `tenure_process_lazily_free_bytes`, `_volatile_bytes`, `_offered_bytes`, `_pending_release_bytes` | what of the rest the kernel may reclaim, or tenure is about to free |
 | `tenure_process_purged_bytes_total` | volatile memory that was purged: `cause` is `kernel`, `pressure`, `request` or `unprotected` |
 | `tenure_process_cache_lookups_total` | lookups in volatile caches: `result` is `hit` or `miss` |
-| `tenure_process_heap_in_use_bytes`, `_heap_dirty_bytes`, `_heap_muzzy_bytes`, `_heap_retained_bytes` | the heap's memory: `size` is `small` (blocks of up to 14 KiB), `medium` (4 MiB) or `large` |
+| `tenure_process_heap_in_use_bytes`, `_heap_dirty_bytes`, `_heap_muzzy_bytes`, `_heap_retained_bytes` | the heap's memory: `size` is `small` (blocks of up to 28 KiB, 224 KiB on aarch64), `medium` (4 MiB) or `large` |
 | `tenure_process_heap_returned_bytes_total`, `_heap_returned_under_pressure_bytes_total`, `_heap_pressure_purges_total` | what the heap has returned to the kernel, what of it under pressure, and how often pressure had it return memory early |
 | `tenure_process_sqlite_pages`, `_sqlite_purged_pages_total`, `_sqlite_offered_hits_total` | SQLite's page cache: what it holds, what was purged, and what was found although it was offered |
 | `tenure_cgroup_working_set_bytes`, `tenure_cgroup_usage_bytes` | as above |

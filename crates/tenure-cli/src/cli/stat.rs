@@ -22,7 +22,7 @@ use tenure_bench::EXIT_STATUS;
 /// Below the table stands whether the library of `tenure run` is in each process, and the
 /// options in the environment that the process was started with, and what tenure's
 /// counters there say. A table of its own has the memory of tenure's heap (`tenure run
-/// --heap`) by the size of blocks, or of free ranges: small up to 14 KiB, medium up to
+/// --heap`) by the size of blocks, or of free ranges: small up to 28 KiB, medium up to
 /// 4 MiB, large. Free pages are dirty (kept for reuse), then muzzy (the kernel may reclaim
 /// them), then retained (addresses without memory). These figures are a tenth of a second
 /// old at most while the program frees memory, and appear once the heap has about 8 MiB.

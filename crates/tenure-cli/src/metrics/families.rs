@@ -83,7 +83,7 @@ fn flag(is_so: bool) -> Option<u64> {
 /// Where this is 0, figures have no sample because they are unknown.
 const READABLE: &str = "Whether the figures of a source could be read: 1 or 0.";
 const PURGED: &str = "Volatile memory that was purged, by cause.";
-const HEAP_IN_USE: &str = "Blocks of the heap, those included that threads keep, by size: small up to 14 KiB, medium up to 4 MiB, large.";
+const HEAP_IN_USE: &str = "Blocks of the heap, those included that threads keep, by size: small up to 28 KiB (224 KiB on aarch64), medium up to 4 MiB, large.";
 const HEAP_DIRTY: &str = "Free pages that the heap keeps for reuse, by the size of their range.";
 const HEAP_MUZZY: &str =
     "Free pages of the heap that the kernel may reclaim, by the size of their range.";

@@ -171,8 +171,8 @@ pub struct Stats {
     /// Buffers of [`SharedArena`](crate::SharedArena)s that this process has purged, on request
     /// or under pressure, and their bytes in whole pages.
     pub shared_purged: Count,
-    /// The heap's memory (the crate tenure-heap) now, for blocks of up to 14 KiB (with pages
-    /// of 4 KiB).
+    /// The heap's memory (the crate tenure-heap) now, for blocks of up to 28 KiB (with
+    /// jemalloc's pages of 8 KiB), those included that threads keep for themselves.
     pub heap_small: HeapGroup,
     /// The heap's memory now, for larger blocks of up to 4 MiB.
     pub heap_medium: HeapGroup,
