@@ -38,8 +38,9 @@
 //!
 //! The decay thread (`tenure-decay`, all signals blocked) and jemalloc's background thread do
 //! this. They start when blocks are freed and the heap has 8 MiB, and exit after ten seconds
-//! in which next to nothing was free. If no thread can be started, free pages are returned at
-//! once.
+//! in which next to nothing was free. When they start, and when the pressure changes, jemalloc
+//! begins its count anew, and may return at once what is free by then. If no thread can be
+//! started, free pages are returned at once.
 //!
 //! # What tenure adds to jemalloc
 //!
