@@ -244,8 +244,18 @@ fn no_core() {
     setrlimit(Resource::Core, none).unwrap();
 }
 
+/// Whether a core dump, which is begun even if its size is limited to 0, ends every process that
+/// shares the memory: before Linux 5.16.
+fn dump_ends_helper() -> bool {
+    let kernel = procfs::sys::kernel::Version::current().unwrap();
+    (kernel.major, kernel.minor) < (5, 16)
+}
+
 fn parent_reaps_victim_before_memory_is_freed() {
     for end in ["kill", "exit", "abort"] {
+        if end == "abort" && dump_ends_helper() {
+            continue;
+        }
         let mut victim = Victim::with_helper_stopped("large_victim");
         match end {
             "kill" => victim.process.kill().unwrap(),
