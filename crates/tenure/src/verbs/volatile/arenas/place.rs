@@ -98,7 +98,7 @@ impl Drop for Place {
         registry.arenas.count_revoked(before, self.range);
         self.word().publish(State::Nonvolatile);
         self.memory().table.free(self.slot);
-        // A place that cannot be emptied (locked, before Linux 5.18) is not used again.
+        // A place that cannot be emptied is not used again.
         if is_usable {
             registry.arenas.of(self.memory()).put_back(all);
         }

@@ -162,7 +162,7 @@ impl Space {
             }
             is_next
         });
-        // A place that cannot be emptied (locked, before Linux 5.18) is not used again.
+        // A place that cannot be emptied is not used again.
         // SAFETY: the places belonged to buffers that are gone.
         unsafe { discard_each(&self.dropped, |part| self.free.put_back(part)) };
         self.dropped.clear();
