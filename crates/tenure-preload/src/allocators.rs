@@ -4,7 +4,7 @@
 //! allocate: a verb called from inside an allocator would wait for those locks. The calls
 //! of the allocators therefore always go to the [real functions](crate::map::real).
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::{objects, sys};
@@ -55,4 +55,40 @@ pub(crate) fn mallocs() -> [*const c_void; 2] {
         sys::symbol(c"malloc").cast_const(),
         sys::next_symbol(c"malloc").cast_const(),
     ]
+}
+
+/// A function of malloc's family that the program does not use from this library.
+pub(crate) struct OwnFunction {
+    name: &'static CStr,
+    /// The path of the object that defines it; empty for the program.
+    object: &'static CStr,
+}
+
+/// Returns the first of the functions that the program, or a library ahead of this one, defines
+/// itself: each of them must know the blocks of the others.
+///
+/// The address that the loader gives for a function would not tell: in a program that is not
+/// position-independent and takes it, that is the program's own entry, an undefined symbol with
+/// a value.
+pub(crate) fn own_function() -> Option<OwnFunction> {
+    let here = (&raw const CODE_RANGES).addr();
+    [c"malloc", c"calloc", c"realloc", c"free"]
+        .into_iter()
+        .find_map(|name| {
+            let (is_ours, object) = objects::find(|object| {
+                object.definition(name)?;
+                Some((object.addresses().contains(&here), object.path()))
+            })?;
+            (!is_ours).then_some(OwnFunction { name, object })
+        })
+}
+
+impl std::fmt::Display for OwnFunction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.object.is_empty() {
+            true => f.write_str("the program")?,
+            false => write!(f, "{}", self.object.to_string_lossy())?,
+        }
+        write!(f, " has a {} of its own", self.name.to_string_lossy())
+    }
 }

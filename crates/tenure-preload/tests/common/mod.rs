@@ -99,8 +99,13 @@ impl Workshop {
 
     /// Compiles one source file, unless that has been done.
     pub fn compile(&self, source: &Path, flags: &[&str]) -> PathBuf {
+        self.compile_as(&stem(source), source, flags)
+    }
+
+    /// As [`Self::compile`], to a program of this name.
+    pub fn compile_as(&self, name: &str, source: &Path, flags: &[&str]) -> PathBuf {
         let _compiling = self.compiling.lock().unwrap();
-        let program = self.path(&stem(source));
+        let program = self.path(name);
         if program.exists() {
             return program;
         }
