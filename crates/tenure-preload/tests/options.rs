@@ -20,7 +20,7 @@ type Test = (&'static str, fn(&Workshop) -> Verdict);
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 25] = [
+        let tests: [Test; 26] = [
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
                 own_malloc_of_library,
             ),
             ("heap_in_program_at_fixed_address_is_on", fixed_address),
+            ("heap_ignores_options_of_jemalloc_of_program", jemalloc),
             ("munmap_and_discard_options_defer_the_free", release),
             ("populate_option_faults_new_mappings_in", populate),
             ("pool_option_feeds_populate_and_is_off_beside_lock", pool),
@@ -83,11 +84,10 @@ fn main() -> ExitCode {
     })
 }
 
-const HOOKS: [&str; 31] = [
+const HOOKS: [&str; 30] = [
     "_Exit",
     "__register_atfork",
     "_exit",
-    "_rjem_malloc_conf",
     "aligned_alloc",
     "calloc",
     "cfree",
@@ -271,6 +271,25 @@ fn fixed_address(shop: &Workshop) -> Verdict {
         let told = own_malloc(shop, &name, &[kind])?;
         assert!(told.contains("heap from 0 bytes on"), "{name}: {told}");
     }
+    Ok(Completion::Completed)
+}
+
+/// tikv-jemallocator, in a Rust program, has the same names as the heap's jemalloc.
+fn jemalloc(shop: &Workshop) -> Verdict {
+    const VARIABLE: (&str, &str) = ("_RJEM_MALLOC_CONF", "prof:true,abort_conf:true");
+    for options in [&[VARIABLE][..], &[VARIABLE, HEAP]] {
+        let facts = Facts::of(shop, options, "");
+        assert!(facts.ours.is_empty(), "{:?}", facts.ours);
+    }
+    let source = project("tests/preload/facts/jemalloc.c");
+    let program = shop.compile(&source, &["-rdynamic"]);
+    let mut command = Command::new(program);
+    let output = output_in_time(put_under(&mut command, &[VARIABLE, HEAP, VERBOSE], &[]));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.stdout, VARIABLE.1.as_bytes(), "{told}");
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("heap from 0 bytes on"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
     Ok(Completion::Completed)
 }
 
