@@ -1,15 +1,16 @@
-//! malloc and free: the short way of most calls to jemalloc, and where to go otherwise.
+//! malloc and free: the short way of most calls to jemalloc, and where to go otherwise; and the
+//! functions that must know who calls.
 //!
 //! Most programs call nothing of this library as often. So both jump to jemalloc after the
 //! fewest checks, and on x86-64 they are written in assembly: a call of jemalloc, a check
 //! of its answer, and jumps through the table of addresses, as a compiler makes them, take 2 ns
 //! of 7 for a pair of calls.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 use tenure_heap as heap;
 
-use crate::allocate::{free_any, malloc_any};
+use crate::allocate::{aligned_alloc_for, free_any, malloc_any, memalign_for, posix_memalign_for};
 
 /// `malloc(3)`
 ///
@@ -97,3 +98,40 @@ unsafe extern "C" fn free_for(ptr: *mut c_void, caller: usize) {
         unsafe { free_any(ptr, caller) };
     }
 }
+
+/// Defines a function of two or three arguments; the next register takes the return address.
+macro_rules! aligned_entry {
+    ($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty,
+        $x86_64:literal, $aarch64:literal, $inner:ident) => {
+        /// Passes the return address on.
+        ///
+        /// # Safety
+        ///
+        /// The conditions are C's.
+        #[unsafe(naked)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> $answer {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!(
+                concat!("mov ", $x86_64, ", [rsp]"),
+                "jmp {}",
+                sym $inner
+            );
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!(
+                concat!("mov ", $aarch64, ", x30"),
+                "b {}",
+                sym $inner
+            );
+        }
+    };
+}
+
+aligned_entry!(
+    posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int,
+    "rcx", "x3", posix_memalign_for
+);
+aligned_entry!(
+    aligned_alloc(align: usize, size: usize) -> *mut c_void, "rdx", "x2", aligned_alloc_for
+);
+aligned_entry!(memalign(align: usize, size: usize) -> *mut c_void, "rdx", "x2", memalign_for);

@@ -228,6 +228,7 @@ fn turn_heap_on(set: &Options, threshold_bytes: usize) -> Result<(), HeapUnavail
     }
     tenure_heap::start(options).map_err(HeapUnavailable::Heap)?;
     c_library::find();
+    allocators::find_real();
     allocate::turn_on();
     Ok(())
 }

@@ -122,6 +122,14 @@ impl Workshop {
     }
 }
 
+/// Finds a library as the compiler does.
+pub fn find_library(name: &str) -> Option<PathBuf> {
+    let mut compiler = Command::new("cc");
+    let output = ok(compiler.arg(format!("-print-file-name={name}")));
+    let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim_end());
+    path.is_absolute().then_some(path)
+}
+
 /// Runs the tests, two at a time, because most only wait for one program. Without a
 /// compiler or access to the sources, one skipped test in their place gives the reason.
 pub fn run(trials: impl FnOnce() -> Vec<Trial>) -> ExitCode {
