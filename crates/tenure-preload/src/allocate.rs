@@ -42,7 +42,8 @@ pub(crate) fn set_checks(are_needed: bool) {
         false => usize::MAX,
     };
     MIN_BYTES.store(bytes, Ordering::SeqCst);
-    heap::close_short_way(bytes == usize::MAX);
+    // On the short way nobody looks at the caller.
+    heap::close_short_way(bytes == usize::MAX || allocators::has_real());
 }
 
 /// Allocates a block; null if the real allocator must be asked. Only failures change `errno`.
@@ -66,8 +67,8 @@ fn is_served_after_check(size: usize) -> bool {
 /// As [`malloc`], for every size. Like each C function it does not unwind, so its callers can
 /// jump to it.
 #[inline(never)]
-pub(crate) extern "C" fn malloc_any(size: usize) -> *mut c_void {
-    if is_served(size) {
+pub(crate) extern "C" fn malloc_any(size: usize, caller: usize) -> *mut c_void {
+    if is_served(size) && !allocators::is_real(caller) {
         let block = from_heap(size, ALIGN);
         if !block.is_null() {
             return block;
@@ -256,8 +257,8 @@ pub(crate) extern "C" fn memalign_for(align: usize, size: usize, caller: usize) 
 }
 
 /// Allocates a block; null if the real allocator must be asked, as when that asks itself:
-/// jemalloc's operators new for aligned types call its `aligned_alloc` by name, and its operators
-/// delete know no other blocks.
+/// jemalloc's operators new call its `aligned_alloc` by name, or its `malloc` once the new handler
+/// has found memory, and its operators delete know no other blocks.
 fn aligned_from_heap(align: usize, size: usize, caller: usize) -> *mut c_void {
     let is_ours = is_served(size) && align.is_power_of_two() && !allocators::is_real(caller);
     match is_ours {

@@ -54,6 +54,11 @@ pub(crate) fn find_real() {
     }
 }
 
+/// Returns whether [`find_real`] has found an allocator that is not the C library's.
+pub(crate) fn has_real() -> bool {
+    REAL.end.load(Ordering::Relaxed) != 0
+}
+
 /// Returns whether a return address lies in the real allocator. Before [`find_real`], and if that
 /// is the C library's, none does.
 pub(crate) fn is_real(caller: usize) -> bool {

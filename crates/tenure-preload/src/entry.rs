@@ -12,7 +12,7 @@ use tenure_heap as heap;
 
 use crate::allocate::{aligned_alloc_for, free_any, malloc_any, memalign_for, posix_memalign_for};
 
-/// `malloc(3)`
+/// `malloc(3)`. Passes the return address on, if it is needed.
 ///
 /// # Safety
 ///
@@ -23,11 +23,14 @@ use crate::allocate::{aligned_alloc_for, free_any, malloc_any, memalign_for, pos
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     std::arch::naked_asm!(
         "cmp rdi, [rip + {limit}]",
-        "jae {any}",
+        "jae 2f",
         "mov eax, {align}",
         "cmp rdi, rax",
         "cmovb rdi, rax",
         "jmp {malloc}",
+        "2:",
+        "mov rsi, [rsp]",
+        "jmp {any}",
         // Has the function begin on a boundary as well.
         ".p2align 6",
         limit = sym heap::entry::SMALL_LIMIT,
@@ -37,16 +40,22 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     );
 }
 
-/// `malloc(3)`
+/// `malloc(3)`. Passes the return address on.
 ///
 /// # Safety
 ///
 /// The conditions are C's, here and below.
 #[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    std::arch::naked_asm!("mov x1, x30", "b {}", sym malloc_for);
+}
+
+#[cfg(target_arch = "aarch64")]
+unsafe extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
     if size >= heap::small_limit() {
-        return malloc_any(size);
+        return malloc_any(size, caller);
     }
     // SAFETY: `malloc` has no preconditions.
     unsafe { heap::entry::malloc(size.max(crate::allocate::ALIGN)) }

@@ -88,7 +88,7 @@ fn compile_operators(shop: &Workshop, name: &str, flags: &[&str]) -> PathBuf {
 fn behind_operators(shop: &Workshop) -> Verdict {
     let allocator = shop.compile_library("allocator.c");
     let flags = ["-Wl,--no-as-needed", allocator.to_str().unwrap()];
-    let program = shop.compile(&project("tests/preload/family/aligned.c"), &flags);
+    let program = shop.compile(&project("tests/preload/family/operators_behind.c"), &flags);
     verdict(&mut Command::new(&program))?;
     for options in [&[HEAP][..], &[LOW_THRESHOLD]] {
         verdict(put_under(&mut Command::new(&program), options, &[]))?;

@@ -1,6 +1,5 @@
-/* An allocator with C++'s operators new and delete for aligned types. As jemalloc's, they call
- * its functions by the names that another library may have as well to allocate, and its own
- * function to free. */
+/* An allocator with C++'s operators new and delete. As jemalloc's, they call its functions by the
+ * names that another library may have as well to allocate, and its own function to free. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdint.h>
@@ -85,6 +84,13 @@ int posix_memalign(void **out, size_t align, size_t size)
     return *out == NULL ? ENOMEM : 0;
 }
 
+/* operator new(size_t): jemalloc's calls malloc once the new handler has found memory. */
+void *_Znwm(size_t size)
+{
+    void *block = malloc(size);
+    return block != NULL ? block : calloc(1, size);
+}
+
 /* operator new(size_t, align_val_t), and with nothrow_t */
 void *_ZnwmSt11align_val_t(size_t size, size_t align)
 {
@@ -105,6 +111,7 @@ void *_ZnamSt11align_val_t(size_t size, size_t align)
     return posix_memalign(&block, align, size) == 0 ? block : malloc(size);
 }
 
-/* operator delete(void *, align_val_t), operator delete[](void *, align_val_t) */
+/* operator delete(void *), operator delete(void *, align_val_t), operator delete[](void *, align_val_t) */
+void _ZdlPv(void *block) { release(block); }
 void _ZdlPvSt11align_val_t(void *block, size_t align) { release(align ? block : NULL); }
 void _ZdaPvSt11align_val_t(void *block, size_t align) { release(align ? block : NULL); }

@@ -1,9 +1,11 @@
-/* Uses C++'s operators for aligned types, and malloc's family beside them. */
+/* Uses C++'s operators, most for aligned types, and malloc's family beside them. */
 #include "../../basics.h"
 
+extern void *_Znwm(size_t);
 extern void *_ZnwmSt11align_val_t(size_t, size_t);
 extern void *_ZnwmSt11align_val_tRKSt9nothrow_t(size_t, size_t, const void *);
 extern void *_ZnamSt11align_val_t(size_t, size_t);
+extern void _ZdlPv(void *);
 extern void _ZdlPvSt11align_val_t(void *, size_t);
 extern void _ZdaPvSt11align_val_t(void *, size_t);
 
@@ -27,6 +29,9 @@ int main(void)
             CHECK_IS(posix_memalign(&block, align, size), 0);
             free(realloc(filled(block, align, size), 2 * size));
             free(filled(aligned_alloc(align, size), align, size));
+            void *plain = filled(_Znwm(size), 16, size);
+            free(filled(malloc(size), 16, size));
+            _ZdlPv(plain);
             _ZdlPvSt11align_val_t(one, align);
             _ZdaPvSt11align_val_t(many, align);
             _ZdlPvSt11align_val_t(other, align);
