@@ -210,6 +210,9 @@ fn heap(shop: &Workshop) -> Verdict {
     Ok(Completion::Completed)
 }
 
+/// Programs at any address, and at a fixed one: how they are linked, and compiled.
+const KINDS: [(&str, &str); 2] = [("-pie", "-fPIE"), ("-no-pie", "-fno-pie")];
+
 /// Runs the program with the heap on, and returns the library's lines.
 fn own_malloc(shop: &Workshop, name: &str, flags: &[&str]) -> Result<String, Failed> {
     let source = project("tests/preload/facts/own_malloc.c");
@@ -231,9 +234,9 @@ fn own_function(shop: &Workshop) -> Verdict {
         ("realloc", "-DOWN_REALLOC"),
         ("free", "-DOWN_FREE"),
     ] {
-        for kind in ["-pie", "-no-pie"] {
+        for (kind, code) in KINDS {
             let name = format!("own_{function}{kind}");
-            let told = own_malloc(shop, &name, &[flag, kind])?;
+            let told = own_malloc(shop, &name, &[flag, kind, code])?;
             let wanted = format!("heap is left out: the program has a {function} of its own\n");
             assert!(told.contains(&wanted), "{name}: {told}");
             assert!(!told.contains("heap from"), "{name}: {told}");
@@ -266,9 +269,9 @@ fn own_malloc_of_library(shop: &Workshop) -> Verdict {
 }
 
 fn fixed_address(shop: &Workshop) -> Verdict {
-    for kind in ["-pie", "-no-pie"] {
+    for (kind, code) in KINDS {
         let name = format!("own_none{kind}");
-        let told = own_malloc(shop, &name, &[kind])?;
+        let told = own_malloc(shop, &name, &[kind, code])?;
         assert!(told.contains("heap from 0 bytes on"), "{name}: {told}");
     }
     Ok(Completion::Completed)

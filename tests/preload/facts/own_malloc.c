@@ -23,14 +23,13 @@ void *realloc(void *block, size_t size) { return __libc_realloc(block, size); }
 void free(void *block) { __libc_free(block); }
 #endif
 
-/* In a program at a fixed address these are its own entries for the functions. */
-static void *(*volatile address_of_malloc)(size_t) = malloc;
-static void *(*volatile address_of_calloc)(size_t, size_t) = calloc;
-static void *(*volatile address_of_realloc)(void *, size_t) = realloc;
-static void (*volatile address_of_free)(void *) = free;
-
 int main(void)
 {
+    /* In a program at a fixed address these are its own entries for the functions. */
+    void *(*volatile address_of_malloc)(size_t) = malloc;
+    void *(*volatile address_of_calloc)(size_t, size_t) = calloc;
+    void *(*volatile address_of_realloc)(void *, size_t) = realloc;
+    void (*volatile address_of_free)(void *) = free;
     for (size_t size = 1; size < 3000; size++) {
         void *aligned;
         CHECK_IS(posix_memalign(&aligned, 64, size), 0);
