@@ -11,6 +11,8 @@ fn main() {
         "-Wl,-z,defs",
         // The loader has it once, by whatever path it is named.
         "-Wl,-soname,libtenure_preload.so",
+        // jemalloc's only look into the environment: src/program_jemalloc.rs.
+        "-Wl,--wrap=secure_getenv",
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }

@@ -84,8 +84,9 @@ pub static TABLE: [OptionRow; 14] = [
                realloc. Free pages are kept for reuse for some seconds, then lazily freed, \
                then returned to the kernel; under memory pressure at once. Once blocks have \
                been freed, the program has a second thread, tenure-decay. Off in programs \
-               that export a malloc of their own; one that is linked in under another name, or \
-               is hidden, is not seen, and its blocks are not the heap's.",
+               that export a malloc, calloc, realloc or free of their own; one that is linked \
+               in under another name, or is hidden, is not seen, and its blocks are not the \
+               heap's.",
     },
     OptionRow {
         name: OptionName::HeapThreshold,

@@ -14,7 +14,7 @@ use tenure_heap as heap;
 pub(crate) use crate::entry::{free, malloc};
 use crate::real::REAL;
 use crate::reentrancy::{is_inside_tenure, preserve_errno, run_inside};
-use crate::{c_library, private_heap};
+use crate::{allocators, c_library, private_heap};
 
 /// The alignment of every block, whatever its size.
 pub(crate) const ALIGN: usize = 16;
@@ -42,7 +42,8 @@ pub(crate) fn set_checks(are_needed: bool) {
         false => usize::MAX,
     };
     MIN_BYTES.store(bytes, Ordering::SeqCst);
-    heap::close_short_way(bytes == usize::MAX);
+    // On the short way nobody looks at the caller.
+    heap::close_short_way(bytes == usize::MAX || allocators::has_real());
 }
 
 /// Allocates a block; null if the real allocator must be asked. Only failures change `errno`.
@@ -66,8 +67,8 @@ fn is_served_after_check(size: usize) -> bool {
 /// As [`malloc`], for every size. Like each C function it does not unwind, so its callers can
 /// jump to it.
 #[inline(never)]
-pub(crate) extern "C" fn malloc_any(size: usize) -> *mut c_void {
-    if is_served(size) {
+pub(crate) extern "C" fn malloc_any(size: usize, caller: usize) -> *mut c_void {
+    if is_served(size) && !allocators::is_real(caller) {
         let block = from_heap(size, ALIGN);
         if !block.is_null() {
             return block;
@@ -209,10 +210,18 @@ fn no_memory() -> *mut c_void {
 }
 
 /// `posix_memalign(3)`
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    if is_served(size) && align.is_power_of_two() && align >= size_of::<*const c_void>() {
-        let block = from_heap(size, align);
+///
+/// # Safety
+///
+/// The conditions are those of `posix_memalign`.
+pub(crate) unsafe extern "C" fn posix_memalign_for(
+    out: *mut *mut c_void,
+    align: usize,
+    size: usize,
+    caller: usize,
+) -> c_int {
+    if align >= size_of::<*const c_void>() {
+        let block = aligned_from_heap(align, size, caller);
         if !block.is_null() {
             // SAFETY: `out` is valid for a pointer, as `posix_memalign` demands.
             unsafe { *out = block };
@@ -224,37 +233,46 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
 }
 
 /// `aligned_alloc(3)`
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    if is_served(size) && align.is_power_of_two() {
-        let block = from_heap(size, align);
-        if !block.is_null() {
-            return block;
-        }
+pub(crate) extern "C" fn aligned_alloc_for(
+    align: usize,
+    size: usize,
+    caller: usize,
+) -> *mut c_void {
+    let block = aligned_from_heap(align, size, caller);
+    if !block.is_null() {
+        return block;
     }
     // SAFETY: the function has no preconditions.
     unsafe { REAL.aligned_alloc.get()(align, size) }
 }
 
 /// `memalign(3)`
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
-    if is_served(size) && align.is_power_of_two() {
-        let block = from_heap(size, align);
-        if !block.is_null() {
-            return block;
-        }
+pub(crate) extern "C" fn memalign_for(align: usize, size: usize, caller: usize) -> *mut c_void {
+    let block = aligned_from_heap(align, size, caller);
+    if !block.is_null() {
+        return block;
     }
     // SAFETY: the function has no preconditions.
     unsafe { REAL.memalign.get()(align, size) }
+}
+
+/// Allocates a block; null if the real allocator must be asked, as when that asks itself:
+/// jemalloc's operators new call its `aligned_alloc` by name, or its `malloc` once the new handler
+/// has found memory, and its operators delete know no other blocks.
+fn aligned_from_heap(align: usize, size: usize, caller: usize) -> *mut c_void {
+    let is_ours = is_served(size) && align.is_power_of_two() && !allocators::is_real(caller);
+    match is_ours {
+        true => from_heap(size, align),
+        false => null_mut(),
+    }
 }
 
 /// `valloc(3)`. Not every allocator has `valloc` and `pvalloc`; the C library's own
 /// would answer blocks that another allocator cannot free.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
-    // SAFETY: the function has no preconditions.
-    unsafe { memalign(tenure::page_size(), size) }
+    const NO_CALLER: usize = 0;
+    memalign_for(tenure::page_size(), size, NO_CALLER)
 }
 
 /// `pvalloc(3)`

@@ -1,17 +1,18 @@
-//! malloc and free: the short way of most calls to jemalloc, and where to go otherwise.
+//! malloc and free: the short way of most calls to jemalloc, and where to go otherwise; and the
+//! functions that must know who calls.
 //!
 //! Most programs call nothing of this library as often. So both jump to jemalloc after the
 //! fewest checks, and on x86-64 they are written in assembly: a call of jemalloc, a check
 //! of its answer, and jumps through the table of addresses, as a compiler makes them, take 2 ns
 //! of 7 for a pair of calls.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 use tenure_heap as heap;
 
-use crate::allocate::{free_any, malloc_any};
+use crate::allocate::{aligned_alloc_for, free_any, malloc_any, memalign_for, posix_memalign_for};
 
-/// `malloc(3)`
+/// `malloc(3)`. Passes the return address on, if it is needed.
 ///
 /// # Safety
 ///
@@ -22,11 +23,14 @@ use crate::allocate::{free_any, malloc_any};
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     std::arch::naked_asm!(
         "cmp rdi, [rip + {limit}]",
-        "jae {any}",
+        "jae 2f",
         "mov eax, {align}",
         "cmp rdi, rax",
         "cmovb rdi, rax",
         "jmp {malloc}",
+        "2:",
+        "mov rsi, [rsp]",
+        "jmp {any}",
         // Has the function begin on a boundary as well.
         ".p2align 6",
         limit = sym heap::entry::SMALL_LIMIT,
@@ -36,16 +40,22 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     );
 }
 
-/// `malloc(3)`
+/// `malloc(3)`. Passes the return address on.
 ///
 /// # Safety
 ///
 /// The conditions are C's, here and below.
 #[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    std::arch::naked_asm!("mov x1, x30", "b {}", sym malloc_for);
+}
+
+#[cfg(target_arch = "aarch64")]
+unsafe extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
     if size >= heap::small_limit() {
-        return malloc_any(size);
+        return malloc_any(size, caller);
     }
     // SAFETY: `malloc` has no preconditions.
     unsafe { heap::entry::malloc(size.max(crate::allocate::ALIGN)) }
@@ -97,3 +107,40 @@ unsafe extern "C" fn free_for(ptr: *mut c_void, caller: usize) {
         unsafe { free_any(ptr, caller) };
     }
 }
+
+/// Defines a function of two or three arguments; the next register takes the return address.
+macro_rules! aligned_entry {
+    ($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty,
+        $x86_64:literal, $aarch64:literal, $inner:ident) => {
+        /// Passes the return address on.
+        ///
+        /// # Safety
+        ///
+        /// The conditions are C's.
+        #[unsafe(naked)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> $answer {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!(
+                concat!("mov ", $x86_64, ", [rsp]"),
+                "jmp {}",
+                sym $inner
+            );
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!(
+                concat!("mov ", $aarch64, ", x30"),
+                "b {}",
+                sym $inner
+            );
+        }
+    };
+}
+
+aligned_entry!(
+    posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int,
+    "rcx", "x3", posix_memalign_for
+);
+aligned_entry!(
+    aligned_alloc(align: usize, size: usize) -> *mut c_void, "rdx", "x2", aligned_alloc_for
+);
+aligned_entry!(memalign(align: usize, size: usize) -> *mut c_void, "rdx", "x2", memalign_for);

@@ -13,6 +13,7 @@
 //! - `objects`: the loaded objects and what they define.
 //! - `private_heap`: memory for tenure itself, and for requests that arrive while the
 //!   real allocator is being resolved.
+//! - `program_jemalloc`: keeps the options of a jemalloc of the program's from that of the heap.
 //! - `reentrancy`: calls of tenure's verbs from inside a program that does not expect
 //!   them.
 //! - `sqlite`: has SQLite use the page cache of `libtenure_sqlite.so`.
@@ -54,6 +55,7 @@ mod line;
 mod map;
 mod objects;
 mod private_heap;
+mod program_jemalloc;
 mod real;
 mod reentrancy;
 mod sqlite;

@@ -121,11 +121,16 @@ impl Object<'_> {
         None
     }
 
+    /// Returns the path under which the loader has the object; empty for the program.
+    pub(crate) fn path(&self) -> &'static CStr {
+        // SAFETY: the loader's own string, which lives as long as the object: the callers keep
+        // those of objects that the process has started with.
+        unsafe { CStr::from_ptr(self.info.dlpi_name) }
+    }
+
     /// Returns whether the object has this name, by which others say that they need it.
     pub(crate) fn is_named(&self, name: &CStr) -> bool {
-        // SAFETY: the loader's string.
-        let path = || unsafe { CStr::from_ptr(self.info.dlpi_name) };
-        let own = self.texts(DT_SONAME).next().unwrap_or_else(path);
+        let own = self.texts(DT_SONAME).next().unwrap_or(self.path());
         file_name(own) == file_name(name)
     }
 

@@ -10,6 +10,7 @@ use tenure::{LockMode, lock::LockScope, teardown};
 use tenure_heap::HeapOptions;
 use tenure_options::{FIRST_PROGRAM, OptionRow, Options, ValueError};
 
+use crate::allocators::OwnFunction;
 use crate::line::{self, Bytes, Line};
 use crate::reentrancy::run_inside;
 use crate::{allocate, allocators, c_library, map, private_heap, real, sqlite, summary, sys};
@@ -129,8 +130,7 @@ impl Variables {
 /// Turns the options on, and prints those that are unavailable.
 fn turn_on(options: Options) {
     let mallocs = allocators::mallocs();
-    let [in_use, next] = mallocs;
-    let has_own_malloc = in_use != allocate::malloc as *const _;
+    let [_, next] = mallocs;
     let mut on = options;
 
     tenure::prepare();
@@ -148,7 +148,7 @@ fn turn_on(options: Options) {
         map::turn_locked_on();
     }
     if let Some(threshold_bytes) = options.heap_threshold_bytes
-        && let Err(reason) = turn_heap_on(&options, threshold_bytes, has_own_malloc)
+        && let Err(reason) = turn_heap_on(&options, threshold_bytes)
     {
         print_left_out("heap", &reason);
         on.heap_threshold_bytes = None;
@@ -214,13 +214,9 @@ pub(crate) fn print_left_out(option: impl std::fmt::Display, reason: &dyn std::f
     clippy::field_reassign_with_default,
     reason = "HeapOptions is non_exhaustive"
 )]
-fn turn_heap_on(
-    set: &Options,
-    threshold_bytes: usize,
-    has_own_malloc: bool,
-) -> Result<(), HeapUnavailable> {
-    if has_own_malloc {
-        return Err(HeapUnavailable::OwnMalloc);
+fn turn_heap_on(set: &Options, threshold_bytes: usize) -> Result<(), HeapUnavailable> {
+    if let Some(function) = allocators::own_function() {
+        return Err(HeapUnavailable::OwnFunction(function));
     }
     let mut options = HeapOptions::default();
     options.threshold_bytes = threshold_bytes;
@@ -232,20 +228,21 @@ fn turn_heap_on(
     }
     tenure_heap::start(options).map_err(HeapUnavailable::Heap)?;
     c_library::find();
+    allocators::find_real();
     allocate::turn_on();
     Ok(())
 }
 
 /// The reason why the heap is off.
 enum HeapUnavailable {
-    OwnMalloc,
+    OwnFunction(OwnFunction),
     Heap(tenure::Error),
 }
 
 impl std::fmt::Display for HeapUnavailable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::OwnMalloc => f.write_str("the program has a malloc of its own"),
+            Self::OwnFunction(function) => function.fmt(f),
             Self::Heap(error) => error.fmt(f),
         }
     }

@@ -17,7 +17,7 @@ const UNDER_HEAP: Options = &[HEAP, ("TENURE_HEAP_DIRTY_DECAY", "1h")];
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 4] = [
+        let tests: [Test; 6] = [
             ("every_function_of_the_family_answers", c_functions),
             ("operators_of_shared_library_use_heap", |shop| {
                 operators(shop, "shared", &[])
@@ -28,6 +28,14 @@ fn main() -> ExitCode {
             ("replaced_operators_use_heap", |shop| {
                 operators(shop, "replaced", &["-DREPLACED"])
             }),
+            (
+                "operators_of_allocator_behind_get_its_blocks",
+                behind_operators,
+            ),
+            (
+                "operators_of_jemalloc_behind_get_its_blocks",
+                behind_jemalloc,
+            ),
         ];
         let trial = |(name, test): Test| {
             let shop = shop.clone();
@@ -64,11 +72,46 @@ fn operators(shop: &Workshop, name: &str, flags: &[&str]) -> Verdict {
     if find("c++").is_none() {
         return Ok(Completion::ignored_with("there is no c++ here"));
     }
+    with_and_without(compile_operators(shop, name, flags));
+    Ok(Completion::Completed)
+}
+
+fn compile_operators(shop: &Workshop, name: &str, flags: &[&str]) -> PathBuf {
     let program = shop.path(name);
     let mut compiler = Command::new("c++");
     compiler.arg("-std=c++17").args(STRICT).args(flags);
     compiler.arg(project("tests/preload/family/operators.cpp"));
     ok(compiler.arg("-o").arg(&program));
-    with_and_without(program);
+    program
+}
+
+fn behind_operators(shop: &Workshop) -> Verdict {
+    let allocator = shop.compile_library("allocator.c");
+    let flags = ["-Wl,--no-as-needed", allocator.to_str().unwrap()];
+    let program = shop.compile(&project("tests/preload/family/operators_behind.c"), &flags);
+    verdict(&mut Command::new(&program))?;
+    for options in [&[HEAP][..], &[LOW_THRESHOLD]] {
+        verdict(put_under(&mut Command::new(&program), options, &[]))?;
+    }
+    Ok(Completion::Completed)
+}
+
+fn behind_jemalloc(shop: &Workshop) -> Verdict {
+    const JEMALLOC: &str = "libjemalloc.so.2";
+    if find("c++").is_none() {
+        return Ok(Completion::ignored_with("there is no c++ here"));
+    }
+    let Some(jemalloc) = find_library(JEMALLOC) else {
+        return Ok(Completion::ignored_with(format!(
+            "there is no {JEMALLOC} here"
+        )));
+    };
+    for (name, flags) in [
+        ("behind", &[][..]),
+        ("replaced_behind", &["-DREPLACED"][..]),
+    ] {
+        let mut command = Command::new(compile_operators(shop, name, flags));
+        verdict(put_under(command.arg("heap"), UNDER_HEAP, &[&jemalloc]))?;
+    }
     Ok(Completion::Completed)
 }

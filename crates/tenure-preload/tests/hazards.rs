@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
@@ -93,12 +93,4 @@ fn with_allocator(shop: &Workshop, source: &Path, allocator: &str) -> Verdict {
         answer = with.map_err(|error| format!("with {name}: {}", error.message().unwrap_or("")))?;
     }
     Ok(answer)
-}
-
-/// Finds a library as the compiler does.
-fn find_library(name: &str) -> Option<PathBuf> {
-    let mut compiler = Command::new("cc");
-    let output = ok(compiler.arg(format!("-print-file-name={name}")));
-    let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim_end());
-    path.is_absolute().then_some(path)
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use libtest_mimic::{Completion, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
 use tenure::pressure::{self, Level};
 use undo::{change_setting, lock_setting};
 
@@ -20,11 +20,21 @@ type Test = (&'static str, fn(&Workshop) -> Verdict);
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 22] = [
+        let tests: [Test; 26] = [
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
             ("heap_option_serves_blocks", heap),
+            (
+                "heap_beside_own_function_of_program_is_left_out",
+                own_function,
+            ),
+            (
+                "heap_behind_own_malloc_of_library_is_left_out",
+                own_malloc_of_library,
+            ),
+            ("heap_in_program_at_fixed_address_is_on", fixed_address),
+            ("heap_ignores_options_of_jemalloc_of_program", jemalloc),
             ("munmap_and_discard_options_defer_the_free", release),
             ("populate_option_faults_new_mappings_in", populate),
             ("pool_option_feeds_populate_and_is_off_beside_lock", pool),
@@ -74,11 +84,10 @@ fn main() -> ExitCode {
     })
 }
 
-const HOOKS: [&str; 31] = [
+const HOOKS: [&str; 30] = [
     "_Exit",
     "__register_atfork",
     "_exit",
-    "_rjem_malloc_conf",
     "aligned_alloc",
     "calloc",
     "cfree",
@@ -198,6 +207,92 @@ fn heap(shop: &Workshop) -> Verdict {
     const OFF: (&str, &str) = ("TENURE_HEAP", "0");
     let facts = Facts::of(shop, &[LOW_THRESHOLD, OFF, STATS], "");
     assert!(facts.ours.is_empty(), "{:?}", facts.ours);
+    Ok(Completion::Completed)
+}
+
+/// Programs at any address, and at a fixed one: how they are linked, and compiled.
+const KINDS: [(&str, &str); 2] = [("-pie", "-fPIE"), ("-no-pie", "-fno-pie")];
+
+/// Runs the program with the heap on, and returns the library's lines.
+fn own_malloc(shop: &Workshop, name: &str, flags: &[&str]) -> Result<String, Failed> {
+    let source = project("tests/preload/facts/own_malloc.c");
+    let program = shop.compile_as(name, &source, flags);
+    verdict(&mut Command::new(&program))?;
+    let mut command = Command::new(program);
+    let output = output_in_time(put_under(&mut command, &[HEAP, VERBOSE], &[]));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.success() {
+        true => Ok(told),
+        false => Err(format!("{name}: {}: {told}", output.status).into()),
+    }
+}
+
+fn own_function(shop: &Workshop) -> Verdict {
+    for (function, flag) in [
+        ("malloc", "-DOWN_MALLOC"),
+        ("calloc", "-DOWN_CALLOC"),
+        ("realloc", "-DOWN_REALLOC"),
+        ("free", "-DOWN_FREE"),
+    ] {
+        for (kind, code) in KINDS {
+            let name = format!("own_{function}{kind}");
+            let told = own_malloc(shop, &name, &[flag, kind, code])?;
+            let wanted = format!("heap is left out: the program has a {function} of its own\n");
+            assert!(told.contains(&wanted), "{name}: {told}");
+            assert!(!told.contains("heap from"), "{name}: {told}");
+        }
+    }
+    const ALL: [&str; 4] = [
+        "-DOWN_MALLOC",
+        "-DOWN_CALLOC",
+        "-DOWN_REALLOC",
+        "-DOWN_FREE",
+    ];
+    let told = own_malloc(shop, "own_family", &ALL)?;
+    assert!(told.contains("has a malloc of its own\n"), "{told}");
+    Ok(Completion::Completed)
+}
+
+fn own_malloc_of_library(shop: &Workshop) -> Verdict {
+    let wrapper = shop.compile_library("wrapper.c");
+    let program = shop.compile(&project("tests/preload/facts/facts.c"), &[]);
+    let mut command = Command::new(program);
+    put_under(&mut command, &[HEAP, VERBOSE], &[]);
+    let preloads = format!("{}:{}", wrapper.display(), library().display());
+    let facts = Facts::from(&output_in_time(command.env("LD_PRELOAD", preloads)));
+    let wanted = format!(
+        "tenure: heap is left out: {} has a malloc of its own",
+        wrapper.display()
+    );
+    assert!(facts.ours.contains(&wanted), "{:?}", facts.ours);
+    Ok(Completion::Completed)
+}
+
+fn fixed_address(shop: &Workshop) -> Verdict {
+    for (kind, code) in KINDS {
+        let name = format!("own_none{kind}");
+        let told = own_malloc(shop, &name, &[kind, code])?;
+        assert!(told.contains("heap from 0 bytes on"), "{name}: {told}");
+    }
+    Ok(Completion::Completed)
+}
+
+/// tikv-jemallocator, in a Rust program, has the same names as the heap's jemalloc.
+fn jemalloc(shop: &Workshop) -> Verdict {
+    const VARIABLE: (&str, &str) = ("_RJEM_MALLOC_CONF", "prof:true,abort_conf:true");
+    for options in [&[VARIABLE][..], &[VARIABLE, HEAP]] {
+        let facts = Facts::of(shop, options, "");
+        assert!(facts.ours.is_empty(), "{:?}", facts.ours);
+    }
+    let source = project("tests/preload/facts/jemalloc.c");
+    let program = shop.compile(&source, &["-rdynamic"]);
+    let mut command = Command::new(program);
+    let output = output_in_time(put_under(&mut command, &[VARIABLE, HEAP, VERBOSE], &[]));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.stdout, VARIABLE.1.as_bytes(), "{told}");
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("heap from 0 bytes on"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
     Ok(Completion::Completed)
 }
 

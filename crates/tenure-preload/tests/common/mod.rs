@@ -99,8 +99,13 @@ impl Workshop {
 
     /// Compiles one source file, unless that has been done.
     pub fn compile(&self, source: &Path, flags: &[&str]) -> PathBuf {
+        self.compile_as(&stem(source), source, flags)
+    }
+
+    /// As [`Self::compile`], to a program of this name.
+    pub fn compile_as(&self, name: &str, source: &Path, flags: &[&str]) -> PathBuf {
         let _compiling = self.compiling.lock().unwrap();
-        let program = self.path(&stem(source));
+        let program = self.path(name);
         if program.exists() {
             return program;
         }
@@ -115,6 +120,14 @@ impl Workshop {
         let source = project("tests/preload/libraries").join(name);
         self.compile(&source, &["-shared", "-fPIC"])
     }
+}
+
+/// Finds a library as the compiler does.
+pub fn find_library(name: &str) -> Option<PathBuf> {
+    let mut compiler = Command::new("cc");
+    let output = ok(compiler.arg(format!("-print-file-name={name}")));
+    let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim_end());
+    path.is_absolute().then_some(path)
 }
 
 /// Runs the tests, two at a time, because most only wait for one program. Without a
