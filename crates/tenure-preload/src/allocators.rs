@@ -83,8 +83,11 @@ pub(crate) fn find(functions: [*const c_void; 2]) -> bool {
 
 /// Returns the definition of `malloc` that the program uses, and the next one.
 pub(crate) fn mallocs() -> [*const c_void; 2] {
+    // dlsym could name an entry of the program's own, as for [`own_function`]: all of the program
+    // would be an allocator then.
+    let in_use = objects::find(|object| object.definition(c"malloc")).unwrap_or(0);
     [
-        sys::symbol(c"malloc").cast_const(),
+        std::ptr::without_provenance(in_use),
         sys::next_symbol(c"malloc").cast_const(),
     ]
 }

@@ -11,6 +11,7 @@ pub(crate) fn next_symbol(name: &CStr) -> *mut c_void {
 }
 
 /// Returns the definition of a symbol that the program uses (RTLD_DEFAULT).
+#[cfg(test)]
 pub(crate) fn symbol(name: &CStr) -> *mut c_void {
     // SAFETY: a C string.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }

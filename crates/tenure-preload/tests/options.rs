@@ -213,13 +213,14 @@ fn heap(shop: &Workshop) -> Verdict {
 /// Programs at any address, and at a fixed one: how they are linked, and compiled.
 const KINDS: [(&str, &str); 2] = [("-pie", "-fPIE"), ("-no-pie", "-fno-pie")];
 
-/// Runs the program with the heap on, and returns the library's lines.
+/// Runs the program with the heap and munmap=background on, and returns the library's lines.
 fn own_malloc(shop: &Workshop, name: &str, flags: &[&str]) -> Result<String, Failed> {
     let source = project("tests/preload/facts/own_malloc.c");
     let program = shop.compile_as(name, &source, flags);
     verdict(&mut Command::new(&program))?;
     let mut command = Command::new(program);
-    let output = output_in_time(put_under(&mut command, &[HEAP, VERBOSE], &[]));
+    const OPTIONS: [(&str, &str); 4] = [HEAP, VERBOSE, MUNMAP, STATS];
+    let output = output_in_time(put_under(&mut command, &OPTIONS, &[]));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.success() {
         true => Ok(told),
@@ -273,6 +274,11 @@ fn fixed_address(shop: &Workshop) -> Verdict {
         let name = format!("own_none{kind}");
         let told = own_malloc(shop, &name, &[kind, code])?;
         assert!(told.contains("heap from 0 bytes on"), "{name}: {told}");
+        // An allocator would have this done by the kernel.
+        assert!(
+            told.contains("unmapped 40 MiB in 5 calls"),
+            "{name}: {told}"
+        );
     }
     Ok(Completion::Completed)
 }

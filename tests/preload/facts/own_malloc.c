@@ -3,6 +3,7 @@
 #include "../../basics.h"
 
 #include <malloc.h>
+#include <sys/mman.h>
 
 /* The C library's, under the names that nobody interposes. */
 extern void *__libc_malloc(size_t);
@@ -44,6 +45,13 @@ int main(void)
         CHECK(text != NULL);
         free(realloc(text, size));
         address_of_free(address_of_malloc(size));
+    }
+    for (int count = 0; count < 5; count++) {
+        size_t bytes = 8 << 20;
+        char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(memory != MAP_FAILED);
+        memset(memory, 1, bytes);
+        CHECK_IS(munmap(memory, bytes), 0);
     }
     return 0;
 }
