@@ -1,6 +1,7 @@
 //! volatile: the contents are wanted, but the kernel may purge them. Using a purged page
-//! is SIGBUS (SIGSEGV where userfaultfd is unavailable), and unmarking reports which pages
-//! were purged.
+//! is SIGBUS, and unmarking reports which pages were purged. Where userfaultfd is unavailable
+//! it is SIGSEGV, and before Linux 6.13 each purged range is then a mapping of its own, of which
+//! a process may have `vm.max_map_count`.
 //!
 //! Two forms have the same meaning. A [`VolatileBuffer`] owns its memory and is volatile as
 //! a whole or not at all: marking it is one compare-and-swap. Any
