@@ -64,7 +64,8 @@ fn shrink() {
     assert!(block.resize(10 * MIB));
     assert_eq!(block.at, at);
     assert!(block.is_filled());
-    assert!(tenure_heap::trim());
+    // The decay thread may have returned all of it already.
+    let _ = tenure_heap::trim();
     let after = Held::now();
     assert!(
         before.anonymous - after.anonymous > 88 * MIB,

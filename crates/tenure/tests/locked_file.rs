@@ -540,6 +540,8 @@ fn set_memlock_soft_limit(bytes: usize) {
 
 fn map_over_memlock_limit() {
     let file = patterned_file(FILE_BYTES);
+    // The hard limit first, which root alone can raise.
+    set_memlock_soft_limit(FILE_BYTES);
     set_memlock_soft_limit(FILE_BYTES - page_size());
     drop_privileges();
     let count = || {
