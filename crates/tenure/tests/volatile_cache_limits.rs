@@ -49,6 +49,24 @@ fn limited(bytes: usize) -> VolatileCache<u64> {
     VolatileCache::with_options(CacheOptions::new().max_bytes(bytes))
 }
 
+/// Runs a child in a memory cgroup with this limit.
+fn in_group(limit_bytes: usize, child: &str) -> Completion {
+    match Group::with_limit(limit_bytes) {
+        Ok(group) => group.run(child),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
+/// The same where the kernel purges nothing by itself.
+fn in_group_without_userfaultfd(limit_bytes: usize, child: &str) -> Completion {
+    match Group::with_limit(limit_bytes) {
+        Ok(group) => group.run_without("userfaultfd", child),
+        Err(reason) => return skip(&reason),
+    }
+    Completion::Completed
+}
+
 fn insert(cache: &VolatileCache<u64>, key: u64, len: usize, priority: Priority) {
     cache
         .insert_with(key, len, priority, |value| value.fill(7))
@@ -197,19 +215,11 @@ fn use_more_than_the_limit() {
 }
 
 fn cache_larger_than_cgroup_stays_below_limit() -> Completion {
-    match Group::with_limit(SMALL_CGROUP_BYTES) {
-        Ok(group) => group.run("use_more_than_the_limit"),
-        Err(reason) => return skip(&reason),
-    }
-    Completion::Completed
+    in_group(SMALL_CGROUP_BYTES, "use_more_than_the_limit")
 }
 
 fn cache_larger_than_cgroup_without_userfaultfd_stays_below_limit() -> Completion {
-    match Group::with_limit(SMALL_CGROUP_BYTES) {
-        Ok(group) => group.run_without("userfaultfd", "use_more_than_the_limit"),
-        Err(reason) => return skip(&reason),
-    }
-    Completion::Completed
+    in_group_without_userfaultfd(SMALL_CGROUP_BYTES, "use_more_than_the_limit")
 }
 
 fn fill_with_three_priorities() {
@@ -247,12 +257,7 @@ fn fill_with_three_priorities() {
 }
 
 fn eviction_takes_lower_priorities_first() -> Completion {
-    match Group::with_limit(SMALL_CGROUP_BYTES) {
-        // Without userfaultfd the kernel purges nothing by itself.
-        Ok(group) => group.run_without("userfaultfd", "fill_with_three_priorities"),
-        Err(reason) => return skip(&reason),
-    }
-    Completion::Completed
+    in_group_without_userfaultfd(SMALL_CGROUP_BYTES, "fill_with_three_priorities")
 }
 
 fn fill_beside_values_in_use() {
@@ -279,12 +284,7 @@ fn fill_beside_values_in_use() {
 }
 
 fn eviction_spares_values_in_use() -> Completion {
-    match Group::with_limit(SMALL_CGROUP_BYTES) {
-        // Without userfaultfd the kernel purges nothing by itself.
-        Ok(group) => group.run_without("userfaultfd", "fill_beside_values_in_use"),
-        Err(reason) => return skip(&reason),
-    }
-    Completion::Completed
+    in_group_without_userfaultfd(SMALL_CGROUP_BYTES, "fill_beside_values_in_use")
 }
 
 fn run_short_of_memory() {
@@ -319,12 +319,7 @@ fn run_short_of_memory() {
 }
 
 fn pressure_purges_values_of_lower_priority_first() -> Completion {
-    match Group::with_limit(CGROUP_BYTES) {
-        // Without userfaultfd the kernel purges nothing by itself.
-        Ok(group) => group.run_without("userfaultfd", "run_short_of_memory"),
-        Err(reason) => return skip(&reason),
-    }
-    Completion::Completed
+    in_group_without_userfaultfd(CGROUP_BYTES, "run_short_of_memory")
 }
 
 fn take_memory_from_the_cache() {
@@ -371,11 +366,7 @@ fn cache_shrinks_when_program_needs_memory() -> Completion {
     if !can_offer() {
         return skip("needs userfaultfd and MADV_POPULATE_WRITE");
     }
-    match Group::with_limit(SMALL_CGROUP_BYTES) {
-        Ok(group) => group.run("take_memory_from_the_cache"),
-        Err(reason) => return skip(&reason),
-    }
-    Completion::Completed
+    in_group(SMALL_CGROUP_BYTES, "take_memory_from_the_cache")
 }
 
 const VALUE_BYTES: usize = 16 << 10;

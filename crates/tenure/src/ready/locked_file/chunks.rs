@@ -5,7 +5,7 @@ use crate::ground::range::PageRange;
 use crate::ground::sys::pagemap::{self, PageRun};
 use crate::ground::sys::pmd_bytes;
 
-/// What one page-table entry maps at most, with pages of 4 KiB.
+/// The most that one page-table entry maps, with pages of 4 KiB.
 const MAX_BYTES: usize = 2 << 20;
 
 /// A fault maps neighbours of so many bytes, whatever the size of a page.
