@@ -20,7 +20,7 @@ type Test = (&'static str, fn(&Workshop) -> Verdict);
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 27] = [
+        let tests: [Test; 28] = [
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
@@ -36,6 +36,7 @@ fn main() -> ExitCode {
             ("heap_in_program_at_fixed_address_is_on", fixed_address),
             ("heap_ignores_options_of_jemalloc_of_program", jemalloc),
             ("heap_ignores_options_of_jemalloc_in_etc", jemalloc_link),
+            ("options_without_limits_to_read_are_on", no_limits),
             ("munmap_and_discard_options_defer_the_free", release),
             ("populate_option_faults_new_mappings_in", populate),
             ("pool_option_feeds_populate_and_is_off_beside_lock", pool),
@@ -323,6 +324,22 @@ fn jemalloc_link(shop: &Workshop) -> Verdict {
     let output = in_namespace(&["_RJEM_MALLOC_CONF=", &preload, &heap, program])?;
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.is_empty(), "{told}");
+    Ok(Completion::Completed)
+}
+
+fn no_limits(shop: &Workshop) -> Verdict {
+    let program = shop.compile(&project("tests/preload/facts/no_limits.c"), &[]);
+    let mut command = Command::new(program);
+    for (variable, value) in [HEAP, MUNMAP, DISCARD, STATS, POPULATE, VERBOSE] {
+        command.env(variable, value);
+    }
+    let output = output_in_time(command.arg(library()));
+    let told = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(77) {
+        return Ok(Completion::ignored_with(told));
+    }
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("heap from 0 bytes on"), "{told}");
     Ok(Completion::Completed)
 }
 
