@@ -11,8 +11,9 @@ fn main() {
         "-Wl,-z,defs",
         // The loader has it once, by whatever path it is named.
         "-Wl,-soname,libtenure_preload.so",
-        // jemalloc's only look into the environment: src/program_jemalloc.rs.
+        // jemalloc's only looks at the environment and at /etc: src/program_jemalloc.rs.
         "-Wl,--wrap=secure_getenv",
+        "-Wl,--wrap=readlink",
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }

@@ -231,13 +231,24 @@ pub(crate) fn map_hole((at, bytes): Part) -> Result<(), Errno> {
 /// Returns whether [`move_pages`] can succeed: addresses are not limited, and the part is
 /// not locked. The kernel would find out too late, with the target unmapped already.
 pub(crate) fn can_move((at, bytes): Part) -> bool {
-    let has_limit = |resource| rustix::process::getrlimit(resource).current.is_some();
-    if has_limit(Resource::As) || has_limit(Resource::Data) {
+    if may_be_limited(Resource::As) || may_be_limited(Resource::Data) {
         return false;
     }
     let flags = MsyncFlags::ASYNC | MsyncFlags::INVALIDATE;
     // SAFETY: with these flags the call changes nothing; EBUSY means locked memory.
     unsafe { mm::msync(pointer(at), bytes, flags) }.is_ok()
+}
+
+/// Returns whether the process has this limit, or a filter of system calls refuses to tell, as
+/// systemd's `~@resources` does. (rustix panics there.)
+fn may_be_limited(resource: Resource) -> bool {
+    let mut limits = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the call writes to a local variable; rustix's numbers are the kernel's.
+    let answer = unsafe { libc::getrlimit(resource as _, &raw mut limits) };
+    answer != 0 || limits.rlim_cur != libc::RLIM_INFINITY
 }
 
 /// Returns how many bytes of the part, from its start, are one mapping: only those can be

@@ -79,10 +79,9 @@ pub(crate) extern "C" fn malloc_any(size: usize, caller: usize) -> *mut c_void {
 }
 
 /// `calloc(3)`
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+pub(crate) extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_void {
     // The real allocator refuses a product that overflows.
-    if count.checked_mul(size).is_some_and(is_served) {
+    if count.checked_mul(size).is_some_and(is_served) && !allocators::is_real(caller) {
         let block = heap::allocate_zeroed(count * size, ALIGN);
         if !block.is_null() {
             return block.cast();
@@ -115,11 +114,17 @@ pub(crate) unsafe extern "C" fn free_any(ptr: *mut c_void, caller: usize) {
 }
 
 /// `realloc(3)`
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
+///
+/// # Safety
+///
+/// The conditions are those of `realloc`.
+pub(crate) unsafe extern "C" fn realloc_for(
+    ptr: *mut c_void,
+    size: usize,
+    caller: usize,
+) -> *mut c_void {
     if ptr.is_null() {
-        // SAFETY: `malloc` has no preconditions.
-        return unsafe { malloc(size) };
+        return malloc_any(size, caller);
     }
     if heap::owns(ptr.cast()) {
         // SAFETY: a live block of the heap, as `realloc` demands.
@@ -131,7 +136,7 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: the sizes are those of the two blocks.
         return unsafe { move_to(malloc(size), size, ptr, old_size) };
     }
-    if is_served(size) {
+    if is_served(size) && allocators::has_sizes() && !allocators::is_real(caller) {
         let block = from_heap(size, ALIGN);
         if !block.is_null() {
             // SAFETY: a live block of the real allocator.
@@ -194,11 +199,19 @@ unsafe fn move_to(
 }
 
 /// `reallocarray(3)`
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn reallocarray(ptr: *mut c_void, count: usize, size: usize) -> *mut c_void {
+///
+/// # Safety
+///
+/// The conditions are those of `reallocarray`.
+pub(crate) unsafe extern "C" fn reallocarray_for(
+    ptr: *mut c_void,
+    count: usize,
+    size: usize,
+    caller: usize,
+) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: the conditions of `reallocarray` are those of `realloc`.
-        Some(bytes) => unsafe { realloc(ptr, bytes) },
+        Some(bytes) => unsafe { realloc_for(ptr, bytes, caller) },
         None => no_memory(),
     }
 }
@@ -256,7 +269,7 @@ pub(crate) extern "C" fn memalign_for(align: usize, size: usize, caller: usize) 
     unsafe { REAL.memalign.get()(align, size) }
 }
 
-/// Allocates a block; null if the real allocator must be asked, as when that asks itself:
+/// Allocates an aligned block; null if the real allocator must be asked, as when that asks itself:
 /// jemalloc's operators new call its `aligned_alloc` by name, or its `malloc` once the new handler
 /// has found memory, and its operators delete know no other blocks.
 fn aligned_from_heap(align: usize, size: usize, caller: usize) -> *mut c_void {
@@ -269,18 +282,14 @@ fn aligned_from_heap(align: usize, size: usize, caller: usize) -> *mut c_void {
 
 /// `valloc(3)`. Not every allocator has `valloc` and `pvalloc`; the C library's own
 /// would answer blocks that another allocator cannot free.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
-    const NO_CALLER: usize = 0;
-    memalign_for(tenure::page_size(), size, NO_CALLER)
+pub(crate) extern "C" fn valloc_for(size: usize, caller: usize) -> *mut c_void {
+    memalign_for(tenure::page_size(), size, caller)
 }
 
 /// `pvalloc(3)`
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
+pub(crate) extern "C" fn pvalloc_for(size: usize, caller: usize) -> *mut c_void {
     match size.checked_next_multiple_of(tenure::page_size()) {
-        // SAFETY: the function has no preconditions.
-        Some(bytes) => unsafe { valloc(bytes) },
+        Some(bytes) => valloc_for(bytes, caller),
         None => no_memory(),
     }
 }

@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::{c_library, objects, sys};
 
@@ -40,29 +40,55 @@ impl CodeRange {
 /// own), and that of the real allocator.
 static CODE_RANGES: [CodeRange; 2] = [const { CodeRange::empty() }; 2];
 
-/// The object of the real allocator's functions for aligned blocks, unless that is the C library,
-/// whose other functions allocate for the program.
-static REAL: CodeRange = CodeRange::empty();
+/// The objects behind this library that have a malloc or free of their own, unless that is the C
+/// library, whose other functions allocate for the program: the real allocator, and what stands
+/// between it and this library.
+static REAL: [CodeRange; 8] = [const { CodeRange::empty() }; 8];
 
-/// Finds that object, after those of the C library.
+/// Whether the real allocator can tell how large its blocks are. The function for that may be
+/// another allocator's, as the C library's where one defines no more than malloc, free, calloc and
+/// realloc.
+static HAS_SIZES: AtomicBool = AtomicBool::new(false);
+
+/// Finds those objects, after those of the C library.
 pub(crate) fn find_real() {
-    let function = sys::next_symbol(c"aligned_alloc").addr();
-    if !c_library::contains(function)
-        && let Some(range) = objects::addresses_of(function)
-    {
-        REAL.set(&range);
-    }
+    let here = (&raw const CODE_RANGES).addr();
+    let mut slots = REAL.iter();
+    let mut is_behind = false;
+    objects::find(|object| -> Option<()> {
+        let range = object.addresses();
+        if range.contains(&here) {
+            is_behind = true;
+        } else if is_behind
+            && let Some(function) = [c"malloc", c"free"]
+                .iter()
+                .find_map(|it| object.definition(it))
+            && !c_library::contains(function)
+        {
+            slots.next()?.set(&range);
+        }
+        None
+    });
+    let object_of = |name| objects::addresses_of(sys::next_symbol(name).addr());
+    let has_sizes = object_of(c"realloc") == object_of(c"malloc_usable_size");
+    HAS_SIZES.store(has_sizes, Ordering::Relaxed);
 }
 
 /// Returns whether [`find_real`] has found an allocator that is not the C library's.
 pub(crate) fn has_real() -> bool {
-    REAL.end.load(Ordering::Relaxed) != 0
+    REAL[0].end.load(Ordering::Relaxed) != 0
 }
 
 /// Returns whether a return address lies in the real allocator. Before [`find_real`], and if that
 /// is the C library's, none does.
+#[inline]
 pub(crate) fn is_real(caller: usize) -> bool {
-    REAL.contains(caller)
+    has_real() && REAL.iter().any(|code| code.contains(caller))
+}
+
+/// Returns whether the real allocator can tell how large its blocks are.
+pub(crate) fn has_sizes() -> bool {
+    HAS_SIZES.load(Ordering::Relaxed)
 }
 
 /// Returns whether a return address lies in an allocator. Before [`find`] none does.

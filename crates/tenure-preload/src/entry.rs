@@ -10,7 +10,10 @@ use std::ffi::{c_int, c_void};
 
 use tenure_heap as heap;
 
-use crate::allocate::{aligned_alloc_for, free_any, malloc_any, memalign_for, posix_memalign_for};
+use crate::allocate::{
+    aligned_alloc_for, calloc_for, free_any, malloc_any, memalign_for, posix_memalign_for,
+    pvalloc_for, realloc_for, reallocarray_for, valloc_for,
+};
 
 /// `malloc(3)`. Passes the return address on, if it is needed.
 ///
@@ -108,8 +111,8 @@ unsafe extern "C" fn free_for(ptr: *mut c_void, caller: usize) {
     }
 }
 
-/// Defines a function of two or three arguments; the next register takes the return address.
-macro_rules! aligned_entry {
+/// Defines a function of up to three arguments; the next register takes the return address.
+macro_rules! passing_entry {
     ($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty,
         $x86_64:literal, $aarch64:literal, $inner:ident) => {
         /// Passes the return address on.
@@ -136,11 +139,21 @@ macro_rules! aligned_entry {
     };
 }
 
-aligned_entry!(
+passing_entry!(
     posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int,
     "rcx", "x3", posix_memalign_for
 );
-aligned_entry!(
+passing_entry!(
     aligned_alloc(align: usize, size: usize) -> *mut c_void, "rdx", "x2", aligned_alloc_for
 );
-aligned_entry!(memalign(align: usize, size: usize) -> *mut c_void, "rdx", "x2", memalign_for);
+passing_entry!(memalign(align: usize, size: usize) -> *mut c_void, "rdx", "x2", memalign_for);
+passing_entry!(valloc(size: usize) -> *mut c_void, "rsi", "x1", valloc_for);
+passing_entry!(pvalloc(size: usize) -> *mut c_void, "rsi", "x1", pvalloc_for);
+passing_entry!(calloc(count: usize, size: usize) -> *mut c_void, "rdx", "x2", calloc_for);
+passing_entry!(
+    realloc(ptr: *mut c_void, size: usize) -> *mut c_void, "rdx", "x2", realloc_for
+);
+passing_entry!(
+    reallocarray(ptr: *mut c_void, count: usize, size: usize) -> *mut c_void,
+    "rcx", "x3", reallocarray_for
+);

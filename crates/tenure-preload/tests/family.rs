@@ -17,7 +17,7 @@ const UNDER_HEAP: Options = &[HEAP, ("TENURE_HEAP_DIRTY_DECAY", "1h")];
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 6] = [
+        let tests: [Test; 7] = [
             ("every_function_of_the_family_answers", c_functions),
             ("operators_of_shared_library_use_heap", |shop| {
                 operators(shop, "shared", &[])
@@ -31,6 +31,10 @@ fn main() -> ExitCode {
             (
                 "operators_of_allocator_behind_get_its_blocks",
                 behind_operators,
+            ),
+            (
+                "blocks_of_allocator_behind_with_few_functions_keep_contents",
+                behind_few_functions,
             ),
             (
                 "operators_of_jemalloc_behind_get_its_blocks",
@@ -89,6 +93,21 @@ fn behind_operators(shop: &Workshop) -> Verdict {
     let allocator = shop.compile_library("allocator.c");
     let flags = ["-Wl,--no-as-needed", allocator.to_str().unwrap()];
     let program = shop.compile(&project("tests/preload/family/operators_behind.c"), &flags);
+    verdict(&mut Command::new(&program))?;
+    // Between the heap and the allocator.
+    let wrapper = shop.compile_library("wrapper.c");
+    for options in [&[HEAP][..], &[LOW_THRESHOLD]] {
+        for preloads in [&[][..], &[wrapper.as_path()]] {
+            verdict(put_under(&mut Command::new(&program), options, preloads))?;
+        }
+    }
+    Ok(Completion::Completed)
+}
+
+fn behind_few_functions(shop: &Workshop) -> Verdict {
+    let allocator = shop.compile_library("few.c");
+    let flags = ["-Wl,--no-as-needed", allocator.to_str().unwrap()];
+    let program = shop.compile(&project("tests/preload/family/few_behind.c"), &flags);
     verdict(&mut Command::new(&program))?;
     for options in [&[HEAP][..], &[LOW_THRESHOLD]] {
         verdict(put_under(&mut Command::new(&program), options, &[]))?;

@@ -20,7 +20,7 @@ type Test = (&'static str, fn(&Workshop) -> Verdict);
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 26] = [
+        let tests: [Test; 28] = [
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
@@ -35,6 +35,8 @@ fn main() -> ExitCode {
             ),
             ("heap_in_program_at_fixed_address_is_on", fixed_address),
             ("heap_ignores_options_of_jemalloc_of_program", jemalloc),
+            ("heap_ignores_options_of_jemalloc_in_etc", jemalloc_link),
+            ("options_without_limits_to_read_are_on", no_limits),
             ("munmap_and_discard_options_defer_the_free", release),
             ("populate_option_faults_new_mappings_in", populate),
             ("pool_option_feeds_populate_and_is_off_beside_lock", pool),
@@ -299,6 +301,45 @@ fn jemalloc(shop: &Workshop) -> Verdict {
     assert!(output.status.success(), "{told}");
     assert!(told.contains("heap from 0 bytes on"), "{told}");
     assert_eq!(told.lines().count(), 1, "{told}");
+    Ok(Completion::Completed)
+}
+
+fn jemalloc_link(shop: &Workshop) -> Verdict {
+    const SET: &str = "mount -t tmpfs none /etc && \
+        ln -s abort_conf:true,prof:true /etc/_rjem_malloc.conf && exec env \"$@\"";
+    let in_namespace = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", SET, "sh"]).args(arguments);
+        command.output()
+    };
+    if !in_namespace(&["true"]).is_ok_and(|output| output.status.success()) {
+        return Ok(Completion::ignored_with("no namespace of mounts to be had"));
+    }
+    let source = project("tests/preload/facts/jemalloc.c");
+    let program = shop.compile_as("jemalloc_link", &source, &[]);
+    let preload = format!("LD_PRELOAD={}", library().display());
+    let (variable, value) = HEAP;
+    let heap = format!("{variable}={value}");
+    let program = program.to_str().unwrap();
+    let output = in_namespace(&["_RJEM_MALLOC_CONF=", &preload, &heap, program])?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.is_empty(), "{told}");
+    Ok(Completion::Completed)
+}
+
+fn no_limits(shop: &Workshop) -> Verdict {
+    let program = shop.compile(&project("tests/preload/facts/no_limits.c"), &[]);
+    let mut command = Command::new(program);
+    for (variable, value) in [HEAP, MUNMAP, DISCARD, STATS, POPULATE, VERBOSE] {
+        command.env(variable, value);
+    }
+    let output = output_in_time(command.arg(library()));
+    let told = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(77) {
+        return Ok(Completion::ignored_with(told));
+    }
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("heap from 0 bytes on"), "{told}");
     Ok(Completion::Completed)
 }
 

@@ -8,11 +8,13 @@
 static long calls;
 static void *(*next_malloc)(size_t);
 static void (*next_free)(void *);
+static void *(*next_aligned)(size_t, size_t);
 
 /* Resolves all at once, because dlsym() itself may call free(). */
 static void resolve(void)
 {
     void (*found)(void *) = (void (*)(void *))(long)dlsym(RTLD_NEXT, "free");
+    next_aligned = (void *(*)(size_t, size_t))(long)dlsym(RTLD_NEXT, "aligned_alloc");
     next_malloc = (void *(*)(size_t))(long)dlsym(RTLD_NEXT, "malloc");
     next_free = found;
 }
@@ -23,6 +25,13 @@ void *malloc(size_t size)
         resolve();
     calls++;
     return next_malloc(size);
+}
+
+void *aligned_alloc(size_t align, size_t size)
+{
+    if (!next_malloc)
+        resolve();
+    return next_aligned(align, size);
 }
 
 void free(void *block)

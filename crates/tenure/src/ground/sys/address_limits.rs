@@ -6,6 +6,7 @@ use std::io::Read as _;
 use rustix::process::Resource;
 
 use super::advise::{LockState, lock_state};
+use super::process::limit;
 use super::{map, page_size};
 use crate::ground::range::PageRange;
 
@@ -14,7 +15,6 @@ use crate::ground::range::PageRange;
 ///
 /// (A mapping as a probe would take the addresses from other threads for that moment.)
 pub(crate) fn mappable_bytes() -> Option<usize> {
-    let limit = |resource| rustix::process::getrlimit(resource).current;
     let limits = [limit(Resource::As), limit(Resource::Data)];
     if limits == [None, None] {
         return Some(usize::MAX);
@@ -59,10 +59,7 @@ pub fn may_map(bytes: usize) -> bool {
 
 /// Returns whether the process locks what it maps, and a limit may apply to that.
 fn locks_mappings() -> bool {
-    if rustix::process::getrlimit(Resource::Memlock)
-        .current
-        .is_none()
-    {
+    if limit(Resource::Memlock).is_none() {
         return false;
     }
     map::reserve(page_size()).is_ok_and(|page| {

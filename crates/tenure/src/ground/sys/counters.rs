@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, openat};
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
+use rustix::process::Resource;
 
 use super::map::{self, Backing};
 use super::{maps, page_size, process};
@@ -95,7 +95,7 @@ fn init() -> *mut Counters {
 fn make_page() -> Result<PageRange, Errno> {
     let len = page_size();
     // Past this limit ftruncate would raise SIGXFSZ.
-    let limit = getrlimit(Resource::Fsize).current;
+    let limit = process::limit(Resource::Fsize);
     if limit.is_some_and(|limit| limit < len as u64) {
         return Err(Errno::FBIG);
     }

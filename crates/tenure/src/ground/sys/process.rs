@@ -25,11 +25,23 @@ pub(crate) struct LockLimit {
     pub(crate) mapped_bytes: usize,
 }
 
+/// Returns a limit of this process; `None` where there is none, or where a filter of system calls
+/// refuses to tell it, as systemd's `~@resources` does. (rustix panics there.)
+pub(crate) fn limit(resource: Resource) -> Option<u64> {
+    let mut limits = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the call writes to a local variable; rustix's numbers are the kernel's.
+    let answer = unsafe { libc::getrlimit(resource as _, &raw mut limits) };
+    (answer == 0 && limits.rlim_cur != libc::RLIM_INFINITY).then_some(limits.rlim_cur)
+}
+
 impl LockLimit {
     /// Reads the limit; `None` where there is none, or `/proc/self/status`
     /// cannot be read.
     pub(crate) fn now() -> Option<Self> {
-        let limit_bytes = rustix::process::getrlimit(Resource::Memlock).current?;
+        let limit_bytes = limit(Resource::Memlock)?;
         let status = status(Path::new("/proc/thread-self")).ok()?;
         Some(Self {
             limit_bytes: limit_bytes as usize,
@@ -163,25 +175,46 @@ pub(crate) fn mem_free_bytes() -> usize {
 /// Returns all memory of the machine and the unused part, in bytes: `sysinfo(2)`, which
 /// needs no `/proc`.
 pub(crate) fn mem_total_and_free_bytes() -> (usize, usize) {
-    let info = rustix::system::sysinfo();
-    let bytes = |units| (units as usize).saturating_mul(info.mem_unit as usize);
-    (bytes(info.totalram), bytes(info.freeram))
+    match sysinfo() {
+        Some(info) => (units(&info, info.totalram), units(&info, info.freeram)),
+        None => (
+            meminfo_bytes("MemTotal:").unwrap_or(0),
+            meminfo_bytes("MemFree:").unwrap_or(0),
+        ),
+    }
+}
+
+/// Calls `sysinfo(2)`; `None` where a filter of system calls refuses it. (rustix panics there.)
+fn sysinfo() -> Option<libc::sysinfo> {
+    let mut info = MaybeUninit::uninit();
+    // SAFETY: the call writes to a local variable, all of it if it succeeds.
+    unsafe { (libc::sysinfo(info.as_mut_ptr()) == 0).then(|| info.assume_init()) }
+}
+
+fn units(info: &libc::sysinfo, count: libc::c_ulong) -> usize {
+    (count as usize).saturating_mul(info.mem_unit as usize)
 }
 
 /// Returns `MemAvailable`, in bytes; `None` where it cannot be read. This takes
 /// 4 µs, a tenth of [`MachineMemory::now`].
 pub(crate) fn mem_available_bytes() -> Option<usize> {
+    meminfo_bytes("MemAvailable:")
+}
+
+fn meminfo_bytes(name: &str) -> Option<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let mut lines = text.lines();
-    let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = lines.find_map(|line| line.strip_prefix(name))?;
     let kib: usize = line.trim().strip_suffix(" kB")?.parse().ok()?;
     kib.checked_mul(1024)
 }
 
 /// Returns the unused swap of the machine, in bytes: `sysinfo(2)`.
 pub(crate) fn swap_free_bytes() -> usize {
-    let info = rustix::system::sysinfo();
-    (info.freeswap as usize).saturating_mul(info.mem_unit as usize)
+    match sysinfo() {
+        Some(info) => units(&info, info.freeswap),
+        None => meminfo_bytes("SwapFree:").unwrap_or(0),
+    }
 }
 
 /// Returns the number of CPUs of the machine that run: `sysconf(3)`.

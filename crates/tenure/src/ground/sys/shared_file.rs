@@ -75,7 +75,7 @@ pub(crate) fn open(path: &Path, is_writable: bool) -> Result<OwnedFd, Errno> {
 /// Returns whether the process may have a file of this length (RLIMIT_FSIZE): past the limit a
 /// call that writes is SIGXFSZ.
 pub(crate) fn may_have_len(len: u64) -> bool {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    let limit = super::process::limit(rustix::process::Resource::Fsize);
     limit.is_none_or(|limit| len <= limit)
 }
 
