@@ -98,7 +98,9 @@
 //!   blocks can hold some of 2 MiB: a process on two CPUs held 6 MiB in three of them after it
 //!   had freed 60 MiB.
 //! - A program that applies `madvise`, `mprotect` or `mlock` to the memory of a block must
-//!   undo that before it frees the block, as with any allocator that reuses memory.
+//!   undo that before it frees the block or lets `realloc` copy it, as with any allocator that
+//!   reuses memory. After `MADV_WIPEONFORK` or `MADV_DONTFORK` the children of a fork find later
+//!   blocks there zeroed or missing. (The C library unmaps large blocks, mostly.)
 //! - In a process that locks all memory (mlockall), free pages are returned as well. What is
 //!   allocated there again, and a calloc of 4 MiB and more, has page faults at its first use,
 //!   and is locked from then on.
