@@ -537,7 +537,7 @@ fn concurrent_use_under_reclaim_returns_right_values() {
         let (rebuilt, asked, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let work = |thread: u64| {
             let mut random = fastrand::Rng::with_seed(thread);
-            for _ in 0..3000 {
+            for _ in 0..3000 / slowness() {
                 let key = random.u64(0..200);
                 match random.u32(0..20) {
                     0 => drop(cache.remove(&key)),
@@ -726,7 +726,7 @@ fn closure_may_use_another_cache() {
             });
         }
         let uses = std::panic::AssertUnwindSafe(|| {
-            for _ in 0..300 {
+            for _ in 0..300 / slowness() {
                 first.for_each_key(|key| drop(second.get(key)));
                 first.retain(|key| second.contains_key(key) || *key < 100);
             }

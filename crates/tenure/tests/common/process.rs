@@ -18,6 +18,11 @@ pub fn machine_is_ours() -> bool {
     std::env::var_os("TENURE_TEST_MACHINE_IS_OURS").is_some_and(|value| value == "1")
 }
 
+/// Returns how many times as long a test takes: machines that are the tests' own are emulated.
+pub fn slowness() -> u32 {
+    if machine_is_ours() { 10 } else { 1 }
+}
+
 /// Closes every descriptor but the standard ones, as daemons do. It waits until tenure's threads
 /// keep the files that they have open: a build with debug assertions aborts where a file that is
 /// open for one reading is closed under it.

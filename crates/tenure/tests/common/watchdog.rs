@@ -5,13 +5,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::machine_is_ours;
+use super::slowness;
 
 /// Runs a command in a process group of its own, which must end well within the limit.
 /// Otherwise prints where every thread of the group waits, and kills the group.
 pub fn ends_well_within(limit: Duration, name: &str, command: &mut Command) {
-    // Such a machine is emulated, and takes ten times as long.
-    let limit = limit * if machine_is_ours() { 10 } else { 1 };
+    let limit = limit * slowness();
     command.process_group(0).stdin(Stdio::null());
     let mut leader = command.spawn().unwrap();
     let group = leader.id();
