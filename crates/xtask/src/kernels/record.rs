@@ -43,7 +43,7 @@ pub struct Check {
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Program {
     pub name: String,
-    /// The day and the commit of the sources that it was built from; older records have none.
+    /// The time and the commit of the sources that it was built from; older records have none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub state: String,
     pub seconds: u64,

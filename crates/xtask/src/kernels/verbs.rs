@@ -244,8 +244,15 @@ mod tests {
         let mut some = boot("6.1/root", "ok", &[]);
         assert_eq!(cells(&some), expected("works", "works", "unknown"));
         // Its state tells that a program is of an earlier boot.
-        some.programs[0].state = "2026-11-28 37ded60".to_owned();
-        let sources = "unknown to 2026-11-28 37ded60";
+        some.programs[0].state = "2026-11-28 14:31 37ded60".to_owned();
+        let sources = "unknown to 2026-11-28 14:31 37ded60";
+        assert_eq!(cells(&some), expected("works", "works", sources));
+        // Commits of one day are told apart by their time.
+        let states = ["2026-11-28 15:20 1eac0f7", "2026-11-28 13:28 b3ae698"];
+        for (program, state) in some.programs.iter_mut().zip(states) {
+            program.state = state.to_owned();
+        }
+        let sources = "2026-11-28 13:28 b3ae698 to 2026-11-28 15:20 1eac0f7";
         assert_eq!(cells(&some), expected("works", "works", sources));
         some.programs[0].passed = 0;
         assert_eq!(cells(&some), expected("skipped", "works", sources));
