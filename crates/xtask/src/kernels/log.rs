@@ -1,7 +1,6 @@
 //! Reads the output of tests/kernels/init: lines that begin with `@`, and between them
 //! the output of the programs.
 
-use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
 use super::record::{Boot, Check, Program, Skip};
@@ -14,14 +13,15 @@ struct Doctor {
 }
 
 /// Reads the log of one boot. Each program that the boot was to run has a result, if only that
-/// it has none.
-pub fn read(text: &str) -> Result<Boot> {
+/// it has none. A line that cannot be read is a failure of that boot.
+pub fn read(text: &str) -> Boot {
     let mut boot = Boot::default();
     // The lines since the last one that begins with `@`.
     let mut output = Vec::new();
     let mut running: Option<String> = None;
     let mut selected: Vec<String> = Vec::new();
     let mut state = String::new();
+    let mut has_doctor = false;
     for line in text.lines() {
         let Some(said) = line.strip_prefix('@') else {
             output.push(line);
@@ -33,21 +33,27 @@ pub fn read(text: &str) -> Result<Boot> {
             "kernel" => boot.kernel = rest.to_owned(),
             "version" => boot.version = rest.to_owned(),
             "command_line" => boot.command_line = rest.trim().to_owned(),
-            "memory_kib" => boot.memory_kib = rest.parse().context("memory_kib")?,
+            "memory_kib" => match rest.parse() {
+                Ok(memory_kib) => boot.memory_kib = memory_kib,
+                Err(_) => boot.programs.push(garbled(line)),
+            },
             "state" => state = rest.trim().to_owned(),
             "programs" => selected = rest.split_whitespace().map(str::to_owned).collect(),
             "begin_doctor" => {}
-            "end_doctor" => match serde_json::from_str::<Doctor>(&output.join("\n")) {
-                Ok(doctor) => boot.checks = recorded_checks(doctor),
-                Err(error) => boot.programs.push(unfinished("doctor", &error.to_string())),
-            },
+            "end_doctor" => {
+                has_doctor = true;
+                match serde_json::from_str::<Doctor>(&output.join("\n")) {
+                    Ok(doctor) => boot.checks = recorded_checks(doctor),
+                    Err(error) => boot.programs.push(unfinished("doctor", &error.to_string())),
+                }
+            }
             "begin" => {
                 let before = running.replace(rest.to_owned());
                 boot.programs
                     .extend(before.map(|name| unfinished(&name, "the log has no end of it")));
             }
             "end" => {
-                let mut program = program(rest, &output)?;
+                let mut program = program(rest, &output);
                 if running.take().as_ref() != Some(&program.name) {
                     let how = "the log has no beginning of it".to_owned();
                     program.trouble.get_or_insert(how);
@@ -55,8 +61,11 @@ pub fn read(text: &str) -> Result<Boot> {
                 boot.programs.push(program);
             }
             "counter" => {
-                let (name, value) = rest.rsplit_once(' ').context("a counter")?;
-                boot.counters.insert(name.to_owned(), value.parse()?);
+                let counter = rest.rsplit_once(' ');
+                match counter.and_then(|(name, value)| Some((name, value.parse().ok()?))) {
+                    Some((name, value)) => _ = boot.counters.insert(name.to_owned(), value),
+                    None => boot.programs.push(garbled(line)),
+                }
             }
             "kernel_said" => boot.kernel_said.push(rest.to_owned()),
             "trouble" => boot.programs.push(unfinished("init", rest)),
@@ -80,10 +89,19 @@ pub fn read(text: &str) -> Result<Boot> {
                 .push(unfinished(&name, "the machine has not run it"));
         }
     }
+    if boot.programs.is_empty() {
+        boot.programs
+            .push(unfinished("init", "the machine has run no program"));
+    }
+    // A machine that has shut down by itself has come past it.
+    if boot.complete && !has_doctor {
+        boot.programs
+            .push(unfinished("doctor", "the log has no end of it"));
+    }
     for program in &mut boot.programs {
         program.state.clone_from(&state);
     }
-    Ok(boot)
+    boot
 }
 
 /// Returns doctor's checks, without the remedies that are not needed.
@@ -103,15 +121,16 @@ fn unfinished(name: &str, how: &str) -> Program {
     }
 }
 
+/// Returns what stands for a line of init's that cannot be read.
+fn garbled(line: &str) -> Program {
+    unfinished("init", &format!("the log has a garbled line: {line}"))
+}
+
 /// Reads "NAME STATUS SECONDS" and the program's output.
-fn program(ended: &str, output: &[&str]) -> Result<Program> {
+fn program(ended: &str, output: &[&str]) -> Program {
     let mut fields = ended.split(' ');
-    let mut next = || {
-        fields
-            .next()
-            .context("name, status and seconds of a program")
-    };
-    let (name, status, seconds) = (next()?, next()?, next()?);
+    let mut next = || fields.next().unwrap_or_default();
+    let (name, status, seconds) = (next(), next(), next());
     let summary = Summary::read(output);
     let failed = failed(output);
     let trouble = match status {
@@ -123,9 +142,14 @@ fn program(ended: &str, output: &[&str]) -> Result<Program> {
         "137" => Some(format!("killed after {seconds} s in {}", last_test(output))),
         _ => Some(format!("ended with {status} in {}", last_test(output))),
     };
-    Ok(Program {
+    let took = seconds.parse();
+    let trouble = match took {
+        Ok(_) => trouble,
+        Err(_) => Some(format!("the log has a garbled end of it: {ended}")),
+    };
+    Program {
         name: name.to_owned(),
-        seconds: seconds.parse().context("seconds")?,
+        seconds: took.unwrap_or_default(),
         trouble,
         // A killed program prints no counts.
         passed: match summary.has_result {
@@ -139,7 +163,7 @@ fn program(ended: &str, output: &[&str]) -> Result<Program> {
             .iter()
             .map(|text| skip(text))
             .collect(),
-    })
+    }
 }
 
 fn has_passed(line: &str) -> bool {
@@ -233,7 +257,7 @@ Killed
 
     #[test]
     fn complete_log_is_read_whole() {
-        let boot = read(LOG).unwrap();
+        let boot = read(LOG);
         assert_eq!(boot.configuration, "6.1/swap");
         assert_eq!(boot.kernel, "6.1.0-56-cloud-amd64");
         assert_eq!(boot.memory_kib, 2_025_988);
@@ -262,10 +286,10 @@ Killed
     fn program_that_was_not_run_is_a_failure() {
         let log = LOG.replace(
             "@begin_doctor",
-            "@state 2026-11-28 37ded60\n@programs lock pool",
+            "@state 2026-11-28 14:31 37ded60\n@programs lock pool",
         );
         let log = log.replace("\n@memory_kib", "tenure_only=lock,arena\n@memory_kib");
-        let boot = read(&log).unwrap();
+        let boot = read(&log);
         let told = boot.failures();
         for name in ["pool", "arena"] {
             assert!(told.contains(&format!("{name}: the machine has not run it")));
@@ -273,7 +297,7 @@ Killed
         assert!(
             boot.programs
                 .iter()
-                .all(|it| it.state == "2026-11-28 37ded60")
+                .all(|it| it.state == "2026-11-28 14:31 37ded60")
         );
     }
 
@@ -281,37 +305,67 @@ Killed
     fn mangled_log_is_a_failure() {
         // The line of an end or of a beginning is lost.
         let lost = LOG.replace("@end lock 101 12\n", "");
-        assert_eq!(
-            read(&lost).unwrap().failures()[0],
-            "lock: the log has no end of it"
-        );
+        assert_eq!(read(&lost).failures()[0], "lock: the log has no end of it");
         let lost = LOG.replace("@begin prepare\n", "");
-        let told = read(&lost).unwrap().failures();
+        let told = read(&lost).failures();
         assert!(told.contains(&"prepare: killed after 300 s in waits".to_owned()));
         let lost = LOG.replace("@begin lock\n", "");
         let lost = lost.replace("test is_kept         ... FAILED", "test is_kept ... ok");
         let lost = lost.replace("FAILED. 1 passed; 1 failed", "ok. 2 passed; 0 failed");
         let lost = lost.replace("@end lock 101", "@end lock 0");
         assert_eq!(
-            read(&lost).unwrap().failures()[0],
+            read(&lost).failures()[0],
             "lock: the log has no beginning of it"
         );
         let doctor = LOG.replace("{ \"tenure_version\"", "Segmentation fault");
-        let told = read(&doctor).unwrap().failures();
+        let told = read(&doctor).failures();
         assert!(
             told.iter().any(|how| how.starts_with("doctor: ")),
             "{told:?}"
         );
         let swap = LOG.replace("@begin_doctor", "@trouble no swap\n@begin_doctor");
-        let told = read(&swap).unwrap().failures();
+        let told = read(&swap).failures();
         assert!(told.contains(&"init: no swap".to_owned()), "{told:?}");
+    }
+
+    #[test]
+    fn garbled_line_is_a_failure_of_its_boot() {
+        for (line, garbled) in [
+            ("@memory_kib 2025988", "@memory_kib"),
+            ("@counter pglazyfreed 4096", "@counter pglazyfreed 40x"),
+            ("@counter pglazyfreed 4096", "@counter"),
+            ("@end lock 101 12", "@end lock 101"),
+            ("@end lock 101 12", "@end"),
+        ] {
+            let told = read(&LOG.replace(line, garbled)).failures();
+            let tells = |how: &String| how.contains("garbled");
+            assert!(told.iter().any(tells), "{garbled}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn boot_without_doctor_or_program_is_a_failure() {
+        let (before, rest) = LOG.split_once("@begin_doctor").unwrap();
+        let (doctor, programs) = rest.split_once("@end_doctor").unwrap();
+        let told = read(&format!("{before}{programs}")).failures();
+        let none = "doctor: the log has no end of it".to_owned();
+        assert!(told.contains(&none), "{told:?}");
+        let told = read(&format!("{before}@begin_doctor{doctor}@end_doctor\n@done")).failures();
+        assert_eq!(told, ["init: the machine has run no program"]);
+    }
+
+    #[test]
+    fn program_that_has_run_no_test_is_a_failure() {
+        let none = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out";
+        let ended = program("faults 0 1", &["running 0 tests", none]);
+        assert_eq!(ended.trouble.as_deref(), Some("has run no test"));
     }
 
     #[test]
     fn result_line_that_contradicts_the_output_is_a_failure() {
         let result = "test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
         let trouble = |lines: &[&str], status: &str| {
-            let ended = program(&format!("lock {status} 1"), lines).unwrap();
+            let ended = program(&format!("lock {status} 1"), lines);
             ended.trouble
         };
         let well = [
@@ -338,7 +392,7 @@ Killed
     #[test]
     fn truncated_log_is_a_failure() {
         let text = LOG.split_once("@end prepare").unwrap().0;
-        let boot = read(text).unwrap();
+        let boot = read(text);
         assert!(!boot.complete);
         assert_eq!(
             boot.failures()[1..],
@@ -354,11 +408,10 @@ Killed
         let well = program(
             "lock 0 1",
             &["test result: ok. 1 passed; 0 failed; 0 ignored"],
-        )
-        .unwrap();
+        );
         assert_eq!(well.trouble, None);
         for status in ["0", "101", "139"] {
-            let program = program(&format!("lock {status} 1"), &["test a ... ok"]).unwrap();
+            let program = program(&format!("lock {status} 1"), &["test a ... ok"]);
             let told = format!("ended with {status} in a");
             assert_eq!(program.trouble, Some(told));
         }

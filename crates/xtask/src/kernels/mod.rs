@@ -29,18 +29,13 @@ pub fn record(root: &Path, logs: &[PathBuf]) -> Result<bool> {
     for path in logs {
         // There is no log if the machine could not start.
         let text = fs::read(path).unwrap_or_default();
-        let mut boot = log::read(&String::from_utf8_lossy(&text))
-            .with_context(|| format!("in {}", path.display()))?;
+        let mut boot = log::read(&String::from_utf8_lossy(&text));
         // The log of a machine that has not booted is empty: the record of an earlier boot is
         // that of a machine which no longer boots.
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let name = match boot.configuration.as_str() {
-            "" => name.into_owned(),
-            configuration => configuration.replace('/', "-"),
-        };
         let to = root.join(RESULTS).join(format!("{name}.json"));
-        if boot.configuration.is_empty() {
-            println!("{name}: the machine has not booted");
+        if boot.configuration.replace('/', "-") != name {
+            println!("{name}: the machine has not booted, or its log begins with other lines");
             all_passed = false;
             if !to.exists() {
                 continue;
@@ -102,16 +97,19 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("docs")).unwrap();
         let logs = [root.path().join("6.1-root.log")];
-        let text = "@configuration 6.1/root\n@begin lock\ntest result: ok. 7 passed; 0 failed; \
+        let text = "@configuration 6.1/root\n@begin_doctor\n{\"checks\": []}\n@end_doctor\n\
+                    @begin lock\ntest result: ok. 7 passed; 0 failed; \
                     0 ignored;\n@end lock 0 1\n@done";
         fs::write(&logs[0], text).unwrap();
         assert!(record(root.path(), &logs).unwrap());
         let shown = || fs::read_to_string(root.path().join("docs/KERNELS.md")).unwrap();
         assert!(shown().contains("| lock | works |"), "{}", shown());
-        // Whether its log is empty or missing.
+        // Whether its log is empty, of another machine, or missing.
         fs::write(&logs[0], "").unwrap();
         assert!(!record(root.path(), &logs).unwrap());
         assert!(shown().contains("| lock | **unfinished** |"), "{}", shown());
+        fs::write(&logs[0], text.replace("6.1/root", "6.1/roo")).unwrap();
+        assert!(!record(root.path(), &logs).unwrap());
         fs::remove_file(&logs[0]).unwrap();
         assert!(!record(root.path(), &logs).unwrap());
         let recorded = fs::read_dir(root.path().join(RESULTS)).unwrap();
@@ -122,11 +120,12 @@ mod tests {
     fn recorded_boot_is_in_results_and_document() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("docs")).unwrap();
-        let log = root.path().join("some.log");
+        let log = root.path().join("6.1-root.log");
         let write = |program: &str| {
             let said = "running 7 tests\ntest result: ok. 7 passed; 0 failed; 0 ignored;";
             let text = format!(
-                "@configuration 6.1/root\n@begin {program}\n{said}\n@end {program} 0 1\n@done"
+                "@configuration 6.1/root\n@begin_doctor\n{{\"checks\": []}}\n@end_doctor\n\
+                 @begin {program}\n{said}\n@end {program} 0 1\n@done"
             );
             fs::write(&log, text).unwrap();
         };

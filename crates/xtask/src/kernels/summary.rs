@@ -55,6 +55,10 @@ impl Summary {
     /// tests that are named, that of the skipped ones, or that of the tests that were to run.
     pub fn contradiction(&self, has_succeeded: bool, named_failures: u64) -> Option<String> {
         let (passed, failed, ignored) = (self.passed, self.failed, self.ignored);
+        // A filter that no name fits any more.
+        if passed + failed + ignored == 0 {
+            return Some("has run no test".to_owned());
+        }
         let fits = has_succeeded == (failed == 0)
             && failed == named_failures
             && ignored == self.skipped_tests.len() as u64
