@@ -46,8 +46,9 @@ depend on no kernel, and the machine that builds tries them. They run
 Kernels are those of Debian's own packages, but for that with pages of 64 KiB, of which there
 is no package: the script builds it from the sources of Debian's 6.12, with
 `tests/kernels/arm64-64k.config`, which has little more than the tests need. All are booted
-with mitigations=off, which saves time under emulation, as does a processor without strings of
-bytes and with page tables of four levels. The disk is ext4; cgroups are of version 2.
+with mitigations=off, which saves time under emulation, and x86-64 as a processor without strings
+of bytes and with page tables of four levels, which does too. The disk is ext4; cgroups are of
+version 2.
 ";
 
 const NOT_RUN: &str = "
