@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
 use tikv_jemalloc_sys as je;
 
 use crate::table::UNIT_BYTES;
-use crate::{pages, table};
+use crate::{pages, sys, table};
 
 /// The number by which jemalloc's controls name all arenas.
 pub(crate) const ALL: usize = 4096;
@@ -36,22 +36,26 @@ macro_rules! options {
 /// its decay, jemalloc has one background thread at most, and its threads keep freed blocks of up
 /// to 64 KiB, if its pages are as large as that takes.
 ///
-/// Blocks of up to 1 KiB lie in slabs of 8 KiB, not of up to seven pages: the fewer blocks a slab
-/// has, the sooner all of them are free.
+/// Blocks of up to 1 KiB lie in slabs of 16 KiB, not of up to seven pages: the fewer blocks a slab
+/// has, the sooner all of them are free, and the more slabs there are to be described.
+///
+/// Where an arena has more than 2 MiB of such descriptions, or the first one much more, they have
+/// huge pages, if these have 2 MiB: jemalloc reads of a page before it writes to it, so that each page has two faults, and
+/// all CPUs that run the program are interrupted for the second.
 static OPTIONS: &CStr = match SLAB_PAGES {
-    Some(1) => options!(",slab_sizes:1-1024:1"),
-    Some(_) => options!(",slab_sizes:1-1024:2"),
+    Some(2) => options!(",metadata_thp:auto,slab_sizes:1-1024:2"),
+    Some(_) => options!(",metadata_thp:auto,slab_sizes:1-1024:4"),
     None => options!(""),
 };
 
-/// How many of jemalloc's pages have 8 KiB, if it is a whole number.
+/// How many of jemalloc's pages have 16 KiB, if they are small.
 const SLAB_PAGES: Option<usize> = match LG_PAGE {
     Some(text) => match text.as_bytes() {
-        b"13" => Some(1),
-        b"12" => Some(2),
+        b"13" => Some(2),
+        b"12" => Some(4),
         _ => None,
     },
-    None if cfg!(target_arch = "x86_64") => Some(2),
+    None if cfg!(target_arch = "x86_64") => Some(4),
     None => None,
 };
 
@@ -157,12 +161,13 @@ pub(crate) fn install_hooks() -> bool {
     })
 }
 
-/// Has the heap own the pages that jemalloc took for itself before it had hooks: blocks will
-/// come to lie there. Returns false if they cannot be found.
+/// Has the heap own the pages that jemalloc took for itself before it had hooks, if it did: blocks
+/// will come to lie there. Returns where the first blocks will lie; `None` if the pages cannot be
+/// found.
 ///
 /// They are the first step in which the first arena takes addresses. All that is free of it
 /// is allocated for a moment, and not touched; what follows then has the hooks' addresses.
-pub(crate) fn claim_early_pages() -> bool {
+pub(crate) fn claim_early_pages() -> Option<sys::Part> {
     let flags = je::MALLOCX_ARENA(0) | je::MALLOCX_TCACHE_NONE;
     let mut blocks = [(0, 0); 64];
     let mut count = 0;
@@ -191,17 +196,22 @@ pub(crate) fn claim_early_pages() -> bool {
     run(0, "purge");
     refresh();
     EARLY_PURGED_BYTES.store(figure(ALL, "dirty_purged") * page_bytes(), Relaxed);
-    let early = || blocks.iter().filter(|(address, _)| !table::owns(*address));
-    let start = early().map(|(address, _)| *address).min();
-    let end = early().map(|(address, bytes)| address + bytes).max();
-    match start.zip(end) {
-        Some((start, end)) if is_complete && end - start <= UNIT_BYTES => {
+    let bounds = |is_ours: bool| {
+        let some = || blocks.iter().filter(|(at, _)| table::owns(*at) == is_ours);
+        let start = some().map(|(address, _)| *address).min()?;
+        let end = some().map(|(address, bytes)| address + bytes).max()?;
+        Some((start, end))
+    };
+    match bounds(false) {
+        _ if !is_complete => None,
+        Some((start, end)) if end - start <= UNIT_BYTES => {
             // jemalloc's own objects come first.
-            table::set_early(end - UNIT_BYTES);
-            true
+            let early = end - UNIT_BYTES;
+            table::set_early(early);
+            Some((early, UNIT_BYTES))
         }
-        Some(_) => false,
-        None => is_complete,
+        Some(_) => None,
+        None => bounds(true).map(|(start, _)| (start / UNIT_BYTES * UNIT_BYTES, UNIT_BYTES)),
     }
 }
 
@@ -461,7 +471,11 @@ mod tests {
                 read::<usize>(name.get())
             };
             let class = (0..64).find(|class| of(*class, "size") == Some(1024));
-            assert_eq!(of(class.unwrap(), "slab_size"), Some(8 << 10));
+            assert_eq!(of(class.unwrap(), "slab_size"), Some(16 << 10));
+            let mode = read::<usize>(c"opt.metadata_thp").unwrap();
+            let mode = std::ptr::with_exposed_provenance(mode);
+            // SAFETY: jemalloc's option is a text.
+            assert_eq!(unsafe { CStr::from_ptr(mode) }, c"auto");
         }
     }
 

@@ -30,7 +30,8 @@ pub struct HeapOptions {
     /// How long free pages stay muzzy at most, by default 1 s. Afterwards they are returned to the
     /// kernel (MADV_DONTNEED).
     pub muzzy_decay: Duration,
-    /// Whether blocks from 16 MiB on get huge pages (MADV_HUGEPAGE); on by default.
+    /// Whether blocks from 16 MiB on get huge pages (MADV_HUGEPAGE); on by default. The heap's
+    /// own tables have some in any case where an arena has more than 2 MiB of them.
     pub huge_pages: bool,
 }
 

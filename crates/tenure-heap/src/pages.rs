@@ -22,6 +22,10 @@ const MIN_DEFERRED_BYTES: usize = 4 << 20;
 /// The addresses of the latest mapping: the next one goes below it, so that both are one.
 static LATEST: AtomicUsize = AtomicUsize::new(0);
 
+/// The first mapping goes so far below the latest of others, which grow downwards as well: the
+/// heap's stay together, and most look-ups need only the ends of one range.
+const DISTANCE_BYTES: usize = 256 << 30;
+
 /// The addresses that the heap has mapped.
 static MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -74,13 +78,18 @@ unsafe extern "C" fn alloc(
         // SAFETY: jemalloc passes pointers to two flags.
         return unsafe { from_reserve(bytes, align, is_zero, is_committed) };
     };
-    if !table::add(at, bytes) {
+    let is_added = match is_metadata {
+        true => table::add_metadata(at, bytes),
+        false => table::add(at, bytes),
+    };
+    if !is_added {
         // SAFETY: mapped above, and no other code knows the address.
         unsafe { sys::unmap((at, bytes)) };
         return null_mut();
     }
     LATEST.store(at, Relaxed);
-    if is_metadata {
+    // An arena needs a few KiB of its first metadata. What it asks for later it uses.
+    if is_metadata && bytes <= UNIT_BYTES {
         // SAFETY: mapped above. If the kernel refuses, more is in memory.
         let _ = unsafe { sys::advise_base_pages((at, bytes)) };
     }
@@ -178,7 +187,10 @@ unsafe fn from_reserve(
 }
 
 fn map_aligned(bytes: usize, align: usize) -> Option<usize> {
-    let latest = LATEST.load(Relaxed);
+    let latest = match LATEST.load(Relaxed) {
+        0 => first_place()?,
+        latest => latest,
+    };
     let hint = latest.saturating_sub(bytes) / align * align;
     let at = sys::map(with_exposed_provenance_mut(hint), bytes).ok()?;
     if at.is_multiple_of(align) {
@@ -197,6 +209,14 @@ fn map_aligned(bytes: usize, align: usize) -> Option<usize> {
         }
     }
     Some(at)
+}
+
+/// Returns an address below which nothing is, mostly. The kernel need not follow.
+fn first_place() -> Option<usize> {
+    let at = sys::map(null_mut(), UNIT_BYTES).ok()?;
+    // SAFETY: mapped above, and no other code knows the address.
+    unsafe { sys::unmap((at, UNIT_BYTES)) };
+    Some(at.saturating_sub(DISTANCE_BYTES))
 }
 
 /// Refuses: jemalloc then purges the range, and keeps its addresses.

@@ -84,19 +84,13 @@ fn make(options: &HeapOptions) -> Result<(), Error> {
             errno: Errno::NOSYS,
         });
     }
-    if !(jemalloc::install_hooks() && jemalloc::claim_early_pages()) {
-        return Err(Error::System {
-            call: "mmap",
-            errno: Errno::NOMEM,
-        });
-    }
-    if !pages::prepare_reserve() {
-        return Err(Error::System {
-            call: "mmap",
-            errno: Errno::NOMEM,
-        });
-    }
-    table::start_span();
+    let has_hooks = jemalloc::install_hooks();
+    let first = has_hooks.then(jemalloc::claim_early_pages).flatten();
+    let first = first.filter(|_| pages::prepare_reserve());
+    table::start_span(first.ok_or(Error::System {
+        call: "mmap",
+        errno: Errno::NOMEM,
+    })?);
     fork::start().map_err(|errno| Error::System {
         call: "pthread_atfork",
         errno,

@@ -57,14 +57,18 @@ pub(crate) fn set_early(address: usize) {
     EARLY.store(address, Relaxed);
 }
 
-/// Has the span begin with what jemalloc took by itself: small programs need no more. Called
-/// once, behind [`set_early`].
-pub(crate) fn start_span() {
-    SPAN.is_changing.store(false, Release);
-    let early = EARLY.load(Relaxed);
-    if early != NOWHERE {
-        SPAN.add(early, UNIT_BYTES);
+/// Has the span begin with the range that has the first blocks, and with all that the heap has
+/// mapped beside it. Called once.
+pub(crate) fn start_span((first, bytes): sys::Part) {
+    let (mut start, mut end) = (first, first + bytes);
+    while owns(start - UNIT_BYTES) {
+        start -= UNIT_BYTES;
     }
+    while owns(end) {
+        end += UNIT_BYTES;
+    }
+    SPAN.is_changing.store(false, Release);
+    SPAN.add(start, end - start, true);
 }
 
 /// One range of the heap's addresses, so that most look-ups need two comparisons. The start
@@ -100,11 +104,11 @@ impl Span {
     }
 
     /// Adds addresses that lie right below the span, or has them be the span if they lie
-    /// lower and are as many.
+    /// lower and are as many, and it may move.
     ///
     /// Both of the span's ends only ever fall, the upper one first. So a reader with the old
     /// start and a new end has an empty span, and one with a new start has the new end.
-    fn add(&self, start: usize, bytes: usize) {
+    fn add(&self, start: usize, bytes: usize, may_move: bool) {
         if self.is_changing.swap(true, Acquire) {
             // Look-ups find these addresses in the table.
             return;
@@ -112,10 +116,11 @@ impl Span {
         let (old_start, old_end) = (self.start.load(Relaxed), self.end.load(Relaxed));
         let end = start + bytes;
         let is_larger = end < old_start && bytes >= old_end.saturating_sub(old_start);
-        if is_larger {
+        let moves = may_move && is_larger;
+        if moves {
             self.end.store(end, Release);
         }
-        if is_larger || end == old_start {
+        if moves || end == old_start {
             self.start.store(start, Release);
         }
         self.is_changing.store(false, Release);
@@ -136,9 +141,19 @@ pub(crate) fn owns(address: usize) -> bool {
         || address.wrapping_sub(EARLY.load(Relaxed)) < UNIT_BYTES
 }
 
-/// Records that the range, of whole units, belongs to the heap. Returns whether there is
-/// memory for that.
+/// Records that the range, of whole units, belongs to the heap and will have blocks. Returns
+/// whether there is memory for that.
 pub(crate) fn add(at: usize, bytes: usize) -> bool {
+    add_units(at, bytes, true)
+}
+
+/// Records that the range, of whole units, belongs to the heap, which needs it for itself. Returns
+/// whether there is memory for that.
+pub(crate) fn add_metadata(at: usize, bytes: usize) -> bool {
+    add_units(at, bytes, false)
+}
+
+fn add_units(at: usize, bytes: usize, has_blocks: bool) -> bool {
     let units = || (at..at + bytes).step_by(UNIT_BYTES);
     if !units().all(has_leaf) {
         return false;
@@ -146,7 +161,7 @@ pub(crate) fn add(at: usize, bytes: usize) -> bool {
     for address in units() {
         set(address, OWNED);
     }
-    SPAN.add(at, bytes);
+    SPAN.add(at, bytes, has_blocks);
     true
 }
 
@@ -207,18 +222,19 @@ mod tests {
         let span = Span::new();
         let ends = || (span.start.load(Relaxed), span.end.load(Relaxed));
         assert!(!span.contains(0) && !span.contains(usize::MAX));
-        span.add(100, 10);
+        span.add(100, 10, true);
         assert!(span.contains(100) && span.contains(109) && !span.contains(110));
-        span.add(90, 10);
+        span.add(90, 10, false);
         assert_eq!(ends(), (90, 110));
-        // Smaller, higher, and while another thread changes it.
-        span.add(50, 19);
-        span.add(200, 50);
+        // Smaller, higher, without blocks, and while another thread changes it.
+        span.add(50, 19, true);
+        span.add(200, 50, true);
+        span.add(50, 30, false);
         span.is_changing.store(true, Relaxed);
-        span.add(80, 10);
+        span.add(80, 10, true);
         assert_eq!(ends(), (90, 110));
         span.is_changing.store(false, Relaxed);
-        span.add(50, 20);
+        span.add(50, 20, true);
         assert_eq!(ends(), (50, 70));
     }
 

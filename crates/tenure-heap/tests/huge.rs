@@ -32,7 +32,8 @@ tests!(
     growing_block_gets_huge_pages,
     sparse_zeroed_block_gets_no_huge_pages,
     huge_pages_option_off_gives_none,
-    metadata_of_a_heap_gets_no_huge_pages;
+    metadata_of_a_heap_gets_no_huge_pages,
+    metadata_of_many_slabs_gets_huge_pages;
     children:
     filled,
     partly_filled,
@@ -41,6 +42,7 @@ tests!(
     sparse,
     unwanted,
     metadata,
+    slabs,
 );
 
 /// The huge-page bytes expected of `bytes`; the rest may be base pages because huge
@@ -181,4 +183,27 @@ fn ranges_without_huge_pages() -> usize {
     let flags = smaps.lines().filter(|line| line.starts_with("VmFlags:"));
     let refusing = flags.filter(|line| line.split(' ').any(|flag| flag == "nh"));
     refusing.count()
+}
+
+fn metadata_of_many_slabs_gets_huge_pages() -> Completion {
+    if cfg!(not(target_arch = "x86_64")) {
+        return skip("jemalloc's pages are larger here, and their metadata smaller");
+    }
+    in_child_ok("slabs");
+    Completion::Completed
+}
+
+fn slabs() {
+    // The first arena has huge pages later: it is this thread's now.
+    drop(Block::new(KIB));
+    let before = Held::now();
+    // 27,000 slabs, of which the metadata takes 128 bytes each.
+    let fill = || (0..400_000).map(|seed| Block::filled(1000, seed)).collect();
+    let blocks: Vec<_> = std::thread::spawn(fill).join().unwrap();
+    let after = Held::now();
+    let huge = after.huge - before.huge;
+    assert!(huge >= 2 * MIB, "{before:?}, then {after:?}");
+    // No more than the metadata and what is known of the blocks.
+    assert!(huge <= 24 * MIB || huge_pages_are_always(), "{after:?}");
+    assert!(blocks.iter().step_by(1000).all(Block::is_filled));
 }
