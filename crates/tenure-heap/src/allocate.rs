@@ -5,7 +5,7 @@ use std::ptr;
 use tikv_jemalloc_sys as je;
 
 use crate::table;
-use crate::{decay_thread, huge, late, misuse, pool, start, sys};
+use crate::{cache, decay_thread, huge, late, misuse, pool, start, sys};
 
 /// The alignment of every block of this many bytes or more.
 const MIN_ALIGN: usize = 16;
@@ -79,6 +79,10 @@ fn allocate_any(size: usize, align: usize) -> *mut u8 {
         if size >= huge::MIN_BYTES {
             return aligned(size, align);
         }
+        let block = cache::take(size);
+        if !block.is_null() {
+            return block;
+        }
         late::note_allocation(size);
     }
     // SAFETY: `malloc` has no preconditions.
@@ -124,6 +128,14 @@ fn allocate_zeroed_any(size: usize, align: usize) -> *mut u8 {
         return large_zeroed(size, align);
     }
     if size >= late::MIN_COUNTED_BYTES {
+        if align <= MIN_ALIGN {
+            let block = cache::take(size);
+            if !block.is_null() {
+                // SAFETY: a block of this size.
+                unsafe { block.write_bytes(0, size) };
+                return block;
+            }
+        }
         late::note_allocation(size);
     }
     let block = if align <= MIN_ALIGN {
@@ -213,22 +225,29 @@ pub unsafe fn deallocate(ptr: *mut u8) {
     unsafe { deallocate_with(ptr, || true) };
 }
 
-/// Frees a block as [`deallocate`] does, and asks before it starts the decay thread: the
-/// caller may hold a lock that pthread_create(3) takes. A later call starts it.
+/// Frees a block as [`deallocate`] does, and asks before it starts the decay thread or looks at the
+/// block's size whether the program itself frees it. The C library may hold a lock that
+/// pthread_create(3) takes, and does so when a thread has ended for jemalloc, which would not
+/// forget it a second time.
 ///
 /// # Safety
 ///
 /// The conditions are those of [`deallocate`].
 #[doc(hidden)]
 #[inline]
-pub unsafe fn deallocate_with(ptr: *mut u8, may_start_thread: impl FnOnce() -> bool) {
+pub unsafe fn deallocate_with(ptr: *mut u8, is_programs: impl Fn() -> bool) {
     misuse::note_freed(ptr);
-    decay_thread::ensure_running(may_start_thread);
-    // SAFETY: a live block, which the caller gives up.
-    unsafe { je::free(ptr.cast()) };
+    decay_thread::ensure_running(&is_programs);
+    let mut freed = ptr;
+    if cache::is_looked_at(ptr) && is_programs() {
+        // SAFETY: a live block, which the caller gives up.
+        freed = unsafe { cache::put(ptr) };
+    }
+    // SAFETY: null, or a live block, which the caller or an earlier one has given up.
+    unsafe { je::free(freed.cast()) };
 }
 
-/// Frees a block of the heap if nothing but jemalloc must know of that. Returns false if the
+/// Frees a block of the heap if nothing but jemalloc need know of that. Returns false if the
 /// block is not freed: the caller then asks [`owns`], and frees it by [`deallocate`].
 ///
 /// # Safety
@@ -238,8 +257,7 @@ pub unsafe fn deallocate_with(ptr: *mut u8, may_start_thread: impl FnOnce() -> b
 #[inline]
 #[must_use = "the block may not be freed"]
 pub unsafe fn deallocate_simple(ptr: *mut u8) -> bool {
-    let is_simple =
-        table::is_in_span(ptr.addr()) && !misuse::may_be_large(ptr) && !decay_thread::is_wanted();
+    let is_simple = table::is_in_span(ptr.addr()) && !cache::is_looked_at(ptr);
     if is_simple {
         // SAFETY: a live block of the heap, which the caller gives up.
         unsafe { je::free(ptr.cast()) };

@@ -18,7 +18,7 @@ use tenure::pressure::{self, Level, Subscription};
 
 use crate::options::HeapOptions;
 use crate::start::threshold_bytes;
-use crate::{deferred, fork, jemalloc, late, main_thread, pages, stats, sys};
+use crate::{cache, deferred, fork, jemalloc, late, main_thread, pages, stats, sys};
 
 /// The thread's state; it waits on this word.
 static STATE: AtomicU32 = AtomicU32::new(ABSENT);
@@ -30,8 +30,7 @@ const RUNNING: u32 = 1;
 const NOTIFIED: u32 = 2;
 
 /// Whether the next thread that frees a block is to start the decay thread.
-#[doc(hidden)]
-pub static IS_WANTED: AtomicBool = AtomicBool::new(false);
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
 /// The process that has the heap. A child of vfork(2) uses its memory as well, but a thread
 /// that the child starts ends when the child calls exec, and holds locks for ever.
@@ -126,8 +125,13 @@ fn is_small(mapped_bytes: usize) -> bool {
 /// Notes that the heap has more addresses.
 pub(crate) fn note_growth(mapped_bytes: usize) {
     if STATE.load(Relaxed) == ABSENT && !is_small(mapped_bytes) {
-        IS_WANTED.store(true, Relaxed);
+        set_wanted(true);
     }
+}
+
+fn set_wanted(is_wanted: bool) {
+    IS_WANTED.store(is_wanted, SeqCst);
+    cache::look_at_all(is_wanted);
 }
 
 /// Returns whether the next thread that frees a block is to start the decay thread.
@@ -205,7 +209,7 @@ fn spawn() {
     if PROCESS.load(Relaxed) != sys::process() {
         return;
     }
-    IS_WANTED.store(false, Relaxed);
+    set_wanted(false);
     if STATE
         .compare_exchange(ABSENT, NOTIFIED, SeqCst, SeqCst)
         .is_err()
@@ -230,7 +234,7 @@ pub(crate) fn reset() {
     IS_PURGING.store(false, Relaxed);
     late::reset();
     jemalloc::reset();
-    IS_WANTED.store(!is_small(pages::mapped_bytes()), Relaxed);
+    set_wanted(!is_small(pages::mapped_bytes()));
 }
 
 extern "C" fn body(_: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
@@ -268,7 +272,9 @@ fn exit() -> bool {
         set_background_thread(true);
         return false;
     }
-    IS_WANTED.store(true, SeqCst);
+    set_wanted(true);
+    // What was kept since the last tick.
+    cache::free_all();
     true
 }
 
@@ -310,6 +316,7 @@ impl DecayThread {
         if self.subscription.is_none() {
             self.subscription = pressure::subscribe(on_pressure).ok();
         }
+        cache::tick();
         let mut freed_bytes = deferred::free_all();
         let level = LEVEL.load(Relaxed);
         let is_under_pressure = level > Level::None as u8;

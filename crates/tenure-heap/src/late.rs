@@ -10,7 +10,7 @@ use std::sync::atomic::{
 };
 use std::time::Duration;
 
-use crate::{decay_thread, jemalloc, sys};
+use crate::{cache, decay_thread, jemalloc, sys};
 
 /// Smaller blocks are not counted: their sizes add up slowly.
 pub(crate) const MIN_COUNTED_BYTES: usize = 64 << 10;
@@ -104,6 +104,7 @@ fn purge_excess(bytes: usize) {
         let grown_bytes = needed_bytes.saturating_sub(TOTAL_BYTES.load(Relaxed));
         let max_bytes = decay_thread::max_dirty_bytes();
         if dirty_bytes > max_bytes.saturating_sub(grown_bytes / decay_thread::HEADROOM_PARTS) {
+            cache::free_all();
             jemalloc::purge_all();
         }
         PEAK_BYTES.fetch_max(total_bytes, Relaxed);

@@ -71,8 +71,10 @@
 //!
 //! - A signal handler must not allocate or free, as with the C library.
 //! - A block of 4 MiB or more that is freed twice aborts the program with a message, unless a
-//!   smaller one has come to lie there. Other misuse is not detected.
-//! - Each thread keeps some freed blocks for itself, which do not decay while it sleeps.
+//!   smaller one has come to lie there; one of more than 64 KiB and up to 1 MiB only while it is
+//!   the last that its thread has freed. Other misuse is not detected.
+//! - Each thread keeps some freed blocks of up to 64 KiB for itself, which do not decay while it
+//!   sleeps. Of larger ones, up to 1 MiB, all threads together keep 16 for a tenth of a second.
 //! - jemalloc must not be used beside the heap in one program by other means
 //!   (`tikv-jemallocator`): it is one jemalloc, whose pages the heap manages.
 //! - Addresses are not given back: the virtual size stays at its peak.
@@ -113,6 +115,7 @@
 #![warn(missing_docs)]
 
 mod allocate;
+mod cache;
 mod decay_thread;
 mod deferred;
 mod fork;
@@ -144,9 +147,9 @@ pub use heap::Heap;
 /// they are written in assembly.
 #[doc(hidden)]
 pub mod entry {
-    pub use crate::decay_thread::IS_WANTED;
+    pub use crate::cache::MASK;
     pub use crate::start::SMALL_LIMIT;
-    pub use crate::table::{SPAN, Span, UNIT_BYTES};
+    pub use crate::table::{SPAN, Span};
     pub use tikv_jemalloc_sys::{free, malloc};
 }
 #[doc(hidden)]

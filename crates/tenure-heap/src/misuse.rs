@@ -55,7 +55,7 @@ fn expect_small(ptr: *const u8, call: &str) {
 }
 
 #[cold]
-fn abort(ptr: *const u8, call: &str) -> ! {
+pub(crate) fn abort(ptr: *const u8, call: &str) -> ! {
     use std::io::Write as _;
 
     let mut line = [0; 128];

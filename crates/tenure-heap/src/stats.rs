@@ -7,7 +7,7 @@ use tenure::HeapGroup;
 use tenure::heap_stats::{self, Figures};
 
 use crate::jemalloc::{self, ALL};
-use crate::{decay_thread, deferred, groups, moves, pages, start};
+use crate::{cache, decay_thread, deferred, groups, moves, pages, start};
 
 /// Memory returned to the kernel, and that part of it which was returned under pressure.
 static RETURNED_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -44,7 +44,7 @@ pub struct HeapStats {
     pub live_blocks: usize,
     /// The memory of live blocks, rounded up to the sizes in which blocks are made.
     pub live_bytes: usize,
-    /// Freed blocks that threads keep for themselves.
+    /// Freed blocks that threads keep for themselves, or for a few others.
     pub cached_bytes: usize,
     /// Pages that hold blocks.
     pub active_bytes: usize,
@@ -111,13 +111,14 @@ fn latest() -> HeapStats {
     let dirty_bytes = of_all("pdirty") * page_bytes;
     let muzzy_bytes = of_all("pmuzzy") * page_bytes;
     let retained_bytes = total(c"stats.retained");
-    let cached_bytes = of_all("tcache_bytes");
+    let (kept_blocks, kept_bytes) = cache::count();
+    let cached_bytes = of_all("tcache_bytes") + kept_bytes;
     let allocated = of_all("small.nmalloc") + of_all("large.nmalloc");
     let freed = of_all("small.ndalloc") + of_all("large.ndalloc");
     let dirty_purged_bytes = of_all("dirty_purged") * page_bytes;
     let [small, medium, large] = groups::read([dirty_bytes, muzzy_bytes, retained_bytes]);
     HeapStats {
-        live_blocks: allocated.saturating_sub(freed),
+        live_blocks: allocated.saturating_sub(freed + kept_blocks),
         live_bytes: total(c"stats.allocated").saturating_sub(cached_bytes),
         cached_bytes,
         active_bytes: jemalloc::active_bytes(),
@@ -171,6 +172,7 @@ pub fn trim() -> bool {
         return false;
     }
     jemalloc::flush_thread();
+    cache::free_all();
     let (dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
     jemalloc::purge_all();
     let pending_bytes = deferred::free_all();

@@ -15,7 +15,7 @@ use crate::sys;
 
 /// The heap maps addresses in multiples of this, the size of a huge page where pages have
 /// 4 KiB.
-pub const UNIT_BYTES: usize = 2 << 20;
+pub(crate) const UNIT_BYTES: usize = 2 << 20;
 
 const LEAF_BYTES: usize = 64 << 30;
 const LEAF_UNITS: usize = LEAF_BYTES / UNIT_BYTES;

@@ -24,18 +24,26 @@ tests!(
     allocate_with_alignment_returns_aligned_block,
     live_blocks_do_not_overlap,
     freed_block_is_reused,
+    freed_medium_block_is_cached_for_next_request,
+    zeroed_block_where_medium_was_freed_is_zero,
     owns_is_true_only_for_heap_addresses,
     deallocate_large_block_twice_aborts,
+    deallocate_medium_block_twice_aborts,
     reallocate_freed_large_block_aborts,
     usable_size_of_freed_large_block_aborts,
     small_block_where_large_was_freed_is_live,
     unnoted_block_where_large_was_freed_is_live,
+    first_blocks_take_short_way,
     short_way_closes_before_memory_ends,
     threshold_option_is_applied,
     addresses_are_mapped_as_they_are_needed,
     addresses_are_mapped_as_they_are_needed_under_strict_overcommit,
     blocks_under_address_limit_are_served;
     children:
+    free_first_blocks,
+    cache_medium_blocks,
+    zero_medium_blocks,
+    free_medium_twice,
     free_twice,
     resize_a_freed_block,
     size_of_a_freed_block,
@@ -127,6 +135,89 @@ fn freed_block_is_reused() {
     }
 }
 
+/// The sizes of blocks that are cached so, and others.
+const CACHED: [usize; 4] = [64 * KIB + 1, 100_000, 256 * KIB, MIB];
+const NOT_CACHED: [usize; 3] = [64 * KIB, MIB + 1, 3 * MIB];
+
+fn start_decay_thread() {
+    drop(Block::new(16 * MIB));
+    assert!(comes_true(tenure_heap::publish_by_decay_thread));
+}
+
+fn freed_medium_block_is_cached_for_next_request() {
+    in_child_ok("cache_medium_blocks");
+}
+
+fn cache_medium_blocks() {
+    start_decay_thread();
+    for size in CACHED {
+        // A tick may come between, and the first ones find no use for a cache.
+        let is_cached = comes_true(|| {
+            (0..200).for_each(|_| drop(Block::new(size)));
+            tenure_heap::trim();
+            let before = stats();
+            let (live_bytes, live_blocks) = (before.live_bytes, before.live_blocks);
+            let block = Block::filled(size, 3);
+            let at = block.at;
+            drop(block);
+            let after = stats();
+            assert_eq!(
+                (after.live_bytes, after.live_blocks),
+                (live_bytes, live_blocks)
+            );
+            // Neither one that is too large, nor one that is too small.
+            drop([
+                Block::filled(size / 3 * 2, 4),
+                Block::filled(MIB / 2 * 3, 5),
+            ]);
+            let next = Block::filled(size, 6);
+            after.cached_bytes >= before.cached_bytes + size && next.at == at
+        });
+        assert!(is_cached, "{size}: {:?}", stats());
+        let idle_bytes = stats().cached_bytes;
+        drop(Block::filled(size, 7));
+        // The decay thread frees it.
+        assert!(comes_true(|| stats().cached_bytes <= idle_bytes), "{size}");
+    }
+    for size in NOT_CACHED {
+        tenure_heap::trim();
+        let before = stats().cached_bytes;
+        drop(Block::filled(size, 8));
+        assert!(
+            stats().cached_bytes < before + 2 * size.min(65 * KIB),
+            "{size}"
+        );
+    }
+}
+
+fn first_blocks_take_short_way() {
+    in_child_ok("free_first_blocks");
+}
+
+fn free_first_blocks() {
+    let blocks: Vec<_> = (1..1000)
+        .map(|size| tenure_heap::allocate(size, 16))
+        .collect();
+    let freed = |block: &&*mut u8| unsafe { tenure_heap::deallocate_simple(**block) };
+    let simple = blocks.iter().filter(freed).count();
+    // One may begin where a unit does.
+    assert!(simple + 1 >= blocks.len(), "{simple} of {}", blocks.len());
+}
+
+fn zeroed_block_where_medium_was_freed_is_zero() {
+    in_child_ok("zero_medium_blocks");
+}
+
+fn zero_medium_blocks() {
+    start_decay_thread();
+    for size in CACHED.into_iter().chain(NOT_CACHED) {
+        for _ in 0..20 {
+            drop(Block::filled(size, 9));
+            assert!(Block::zeroed(size).is_zero(), "{size}");
+        }
+    }
+}
+
 fn owns_is_true_only_for_heap_addresses() {
     let block = Block::new(MIB);
     let small = Block::new(10);
@@ -162,11 +253,29 @@ fn deallocate_large_block_twice_aborts() {
     assert_aborts(&in_child("free_twice"), "free");
 }
 
+fn deallocate_medium_block_twice_aborts() {
+    assert_aborts(&in_child("free_medium_twice"), "free");
+}
+
+fn free_medium_twice() {
+    start_decay_thread();
+    loop {
+        // A block is cached while such sizes are requested often, and until the next tick.
+        (0..200).for_each(|_| drop(Block::new(256 * KIB)));
+        tenure_heap::publish_by_decay_thread();
+        let block = tenure_heap::allocate(256 * KIB, 16);
+        let before = stats().cached_bytes;
+        unsafe { tenure_heap::deallocate(block) };
+        if stats().cached_bytes > before {
+            unsafe { tenure_heap::deallocate(block) };
+        }
+    }
+}
+
 fn freed_large_block() -> *mut u8 {
     // The first free starts the decay thread, which may take a block of its own from what is
     // freed. Nobody could tell then that another one was freed there.
-    drop(Block::new(16 * MIB));
-    assert!(comes_true(tenure_heap::publish_by_decay_thread));
+    start_decay_thread();
     let block = tenure_heap::allocate(8 * MIB, 16);
     unsafe { tenure_heap::deallocate(block) };
     block
