@@ -62,8 +62,8 @@ fn bytes_of(block: usize) -> usize {
     block % ALIGN * ALIGN
 }
 
-/// Takes the block that this thread or another of its slot has freed last, if it has the size;
-/// null if not.
+/// Takes the block that this thread or another of its slot has freed last, if it has the size. If
+/// not, frees it: the next one is to lie where it was. Returns null then, or if there is none.
 pub(crate) fn take(bytes: usize) -> *mut u8 {
     if bytes > MAX_BYTES {
         return std::ptr::null_mut();
@@ -74,11 +74,12 @@ pub(crate) fn take(bytes: usize) -> *mut u8 {
     // jemalloc's sizes are a quarter of a power of two apart: the next smaller one is too small.
     let has_size = |block_bytes: usize| bytes <= block_bytes && bytes > block_bytes / 5 * 4;
     let exchange = || slot.block.compare_exchange(block, 0, AcqRel, Relaxed);
-    let is_taken = has_size(bytes_of(block)) && exchange().is_ok();
-    match is_taken {
-        true => std::ptr::with_exposed_provenance_mut(block / ALIGN * ALIGN),
-        false => std::ptr::null_mut(),
+    if !has_size(bytes_of(block)) {
+        free_in(slot);
+    } else if exchange().is_ok() {
+        return std::ptr::with_exposed_provenance_mut(block / ALIGN * ALIGN);
     }
+    std::ptr::null_mut()
 }
 
 /// Has every block be looked at when it is freed, until a tick at the latest, or only large ones.
@@ -126,12 +127,14 @@ pub(crate) fn tick() {
 
 /// Frees all blocks that are kept.
 pub(crate) fn free_all() {
-    for Slot { block, .. } in &SLOTS {
-        if block.load(Relaxed) != 0 {
-            let block = block.swap(0, AcqRel) / ALIGN * ALIGN;
-            // SAFETY: null, or a live block: the swap makes it this thread's.
-            unsafe { je::free(std::ptr::with_exposed_provenance_mut(block)) };
-        }
+    SLOTS.iter().for_each(free_in);
+}
+
+fn free_in(slot: &Slot) {
+    if slot.block.load(Relaxed) != 0 {
+        let block = slot.block.swap(0, AcqRel) / ALIGN * ALIGN;
+        // SAFETY: null, or a live block: the swap makes it this thread's.
+        unsafe { je::free(std::ptr::with_exposed_provenance_mut(block)) };
     }
 }
 

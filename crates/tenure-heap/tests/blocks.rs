@@ -165,11 +165,8 @@ fn cache_medium_blocks() {
                 (after.live_bytes, after.live_blocks),
                 (live_bytes, live_blocks)
             );
-            // Neither one that is too large, nor one that is too small.
-            drop([
-                Block::filled(size / 3 * 2, 4),
-                Block::filled(MIB / 2 * 3, 5),
-            ]);
+            // Not one of another size.
+            drop([Block::filled(60 * KIB, 4), Block::filled(MIB / 2 * 3, 5)]);
             let next = Block::filled(size, 6);
             after.cached_bytes >= before.cached_bytes + size && next.at == at
         });
@@ -179,6 +176,15 @@ fn cache_medium_blocks() {
         // The decay thread frees it.
         assert!(comes_true(|| stats().cached_bytes <= idle_bytes), "{size}");
     }
+    // One of another size takes its memory.
+    let is_freed = comes_true(|| {
+        (0..200).for_each(|_| drop(Block::new(256 * KIB)));
+        let cached_bytes = stats().cached_bytes;
+        let other = Block::filled(128 * KIB, 7);
+        let is_freed = stats().cached_bytes + 256 * KIB <= cached_bytes;
+        is_freed && other.is_filled()
+    });
+    assert!(is_freed, "{:?}", stats());
     for size in NOT_CACHED {
         tenure_heap::trim();
         let before = stats().cached_bytes;
