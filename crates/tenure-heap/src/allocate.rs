@@ -84,6 +84,7 @@ fn allocate_any(size: usize, align: usize) -> *mut u8 {
             return block;
         }
         late::note_allocation(size);
+        cache::note_request();
     }
     // SAFETY: `malloc` has no preconditions.
     let block = unsafe { je::malloc(size.max(align)) }.cast();

@@ -7,6 +7,7 @@
 //! Only its address tells at first that a freed block may have such a size, and many small ones in
 //! use have such addresses. So blocks are kept only while such sizes are requested often.
 
+use std::cell::Cell;
 use std::sync::atomic::{
     AtomicU32, AtomicUsize, Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst,
 };
@@ -50,6 +51,18 @@ static SLOTS: [Slot; 1 << LOG_SLOTS] = [const {
         requests: AtomicUsize::new(0),
     }
 }; 1 << LOG_SLOTS];
+
+thread_local! {
+    /// Whether jemalloc has given this thread a block of these sizes. It does not get to know a
+    /// thread by freeing blocks for it, but would by telling a block's size: if it did so when the
+    /// thread's last destructors run, it would not forget the thread.
+    static IS_KNOWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Records that jemalloc gives the calling thread a block.
+pub(crate) fn note_request() {
+    IS_KNOWN.set(true);
+}
 
 /// The slot of the calling thread.
 fn slot() -> &'static Slot {
@@ -100,7 +113,7 @@ pub(crate) fn is_looked_at(ptr: *const u8) -> bool {
 ///
 /// `ptr` must be a live block of the heap, which the caller gives up.
 pub(crate) unsafe fn put(ptr: *mut u8) -> *mut u8 {
-    if !ptr.addr().is_multiple_of(ALIGN) || !decay_thread::is_running() {
+    if !ptr.addr().is_multiple_of(ALIGN) || !IS_KNOWN.get() || !decay_thread::is_running() {
         return ptr;
     }
     // SAFETY: a live block, as the caller ensures.

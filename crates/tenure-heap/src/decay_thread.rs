@@ -163,7 +163,7 @@ pub(crate) fn may_wait() -> bool {
 }
 
 /// Has the decay thread publish the heap's figures, for a caller that may hold a lock of the
-/// heap, as a signal handler may. Returns false if there is no such thread.
+/// heap, as a signal handler may. Returns false if there is no such thread, or it has not.
 ///
 /// The caller waits for a tenth of a second at most: the thread may need a lock that the
 /// caller holds.
@@ -180,7 +180,7 @@ pub fn publish() -> bool {
         sys::sleep(PAUSE);
         pauses += 1;
     }
-    true
+    PUBLICATIONS.load(Relaxed) != before
 }
 
 /// Waits while the decay thread returns pages, but no longer than a second.

@@ -61,11 +61,14 @@ pub(crate) fn set_early(address: usize) {
 /// mapped beside it. Called once.
 pub(crate) fn start_span((first, bytes): sys::Part) {
     let (mut start, mut end) = (first, first + bytes);
-    while owns(start - UNIT_BYTES) {
-        start -= UNIT_BYTES;
-    }
-    while owns(end) {
-        end += UNIT_BYTES;
+    // What jemalloc has mapped itself may lie on no boundary of a unit.
+    if first.is_multiple_of(UNIT_BYTES) {
+        while owns(start - UNIT_BYTES) {
+            start -= UNIT_BYTES;
+        }
+        while owns(end) {
+            end += UNIT_BYTES;
+        }
     }
     SPAN.is_changing.store(false, Release);
     SPAN.add(start, end - start, true);

@@ -128,17 +128,21 @@ fn print_once(caller: Caller) {
 /// With less memory than this, the heap did nothing worth a line.
 const MIN_REPORTED_BYTES: u64 = 1 << 20;
 
-/// Returns the counters, those of the heap at present if the decay thread computes them. A
-/// small heap has no such thread.
-fn read(caller: Caller) -> Stats {
-    match tenure_heap::publish_by_decay_thread() || caller == Caller::MayBeSignalHandler {
-        true => tenure::stats_as_published(),
-        false => tenure::stats(),
+/// Returns the counters, and when those of the heap were read: at present if the decay thread
+/// does that in time, or the caller may. A small heap has no such thread.
+fn read(caller: Caller) -> (Stats, &'static str) {
+    const AT_END: &str = "at the end";
+    if tenure_heap::publish_by_decay_thread() {
+        (tenure::stats_as_published(), AT_END)
+    } else if caller == Caller::Exits {
+        (tenure::stats(), AT_END)
+    } else {
+        (tenure::stats_as_published(), "when last counted")
     }
 }
 
 /// Adds the heap's figures, if it did anything. Returns whether it did.
-fn add_heap(text: &mut Line, stats: &Stats) -> bool {
+fn add_heap(text: &mut Line, stats: &Stats, when: &str) -> bool {
     let groups = [
         ("small", stats.heap_small),
         ("medium", stats.heap_medium),
@@ -156,7 +160,7 @@ fn add_heap(text: &mut Line, stats: &Stats) -> bool {
     }
     let under_pressure = stats.heap_returned_under_pressure;
     text.add(format_args!(
-        " heap: {} in use at the end, {} cached by threads, {} dirty, {} muzzy, {} retained; {} \
+        " heap: {} in use {when}, {} cached by threads, {} dirty, {} muzzy, {} retained; {} \
          given back to the kernel, {} of it under memory pressure, which purged {} times; {} blocks grown by \
          moving pages; by size, with what is cached:",
         Bytes(in_use_bytes),
@@ -187,8 +191,8 @@ fn summary_line(pid: i32, caller: Caller) -> Option<Line> {
     let mut text = Line::new();
     let name = sys::program_name().to_string_lossy();
     text.add(format_args!("tenure: {name} (process {pid}):"));
-    let stats = read(caller);
-    let mut any = add_heap(&mut text, &stats);
+    let (stats, when) = read(caller);
+    let mut any = add_heap(&mut text, &stats, when);
     let mut add = |what: &str, count: Count| {
         if count.calls > 0 {
             let separator = if any { ";" } else { "" };
