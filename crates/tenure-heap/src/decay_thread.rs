@@ -273,7 +273,7 @@ fn exit() -> bool {
         return false;
     }
     set_wanted(true);
-    // What was kept since the last tick.
+    // Blocks may have been cached since the last tick.
     cache::free_all();
     true
 }

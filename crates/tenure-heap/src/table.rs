@@ -61,7 +61,7 @@ pub(crate) fn set_early(address: usize) {
 /// mapped beside it. Called once.
 pub(crate) fn start_span((first, bytes): sys::Part) {
     let (mut start, mut end) = (first, first + bytes);
-    // What jemalloc has mapped itself may lie on no boundary of a unit.
+    // Mappings that jemalloc made before it had hooks need not be aligned to units.
     if first.is_multiple_of(UNIT_BYTES) {
         while owns(start - UNIT_BYTES) {
             start -= UNIT_BYTES;
