@@ -84,7 +84,6 @@ fn allocate_any(size: usize, align: usize) -> *mut u8 {
             return block;
         }
         late::note_allocation(size);
-        cache::note_request();
     }
     // SAFETY: `malloc` has no preconditions.
     let block = unsafe { je::malloc(size.max(align)) }.cast();
@@ -226,21 +225,19 @@ pub unsafe fn deallocate(ptr: *mut u8) {
     unsafe { deallocate_with(ptr, || true) };
 }
 
-/// Frees a block as [`deallocate`] does, and asks before it starts the decay thread or looks at the
-/// block's size whether the program itself frees it. The C library may hold a lock that
-/// pthread_create(3) takes, and does so when a thread has ended for jemalloc, which would not
-/// forget it a second time.
+/// Frees a block as [`deallocate`] does, and asks before it starts the decay thread: the
+/// caller may hold a lock that pthread_create(3) takes. A later call starts it.
 ///
 /// # Safety
 ///
 /// The conditions are those of [`deallocate`].
 #[doc(hidden)]
 #[inline]
-pub unsafe fn deallocate_with(ptr: *mut u8, is_programs: impl Fn() -> bool) {
+pub unsafe fn deallocate_with(ptr: *mut u8, may_start_thread: impl FnOnce() -> bool) {
     misuse::note_freed(ptr);
-    decay_thread::ensure_running(&is_programs);
+    decay_thread::ensure_running(may_start_thread);
     let mut freed = ptr;
-    if cache::is_looked_at(ptr) && is_programs() {
+    if cache::is_looked_at(ptr) {
         // SAFETY: a live block, which the caller gives up.
         freed = unsafe { cache::put(ptr) };
     }

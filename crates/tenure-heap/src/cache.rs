@@ -53,15 +53,10 @@ static SLOTS: [Slot; 1 << LOG_SLOTS] = [const {
 }; 1 << LOG_SLOTS];
 
 thread_local! {
-    /// Whether jemalloc has given this thread a block of these sizes. It does not get to know a
+    /// Whether this thread has requested a block of these sizes from jemalloc. It does not get to know a
     /// thread by freeing blocks for it, but would by telling a block's size: if it did so when the
     /// thread's last destructors run, it would not forget the thread.
     static IS_KNOWN: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Records that jemalloc gives the calling thread a block.
-pub(crate) fn note_request() {
-    IS_KNOWN.set(true);
 }
 
 /// The slot of the calling thread.
@@ -76,7 +71,8 @@ fn bytes_of(block: usize) -> usize {
 }
 
 /// Takes the block that this thread or another of its slot has freed last, if it has the size. If
-/// not, frees it: the next one is to lie where it was. Returns null then, or if there is none.
+/// not, frees it: the next one is to lie where it was. Returns null then, or if there is none: the
+/// caller requests one from jemalloc.
 pub(crate) fn take(bytes: usize) -> *mut u8 {
     if bytes > MAX_BYTES {
         return std::ptr::null_mut();
@@ -92,6 +88,7 @@ pub(crate) fn take(bytes: usize) -> *mut u8 {
     } else if exchange().is_ok() {
         return std::ptr::with_exposed_provenance_mut(block / ALIGN * ALIGN);
     }
+    IS_KNOWN.set(true);
     std::ptr::null_mut()
 }
 

@@ -92,7 +92,7 @@ pub(crate) extern "C" fn calloc_for(count: usize, size: usize, caller: usize) ->
 }
 
 /// As [`free`], for every block. The C library frees blocks while it holds a lock that
-/// starting a thread takes, and for threads that have ended. So those calls start none.
+/// starting a thread takes. So those calls start none.
 ///
 /// # Safety
 ///
@@ -100,10 +100,10 @@ pub(crate) extern "C" fn calloc_for(count: usize, size: usize, caller: usize) ->
 #[cold]
 pub(crate) unsafe extern "C" fn free_any(ptr: *mut c_void, caller: usize) {
     if heap::owns(ptr.cast()) {
-        let is_programs = || !c_library::contains(caller);
+        let may_start_thread = || !c_library::contains(caller);
         // SAFETY: a block of the heap, which the caller gives up. Nothing behind this changes
         // `errno`.
-        return unsafe { heap::deallocate_with(ptr.cast(), is_programs) };
+        return unsafe { heap::deallocate_with(ptr.cast(), may_start_thread) };
     }
     if private_heap::owns(ptr.cast()) {
         // SAFETY: a block of the private heap, which the caller gives up.

@@ -2,8 +2,7 @@
 //!
 //! When a thread ends or is joined, glibc frees the stacks that it does not keep, and the
 //! blocks of their thread-local storage, with a lock held that pthread_create(3) takes. A
-//! `free` that it calls must therefore not start a thread. It also frees blocks of a thread
-//! after all destructors, when jemalloc must not come to know the thread.
+//! `free` that it calls must therefore not start a thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
