@@ -8,12 +8,11 @@
 //! use have such addresses. So blocks are kept only while such sizes are requested often.
 
 use std::cell::Cell;
-use std::sync::atomic::{
-    AtomicU32, AtomicUsize, Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst,
-};
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst};
 
 use tikv_jemalloc_sys as je;
 
+use crate::entry::WORDS;
 use crate::table::UNIT_BYTES;
 use crate::{decay_thread, late, misuse, sys};
 
@@ -21,11 +20,9 @@ use crate::{decay_thread, late, misuse, sys};
 /// them do.
 const ALIGN: usize = 8 << 10;
 
-/// A block is looked at when it is freed if its address has none of these bits. Large ones always
-/// are, and all while the decay thread is wanted.
-#[doc(hidden)]
-pub static MASK: AtomicU32 = AtomicU32::new(CLOSED);
-const CLOSED: u32 = (UNIT_BYTES - 1) as u32;
+/// Masks of addresses: a block is looked at when it is freed if its address has none of the bits.
+/// Large ones always are, and all while the decay thread is wanted.
+pub(crate) const CLOSED: u32 = (UNIT_BYTES - 1) as u32;
 const OPEN: u32 = (ALIGN - 1) as u32;
 
 /// Blocks are kept if as many are requested between two ticks, of a tenth of a second mostly.
@@ -94,13 +91,13 @@ pub(crate) fn take(bytes: usize) -> *mut u8 {
 
 /// Has every block be looked at when it is freed, until a tick at the latest, or only large ones.
 pub(crate) fn look_at_all(is_wanted: bool) {
-    MASK.store(if is_wanted { 0 } else { CLOSED }, SeqCst);
+    WORDS.mask.store(if is_wanted { 0 } else { CLOSED }, SeqCst);
 }
 
 /// Returns whether the block is to be looked at when it is freed.
 #[inline]
 pub(crate) fn is_looked_at(ptr: *const u8) -> bool {
-    ptr.addr() & MASK.load(Relaxed) as usize == 0
+    ptr.addr() & WORDS.mask.load(Relaxed) as usize == 0
 }
 
 /// Keeps a block that is freed, if it has one of the sizes and the decay thread runs, which
@@ -131,7 +128,9 @@ pub(crate) unsafe fn put(ptr: *mut u8) -> *mut u8 {
 pub(crate) fn tick() {
     let requests = SLOTS.iter().map(|slot| slot.requests.swap(0, Relaxed));
     let is_open = requests.sum::<usize>() >= MIN_REQUESTS;
-    MASK.store(if is_open { OPEN } else { CLOSED }, Relaxed);
+    WORDS
+        .mask
+        .store(if is_open { OPEN } else { CLOSED }, Relaxed);
     free_all();
 }
 

@@ -118,6 +118,8 @@ mod allocate;
 mod cache;
 mod decay_thread;
 mod deferred;
+#[doc(hidden)]
+pub mod entry;
 mod fork;
 mod groups;
 mod heap;
@@ -143,15 +145,6 @@ pub use allocate::{allocate_small, deallocate_simple, deallocate_with};
 pub use decay_thread::publish as publish_by_decay_thread;
 pub use fork::register_fork_handlers;
 pub use heap::Heap;
-/// The words and functions that the entry points of a C library's malloc and free need, if
-/// they are written in assembly.
-#[doc(hidden)]
-pub mod entry {
-    pub use crate::cache::MASK;
-    pub use crate::start::SMALL_LIMIT;
-    pub use crate::table::{SPAN, Span};
-    pub use tikv_jemalloc_sys::{free, malloc};
-}
 #[doc(hidden)]
 pub use moves::count as moved_blocks;
 pub use options::HeapOptions;

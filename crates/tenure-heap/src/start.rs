@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use tenure::{Errno, Error};
 
+use crate::entry::WORDS;
 use crate::options::HeapOptions;
 use crate::{decay_thread, fork, huge, jemalloc, late, main_thread, pages, stats, sys, table};
 
@@ -21,11 +22,11 @@ static SERVED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// The sizes below this one are served without another check; 0 before and without the heap,
 /// if it has a threshold, once it was near the end of memory, and while the short way is
 /// closed.
-#[doc(hidden)]
-pub static SMALL_LIMIT: AtomicUsize = AtomicUsize::new(0);
+static SMALL_LIMIT: AtomicUsize = AtomicUsize::new(0);
 
 static IS_NEAR_END: AtomicBool = AtomicBool::new(false);
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+static CALLERS_COUNT: AtomicBool = AtomicBool::new(false);
 
 /// Starts this process's heap. Without this call, the first allocation starts it with the
 /// [default options](HeapOptions::default).
@@ -113,7 +114,7 @@ pub fn threshold_bytes() -> usize {
     THRESHOLD.load(Ordering::Relaxed)
 }
 
-/// Sets the limit for small blocks by what it depends on.
+/// Sets the limits for small blocks by what they depend on.
 fn set_small_limit() {
     loop {
         let is_open = has_started()
@@ -124,8 +125,13 @@ fn set_small_limit() {
             true => late::MIN_COUNTED_BYTES,
             false => 0,
         };
-        if SMALL_LIMIT.swap(limit, Ordering::SeqCst) == limit {
-            // Another thread that changes the conditions finds this value, or this one is
+        let entry_limit = match CALLERS_COUNT.load(Ordering::SeqCst) {
+            true => 0,
+            false => limit,
+        };
+        let is_same = SMALL_LIMIT.swap(limit, Ordering::SeqCst) == limit;
+        if WORDS.limit.swap(entry_limit, Ordering::SeqCst) == entry_limit && is_same {
+            // Another thread that changes the conditions finds these values, or they are
             // what it stores.
             return;
         }
@@ -140,10 +146,13 @@ pub(crate) fn note_end_of_memory() {
     }
 }
 
-/// Has no request be served without a check of [`small_limit`], or those below it again.
+/// Has no request be served without another check, or those below [`small_limit`] again; of the
+/// latter those that come by way of the [entry points](crate::entry) only if it does not count
+/// who calls.
 #[doc(hidden)]
-pub fn close_short_way(is_closed: bool) {
+pub fn close_short_way(is_closed: bool, callers_count: bool) {
     IS_CLOSED.store(is_closed, Ordering::SeqCst);
+    CALLERS_COUNT.store(callers_count, Ordering::SeqCst);
     set_small_limit();
 }
 

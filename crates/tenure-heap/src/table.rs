@@ -11,6 +11,7 @@ use std::sync::atomic::{
     Ordering::Release, Ordering::SeqCst,
 };
 
+use crate::entry::WORDS;
 use crate::sys;
 
 /// The heap maps addresses in multiples of this, the size of a huge page where pages have
@@ -70,8 +71,8 @@ pub(crate) fn start_span((first, bytes): sys::Part) {
             end += UNIT_BYTES;
         }
     }
-    SPAN.is_changing.store(false, Release);
-    SPAN.add(start, end - start, true);
+    WORDS.span.is_changing.store(false, Release);
+    WORDS.span.add(start, end - start, true);
 }
 
 /// One range of the heap's addresses, so that most look-ups need two comparisons. The start
@@ -85,14 +86,15 @@ pub struct Span {
     is_changing: AtomicBool,
 }
 
-#[doc(hidden)]
-pub static SPAN: Span = Span {
-    // Nothing is added before the heap has started.
-    is_changing: AtomicBool::new(true),
-    ..Span::new()
-};
-
 impl Span {
+    /// Nothing is added before [`start_span`].
+    pub(crate) const fn before_start() -> Self {
+        Self {
+            is_changing: AtomicBool::new(true),
+            ..Self::new()
+        }
+    }
+
     const fn new() -> Self {
         Self {
             start: AtomicUsize::new(usize::MAX),
@@ -134,13 +136,14 @@ impl Span {
 /// nothing.
 #[inline]
 pub(crate) fn is_in_span(address: usize) -> bool {
-    SPAN.contains(address)
+    WORDS.span.contains(address)
 }
 
 /// Returns whether the address lies in the heap.
 #[inline]
 pub(crate) fn owns(address: usize) -> bool {
-    unit(address).is_some_and(|unit| unit.load(Relaxed) != 0)
+    is_in_span(address)
+        || unit(address).is_some_and(|unit| unit.load(Relaxed) != 0)
         || address.wrapping_sub(EARLY.load(Relaxed)) < UNIT_BYTES
 }
 
@@ -164,7 +167,7 @@ fn add_units(at: usize, bytes: usize, has_blocks: bool) -> bool {
     for address in units() {
         set(address, OWNED);
     }
-    SPAN.add(at, bytes, has_blocks);
+    WORDS.span.add(at, bytes, has_blocks);
     true
 }
 

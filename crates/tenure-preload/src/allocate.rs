@@ -42,8 +42,7 @@ pub(crate) fn set_checks(are_needed: bool) {
         false => usize::MAX,
     };
     MIN_BYTES.store(bytes, Ordering::SeqCst);
-    // On the short way nobody looks at the caller.
-    heap::close_short_way(bytes == usize::MAX || allocators::has_real());
+    heap::close_short_way(bytes == usize::MAX, allocators::has_real());
 }
 
 /// Allocates a block; null if the real allocator must be asked. Only failures change `errno`.

@@ -24,6 +24,10 @@ impl CodeRange {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        self.end.load(Ordering::Relaxed) == 0
+    }
+
     fn set(&self, range: &Range<usize>) {
         self.start.store(range.start, Ordering::Relaxed);
         self.end.store(range.end, Ordering::Relaxed);
@@ -76,14 +80,15 @@ pub(crate) fn find_real() {
 
 /// Returns whether [`find_real`] has found an allocator that is not the C library's.
 pub(crate) fn has_real() -> bool {
-    REAL[0].end.load(Ordering::Relaxed) != 0
+    !REAL[0].is_empty()
 }
 
 /// Returns whether a return address lies in the real allocator. Before [`find_real`], and if that
 /// is the C library's, none does.
 #[inline]
 pub(crate) fn is_real(caller: usize) -> bool {
-    has_real() && REAL.iter().any(|code| code.contains(caller))
+    let mut found = REAL.iter().take_while(|code| !code.is_empty());
+    found.any(|code| code.contains(caller))
 }
 
 /// Returns whether the real allocator can tell how large its blocks are.

@@ -7,6 +7,8 @@
 //! of 7 for a pair of calls.
 
 use std::ffi::{c_int, c_void};
+#[cfg(target_arch = "aarch64")]
+use std::sync::atomic::Ordering;
 
 use tenure_heap as heap;
 
@@ -25,7 +27,7 @@ use crate::allocate::{
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     std::arch::naked_asm!(
-        "cmp rdi, [rip + {limit}]",
+        "cmp rdi, [rip + {words} + {limit}]",
         "jae 2f",
         "mov eax, {align}",
         "cmp rdi, rax",
@@ -36,7 +38,8 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
         "jmp {any}",
         // Has the function begin on a boundary as well.
         ".p2align 6",
-        limit = sym heap::entry::SMALL_LIMIT,
+        words = sym heap::entry::WORDS,
+        limit = const std::mem::offset_of!(heap::entry::Words, limit),
         any = sym malloc_any,
         align = const crate::allocate::ALIGN,
         malloc = sym heap::entry::malloc,
@@ -57,7 +60,7 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
 
 #[cfg(target_arch = "aarch64")]
 unsafe extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
-    if size >= heap::small_limit() {
+    if size >= heap::entry::WORDS.limit.load(Ordering::Acquire) {
         return malloc_any(size, caller);
     }
     // SAFETY: `malloc` has no preconditions.
@@ -71,21 +74,21 @@ unsafe extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
 pub unsafe extern "C" fn free(ptr: *mut c_void) {
     // As heap::deallocate_simple does. Loads are not reordered.
     std::arch::naked_asm!(
-        "cmp rdi, [rip + {span} + {start}]",
+        "cmp rdi, [rip + {words} + {start}]",
         "jb 2f",
-        "cmp rdi, [rip + {span} + {end}]",
+        "cmp rdi, [rip + {words} + {end}]",
         "jae 2f",
-        "test edi, [rip + {mask}]",
+        "test edi, [rip + {words} + {mask}]",
         "je 2f",
         "jmp {free}",
         "2:",
         "mov rsi, [rsp]",
         "jmp {any}",
         ".p2align 6",
-        span = sym heap::entry::SPAN,
-        start = const std::mem::offset_of!(heap::entry::Span, start),
-        end = const std::mem::offset_of!(heap::entry::Span, end),
-        mask = sym heap::entry::MASK,
+        words = sym heap::entry::WORDS,
+        start = const std::mem::offset_of!(heap::entry::Words, span.start),
+        end = const std::mem::offset_of!(heap::entry::Words, span.end),
+        mask = const std::mem::offset_of!(heap::entry::Words, mask),
         free = sym heap::entry::free,
         any = sym free_any,
     );
