@@ -208,11 +208,17 @@ pub(crate) unsafe extern "C" fn reallocarray_for(
     size: usize,
     caller: usize,
 ) -> *mut c_void {
-    match count.checked_mul(size) {
+    let Some(bytes) = count.checked_mul(size) else {
+        return no_memory();
+    };
+    if is_on() {
         // SAFETY: the conditions of `reallocarray` are those of `realloc`.
-        Some(bytes) => unsafe { realloc_for(ptr, bytes, caller) },
-        None => no_memory(),
+        return unsafe { realloc_for(ptr, bytes, caller) };
     }
+    // The program, or a library ahead, may have a `realloc` of its own, which alone knows the
+    // block. The name stands for that one then, as in the C library's `reallocarray`.
+    // SAFETY: as above.
+    unsafe { crate::entry::realloc(ptr, bytes) }
 }
 
 fn no_memory() -> *mut c_void {

@@ -6,6 +6,7 @@ mod common;
 mod undo;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ type Test = (&'static str, fn(&Workshop) -> Verdict);
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 28] = [
+        let tests: [Test; 29] = [
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
@@ -28,6 +29,10 @@ fn main() -> ExitCode {
             (
                 "heap_beside_own_function_of_program_is_left_out",
                 own_function,
+            ),
+            (
+                "reallocarray_of_program_with_own_realloc_calls_that",
+                reallocarray_of_own_family,
             ),
             (
                 "heap_behind_own_malloc_of_library_is_left_out",
@@ -218,7 +223,10 @@ const KINDS: [(&str, &str); 2] = [("-pie", "-fPIE"), ("-no-pie", "-fno-pie")];
 /// Runs the program with the heap and munmap=background on, and returns the library's lines.
 fn own_malloc(shop: &Workshop, name: &str, flags: &[&str]) -> Result<String, Failed> {
     let source = project("tests/preload/facts/own_malloc.c");
-    let program = shop.compile_as(name, &source, flags);
+    lines_of(shop.compile_as(name, &source, flags), name)
+}
+
+fn lines_of(program: PathBuf, name: &str) -> Result<String, Failed> {
     verdict(&mut Command::new(&program))?;
     let mut command = Command::new(program);
     const OPTIONS: [(&str, &str); 4] = [HEAP, VERBOSE, MUNMAP, STATS];
@@ -253,6 +261,16 @@ fn own_function(shop: &Workshop) -> Verdict {
     ];
     let told = own_malloc(shop, "own_family", &ALL)?;
     assert!(told.contains("has a malloc of its own\n"), "{told}");
+    Ok(Completion::Completed)
+}
+
+fn reallocarray_of_own_family(shop: &Workshop) -> Verdict {
+    let source = project("tests/preload/facts/own_family.c");
+    for (kind, code) in KINDS {
+        let name = format!("own_family{kind}");
+        let told = lines_of(shop.compile_as(&name, &source, &[kind, code]), &name)?;
+        assert!(told.contains("has a malloc of its own\n"), "{told}");
+    }
     Ok(Completion::Completed)
 }
 
