@@ -151,8 +151,9 @@ pub(crate) fn note_end_of_memory() {
 /// who calls.
 #[doc(hidden)]
 pub fn close_short_way(is_closed: bool, callers_count: bool) {
-    IS_CLOSED.store(is_closed, Ordering::SeqCst);
+    // In this order: another thread may set the limits in between.
     CALLERS_COUNT.store(callers_count, Ordering::SeqCst);
+    IS_CLOSED.store(is_closed, Ordering::SeqCst);
     set_small_limit();
 }
 
