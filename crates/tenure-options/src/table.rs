@@ -86,7 +86,9 @@ pub static TABLE: [OptionRow; 14] = [
                been freed, the program has a second thread, tenure-decay. Off in programs \
                that export a malloc, calloc, realloc or free of their own; one that is linked \
                in under another name, or is hidden, is not seen, and its blocks are not the \
-               heap's.",
+               heap's. Not for programs that give blocks of malloc to another allocator's own \
+               functions (dallocx, tc_free, mi_free), or to an operator delete of that one \
+               whose operator new ends in a jump to malloc.",
     },
     OptionRow {
         name: OptionName::HeapThreshold,
