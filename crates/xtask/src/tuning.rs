@@ -72,7 +72,9 @@ within 2 %:
 | a Dask worker with two threads, each of which makes 1.4 GiB of arrays of 80 B to 32 KB, and the same again with 128 B to 4 MB | 2,932 MiB | 3,174 MiB |
 
 Dask's worker has 2,891 MiB six seconds after either with the C library, and 156 and 124 with the
-heap; the second, whose memory the C library still has, takes 2.3 s in place of 0.4. The heap rounds blocks up to jemalloc's sizes, of which there are four for each doubling up to
+heap; the second, whose memory the C library still has, takes 2.3 s in place of 0.4.
+
+The heap rounds blocks up to jemalloc's sizes, of which there are four for each doubling up to
 32 KiB: SQLite's page and its header, a little more than 4 KiB, take 5 KiB.
 ";
 
