@@ -50,9 +50,9 @@ static SLOTS: [Slot; 1 << LOG_SLOTS] = [const {
 }; 1 << LOG_SLOTS];
 
 thread_local! {
-    /// Whether this thread has requested a block of these sizes from jemalloc. It does not get to know a
-    /// thread by freeing blocks for it, but would by telling a block's size: if it did so when the
-    /// thread's last destructors run, it would not forget the thread.
+    /// Whether this thread has requested a block of these sizes from jemalloc. It does not get to
+    /// know a thread by freeing blocks for it, but would by telling a block's size: if it did so
+    /// when the thread's last destructors run, it would not forget the thread.
     static IS_KNOWN: Cell<bool> = const { Cell::new(false) };
 }
 

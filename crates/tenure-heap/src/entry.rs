@@ -1,4 +1,5 @@
-//! What the entry points of a C library's malloc and free need, if they are written in assembly.
+//! The words and functions that the entry points of a C library's malloc and free need, if they
+//! are written in assembly.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 
@@ -7,7 +8,7 @@ pub use tikv_jemalloc_sys::{free, malloc};
 use crate::cache;
 pub use crate::table::Span;
 
-/// What every call reads. Nothing that is written often lies in the same cache line.
+/// The words that every call reads. Nothing that is written often lies in the same cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Words {
