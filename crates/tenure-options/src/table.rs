@@ -86,9 +86,10 @@ pub static TABLE: [OptionRow; 14] = [
                been freed, the program has a second thread, tenure-decay. Off in programs \
                that export a malloc, calloc, realloc or free of their own; one that is linked \
                in under another name, or is hidden, is not seen, and its blocks are not the \
-               heap's. Not for programs that give blocks of malloc to another allocator's own \
-               functions (dallocx, tc_free, mi_free), or to an operator delete of that one \
-               whose operator new ends in a jump to malloc.",
+               heap's. Off where the program, or a library that it starts with, uses functions \
+               for blocks of one allocator (dallocx, tc_free, mi_free) and that is there; such \
+               uses by dlopen and dlsym are not seen. Not for programs with an allocator whose \
+               operator new ends in a jump to malloc and whose operator delete calls no free.",
     },
     OptionRow {
         name: OptionName::HeapThreshold,

@@ -149,12 +149,80 @@ pub(crate) fn own_function() -> Option<OwnFunction> {
         })
 }
 
+/// Functions of jemalloc, tcmalloc and mimalloc that take a block and know only their own.
+const SPECIFIC: [&CStr; 14] = [
+    c"dallocx",
+    c"sdallocx",
+    c"rallocx",
+    c"xallocx",
+    c"sallocx",
+    c"tc_free",
+    c"tc_free_sized",
+    c"tc_cfree",
+    c"tc_realloc",
+    c"tc_malloc_size",
+    c"mi_free",
+    c"mi_free_size",
+    c"mi_realloc",
+    c"mi_usable_size",
+];
+
+/// A function of [`SPECIFIC`] that an object calls.
+pub(crate) struct SpecificFunction {
+    name: &'static CStr,
+    /// The path of the object that calls it; empty for the program.
+    caller: &'static CStr,
+}
+
+/// Returns such a function that an object calls, if an allocator has it whose malloc or free the
+/// heap would stand in front of: the object may give it a block of malloc. Looks at the objects
+/// that the program has started with.
+pub(crate) fn specific_function() -> Option<SpecificFunction> {
+    let is_allocators = |name: &CStr| {
+        objects::find(|object| {
+            object.definition(name)?;
+            [c"malloc", c"free"]
+                .iter()
+                .find_map(|it| object.definition(it))
+        })
+        .is_some()
+    };
+    let mut names = SPECIFIC;
+    let mut count = 0;
+    for name in SPECIFIC.into_iter().filter(|it| is_allocators(it)) {
+        names[count] = name;
+        count += 1;
+    }
+    if count == 0 {
+        return None;
+    }
+    objects::find(|object| {
+        let name = object.use_of(&names[..count])?;
+        let caller = object.path();
+        Some(SpecificFunction { name, caller })
+    })
+}
+
+fn object_name(path: &'static CStr) -> std::borrow::Cow<'static, str> {
+    match path.is_empty() {
+        true => "the program".into(),
+        false => path.to_string_lossy(),
+    }
+}
+
+impl std::fmt::Display for SpecificFunction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (caller, name) = (object_name(self.caller), self.name.to_string_lossy());
+        write!(
+            f,
+            "{caller} calls {name}, which knows only its allocator's blocks"
+        )
+    }
+}
+
 impl std::fmt::Display for OwnFunction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.object.is_empty() {
-            true => f.write_str("the program")?,
-            false => write!(f, "{}", self.object.to_string_lossy())?,
-        }
-        write!(f, " has a {} of its own", self.name.to_string_lossy())
+        let (object, name) = (object_name(self.object), self.name.to_string_lossy());
+        write!(f, "{object} has a {name} of its own")
     }
 }

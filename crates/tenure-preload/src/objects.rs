@@ -9,7 +9,20 @@ use linux_raw_sys::elf::{
 };
 
 const DT_NEEDED: usize = 1;
+const DT_PLTRELSZ: usize = 2;
+const DT_RELA: usize = 7;
+const DT_RELASZ: usize = 8;
 const DT_SONAME: usize = 14;
+const DT_JMPREL: usize = 23;
+
+/// `Elf64_Rela`.
+#[repr(C)]
+struct Relocation {
+    offset: u64,
+    /// The index of the symbol is in the upper half.
+    info: u64,
+    addend: i64,
+}
 
 /// An object that the loader is showing.
 pub(crate) struct Object<'a> {
@@ -121,6 +134,39 @@ impl Object<'_> {
         None
     }
 
+    /// Returns the first of the names that the object uses and does not define: one to which a
+    /// relocation refers. The hash table has only what an object defines, and nothing else tells
+    /// how many symbols there are.
+    pub(crate) fn use_of(&self, names: &[&'static CStr]) -> Option<&'static CStr> {
+        let symbols: *const Elf_Sym = self.table(DT_SYMTAB)?;
+        let texts: *const c_char = self.table(DT_STRTAB)?;
+        [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)]
+            .into_iter()
+            .flat_map(|(table, bytes)| self.relocations(table, bytes))
+            .filter(|it| it.info >> 32 != 0)
+            .find_map(|it| {
+                // SAFETY: the tables of the object, which stays loaded meanwhile, have the symbol
+                // that a relocation refers to, and its name.
+                let (symbol, name) = unsafe {
+                    let symbol = &*symbols.add((it.info >> 32) as usize);
+                    (symbol, CStr::from_ptr(texts.add(symbol.st_name as usize)))
+                };
+                let is_used = symbol.st_shndx == SHN_UNDEF;
+                names.iter().copied().find(|it| is_used && *it == name)
+            })
+    }
+
+    fn relocations(&self, table: usize, bytes: usize) -> &[Relocation] {
+        let bytes = self.entries(bytes).next().unwrap_or(0);
+        match self.table(table) {
+            // SAFETY: the dynamic section tells the table's address and size.
+            Some(table) => unsafe {
+                std::slice::from_raw_parts(table, bytes / size_of::<Relocation>())
+            },
+            None => &[],
+        }
+    }
+
     /// Returns the path under which the loader has the object; empty for the program.
     pub(crate) fn path(&self) -> &'static CStr {
         // SAFETY: the loader's own string, which lives as long as the object: the callers keep
@@ -197,6 +243,23 @@ mod tests {
             assert_eq!(found, Some(crate::sys::symbol(name).addr()), "{name:?}");
         }
         assert_eq!(find(|object| object.definition(c"no_such_function")), None);
+    }
+
+    #[test]
+    fn uses_are_those_that_others_define() {
+        let here = definitions_are_those_of_the_loader as *const c_void;
+        let use_of = |names: &[&'static CStr]| {
+            find(|object| {
+                let is_here = object.addresses().contains(&here.addr());
+                is_here.then(|| object.use_of(names))
+            })
+            .flatten()
+        };
+        assert_eq!(
+            use_of(&[c"malloc_no", c"dl_iterate_phdr"]),
+            Some(c"dl_iterate_phdr")
+        );
+        assert_eq!(use_of(&[c"malloc_no", c"dallocx"]), None);
     }
 
     #[test]

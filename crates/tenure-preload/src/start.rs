@@ -10,7 +10,7 @@ use tenure::{LockMode, lock::LockScope, teardown};
 use tenure_heap::HeapOptions;
 use tenure_options::{FIRST_PROGRAM, OptionRow, Options, ValueError};
 
-use crate::allocators::OwnFunction;
+use crate::allocators::{OwnFunction, SpecificFunction};
 use crate::line::{self, Bytes, Line};
 use crate::reentrancy::run_inside;
 use crate::{allocate, allocators, c_library, map, private_heap, real, sqlite, summary, sys};
@@ -218,6 +218,9 @@ fn turn_heap_on(set: &Options, threshold_bytes: usize) -> Result<(), HeapUnavail
     if let Some(function) = allocators::own_function() {
         return Err(HeapUnavailable::OwnFunction(function));
     }
+    if let Some(function) = allocators::specific_function() {
+        return Err(HeapUnavailable::SpecificFunction(function));
+    }
     let mut options = HeapOptions::default();
     options.threshold_bytes = threshold_bytes;
     if let Some(decay) = set.heap_dirty_decay {
@@ -236,6 +239,7 @@ fn turn_heap_on(set: &Options, threshold_bytes: usize) -> Result<(), HeapUnavail
 /// The reason why the heap is off.
 enum HeapUnavailable {
     OwnFunction(OwnFunction),
+    SpecificFunction(SpecificFunction),
     Heap(tenure::Error),
 }
 
@@ -243,6 +247,7 @@ impl std::fmt::Display for HeapUnavailable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::OwnFunction(function) => function.fmt(f),
+            Self::SpecificFunction(function) => function.fmt(f),
             Self::Heap(error) => error.fmt(f),
         }
     }

@@ -21,7 +21,7 @@ type Test = (&'static str, fn(&Workshop) -> Verdict);
 fn main() -> ExitCode {
     run(|| {
         let shop = Arc::new(Workshop::new());
-        let tests: [Test; 29] = [
+        let tests: [Test; 30] = [
             ("exported_symbols_are_exactly_the_hooks", symbols),
             ("library_is_linked_nodelete_and_now", stays),
             ("no_option_set_changes_nothing", nothing),
@@ -29,6 +29,10 @@ fn main() -> ExitCode {
             (
                 "heap_beside_own_function_of_program_is_left_out",
                 own_function,
+            ),
+            (
+                "heap_in_front_of_allocator_whose_own_functions_are_called_is_left_out",
+                specific_function,
             ),
             (
                 "reallocarray_of_program_with_own_realloc_calls_that",
@@ -261,6 +265,24 @@ fn own_function(shop: &Workshop) -> Verdict {
     ];
     let told = own_malloc(shop, "own_family", &ALL)?;
     assert!(told.contains("has a malloc of its own\n"), "{told}");
+    Ok(Completion::Completed)
+}
+
+fn specific_function(shop: &Workshop) -> Verdict {
+    let allocator = shop.compile_library("allocator.c");
+    let link = ["-Wl,--no-as-needed", allocator.to_str().unwrap()];
+    for (kind, code) in KINDS {
+        for (by, flag) in [("call", "-UBY_ADDRESS"), ("address", "-DBY_ADDRESS")] {
+            let name = format!("specific_{by}{kind}");
+            let source = project("tests/preload/family/specific.c");
+            let flags = [&[kind, code, flag][..], &link].concat();
+            let told = lines_of(shop.compile_as(&name, &source, &flags), &name)?;
+            let wanted = "heap is left out: the program calls dallocx, which knows only its \
+                          allocator's blocks\n";
+            assert!(told.contains(wanted), "{name}: {told}");
+            assert!(!told.contains("heap from"), "{name}: {told}");
+        }
+    }
     Ok(Completion::Completed)
 }
 

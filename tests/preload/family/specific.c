@@ -1,0 +1,21 @@
+/* Gives blocks of malloc to a function of the allocator that it is linked to: by a call, or, with
+ * BY_ADDRESS, by its address. */
+#include "../../basics.h"
+
+extern void dallocx(void *, int);
+
+#ifdef BY_ADDRESS
+void (*release)(void *, int) = dallocx;
+#else
+#define release dallocx
+#endif
+
+int main(void)
+{
+    for (size_t size = 1; size < 3000; size += 7) {
+        void *block = malloc(size);
+        CHECK(block != NULL);
+        release(memset(block, 7, size), 0);
+    }
+    return 0;
+}
