@@ -87,8 +87,8 @@ pub static TABLE: [OptionRow; 14] = [
                that export a malloc, calloc, realloc or free of their own; one that is linked \
                in under another name, or is hidden, is not seen, and its blocks are not the \
                heap's. Off where the program, or a library that it starts with, uses functions \
-               for blocks of one allocator (dallocx, tc_free, mi_free) and that is there; such \
-               uses by dlopen and dlsym are not seen. Not for programs with an allocator whose \
+               of one allocator (dallocx, tc_free, mi_free, __libc_free) that is there; such uses \
+               by dlopen and dlsym are not seen. Not for programs with an allocator whose \
                operator new ends in a jump to malloc and whose operator delete calls no free.",
     },
     OptionRow {

@@ -149,32 +149,40 @@ pub(crate) fn own_function() -> Option<OwnFunction> {
         })
 }
 
-/// Functions of jemalloc, tcmalloc and mimalloc that take a block and know only their own.
+/// Functions that know only the blocks of one allocator: jemalloc's, and names that several have.
 const SPECIFIC: [&CStr; 14] = [
     c"dallocx",
     c"sdallocx",
     c"rallocx",
     c"xallocx",
     c"sallocx",
-    c"tc_free",
-    c"tc_free_sized",
-    c"tc_cfree",
-    c"tc_realloc",
-    c"tc_malloc_size",
-    c"mi_free",
-    c"mi_free_size",
-    c"mi_realloc",
-    c"mi_usable_size",
+    c"malloc_size",
+    c"vfree",
+    c"reallocf",
+    c"reallocarr",
+    c"MallocExtension_GetAllocatedSize",
+    c"MallocExtension_GetOwnership",
+    c"__libc_free",
+    c"__libc_cfree",
+    c"__libc_realloc",
 ];
 
-/// A function of [`SPECIFIC`] that an object calls.
-pub(crate) struct SpecificFunction {
-    name: &'static CStr,
-    /// The path of the object that calls it; empty for the program.
-    caller: &'static CStr,
+/// The beginnings of the names of tcmalloc's functions and of mimalloc's. Few take no block.
+const SPECIFIC_PREFIXES: [&[u8]; 2] = [b"tc_", b"mi_"];
+
+fn is_specific(name: &CStr) -> bool {
+    let bytes = name.to_bytes();
+    SPECIFIC.contains(&name) || SPECIFIC_PREFIXES.iter().any(|it| bytes.starts_with(it))
 }
 
-/// Returns such a function that an object calls, if an allocator has it whose malloc or free the
+/// A function of [`is_specific`] that an object uses.
+pub(crate) struct SpecificFunction {
+    name: &'static CStr,
+    /// The path of the object that uses it; empty for the program.
+    user: &'static CStr,
+}
+
+/// Returns such a function that an object uses, if an allocator has it whose malloc or free the
 /// heap would stand in front of: the object may give it a block of malloc. Looks at the objects
 /// that the program has started with.
 pub(crate) fn specific_function() -> Option<SpecificFunction> {
@@ -187,19 +195,10 @@ pub(crate) fn specific_function() -> Option<SpecificFunction> {
         })
         .is_some()
     };
-    let mut names = SPECIFIC;
-    let mut count = 0;
-    for name in SPECIFIC.into_iter().filter(|it| is_allocators(it)) {
-        names[count] = name;
-        count += 1;
-    }
-    if count == 0 {
-        return None;
-    }
     objects::find(|object| {
-        let name = object.use_of(&names[..count])?;
-        let caller = object.path();
-        Some(SpecificFunction { name, caller })
+        let name = object.use_of(|name| is_specific(name) && is_allocators(name))?;
+        let user = object.path();
+        Some(SpecificFunction { name, user })
     })
 }
 
@@ -212,10 +211,10 @@ fn object_name(path: &'static CStr) -> std::borrow::Cow<'static, str> {
 
 impl std::fmt::Display for SpecificFunction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (caller, name) = (object_name(self.caller), self.name.to_string_lossy());
+        let (user, name) = (object_name(self.user), self.name.to_string_lossy());
         write!(
             f,
-            "{caller} calls {name}, which knows only its allocator's blocks"
+            "{user} uses {name}, which knows only its allocator's blocks"
         )
     }
 }

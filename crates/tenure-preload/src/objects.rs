@@ -8,6 +8,8 @@ use linux_raw_sys::elf::{
     DT_GNU_HASH, DT_HASH, DT_NULL, DT_STRTAB, DT_SYMTAB, Elf_Dyn, Elf_Sym, SHN_UNDEF,
 };
 
+const STB_WEAK: u8 = 2;
+
 const DT_NEEDED: usize = 1;
 const DT_PLTRELSZ: usize = 2;
 const DT_RELA: usize = 7;
@@ -134,10 +136,14 @@ impl Object<'_> {
         None
     }
 
-    /// Returns the first of the names that the object uses and does not define: one to which a
-    /// relocation refers. The hash table has only what an object defines, and nothing else tells
-    /// how many symbols there are.
-    pub(crate) fn use_of(&self, names: &[&'static CStr]) -> Option<&'static CStr> {
+    /// Returns the first wanted name that the object uses and does not have for itself: one to
+    /// which a relocation refers. The hash table has only what an object defines, and nothing else
+    /// tells how many symbols there are. A weak definition counts as none: another object's may be
+    /// in its place.
+    ///
+    /// The name stays as long as the object: the callers keep those of objects that the process
+    /// has started with.
+    pub(crate) fn use_of(&self, is_wanted: impl Fn(&CStr) -> bool) -> Option<&'static CStr> {
         let symbols: *const Elf_Sym = self.table(DT_SYMTAB)?;
         let texts: *const c_char = self.table(DT_STRTAB)?;
         [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)]
@@ -151,8 +157,8 @@ impl Object<'_> {
                     let symbol = &*symbols.add((it.info >> 32) as usize);
                     (symbol, CStr::from_ptr(texts.add(symbol.st_name as usize)))
                 };
-                let is_used = symbol.st_shndx == SHN_UNDEF;
-                names.iter().copied().find(|it| is_used && *it == name)
+                let is_others = symbol.st_shndx == SHN_UNDEF || symbol.st_info >> 4 == STB_WEAK;
+                (is_others && is_wanted(name)).then_some(name)
             })
     }
 
@@ -248,18 +254,15 @@ mod tests {
     #[test]
     fn uses_are_those_that_others_define() {
         let here = definitions_are_those_of_the_loader as *const c_void;
-        let use_of = |names: &[&'static CStr]| {
+        let use_of = |wanted: &CStr| {
             find(|object| {
                 let is_here = object.addresses().contains(&here.addr());
-                is_here.then(|| object.use_of(names))
+                is_here.then(|| object.use_of(|name| name == wanted))
             })
             .flatten()
         };
-        assert_eq!(
-            use_of(&[c"malloc_no", c"dl_iterate_phdr"]),
-            Some(c"dl_iterate_phdr")
-        );
-        assert_eq!(use_of(&[c"malloc_no", c"dallocx"]), None);
+        assert_eq!(use_of(c"dl_iterate_phdr"), Some(c"dl_iterate_phdr"));
+        assert_eq!(use_of(c"dallocx"), None);
     }
 
     #[test]

@@ -3,11 +3,12 @@
 #include "../../basics.h"
 
 extern void dallocx(void *, int);
+extern void mi_free_aligned(void *, size_t);
 
 #ifdef BY_ADDRESS
 void (*release)(void *, int) = dallocx;
 #else
-#define release dallocx
+#define release mi_free_aligned
 #endif
 
 int main(void)

@@ -78,12 +78,9 @@ void *realloc(void *block, size_t size)
     return moved;
 }
 
-/* As jemalloc's: knows no other allocator's blocks. */
-void dallocx(void *block, int flags)
-{
-    (void)flags;
-    release(block);
-}
+/* As jemalloc's and mimalloc's: know no other allocator's blocks. */
+void dallocx(void *block, int flags) { release(flags == 0 ? block : NULL); }
+void mi_free_aligned(void *block, size_t align) { release(align == 0 ? block : NULL); }
 
 int posix_memalign(void **out, size_t align, size_t size)
 {

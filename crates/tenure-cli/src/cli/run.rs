@@ -28,7 +28,7 @@ tenure may start threads in the program; they block all signals. As in any progr
 threads, a signal handler that may have interrupted malloc must not call fork. tenure or \
 others may use addresses that the program has unmapped: the program must not unmap them \
 again, or map over them. Blocks of tenure's heap are valid for the standard malloc \
-functions, but not for those of one allocator (__libc_free, or by dlsym sdallocx), nor in a \
+functions, but not for those of one allocator (by dlsym sdallocx, __libc_free), nor in a \
 library that is loaded with RTLD_DEEPBIND, which calls the C library's. AddressSanitizer must \
 be loaded first, and refuses to run.";
 
