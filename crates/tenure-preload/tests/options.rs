@@ -269,20 +269,24 @@ fn own_function(shop: &Workshop) -> Verdict {
 }
 
 fn specific_function(shop: &Workshop) -> Verdict {
-    let allocator = shop.compile_library("allocator.c");
-    let link = ["-Wl,--no-as-needed", allocator.to_str().unwrap()];
+    let [allocator, weak] = ["allocator.c", "weak.c"].map(|it| shop.compile_library(it));
+    let [allocator, weak] = [&allocator, &weak].map(|it| it.to_str().unwrap());
     for (kind, code) in KINDS {
-        for (function, flag) in [
-            ("mi_free_aligned", "-UBY_ADDRESS"),
-            ("dallocx", "-DBY_ADDRESS"),
+        for (user, function, flag) in [
+            ("the program", "mi_free_aligned", "-UBY_ADDRESS"),
+            ("the program", "dallocx", "-DBY_ADDRESS"),
+            (weak, "dallocx", "-DBY_LIBRARY"),
         ] {
-            let name = format!("{function}{kind}");
+            let name = format!("specific{flag}{kind}");
             let source = project("tests/preload/family/specific.c");
-            let flags = [&[kind, code, flag][..], &link].concat();
+            let libraries = match user == weak {
+                true => &["-Wl,--no-as-needed", allocator, weak][..],
+                false => &["-Wl,--no-as-needed", allocator],
+            };
+            let flags = [&[kind, code, flag][..], libraries].concat();
             let told = lines_of(shop.compile_as(&name, &source, &flags), &name)?;
             let wanted = format!(
-                "heap is left out: the program uses {function}, which knows only its allocator's \
-                 blocks\n"
+                "heap is left out: {user} uses {function}, which knows only its allocator's blocks\n"
             );
             assert!(told.contains(&wanted), "{name}: {told}");
             assert!(!told.contains("heap from"), "{name}: {told}");
