@@ -69,6 +69,7 @@ extern "C" fn note_small(block: *mut u8, size: usize) -> *mut u8 {
 }
 
 fn allocate_any(size: usize, align: usize) -> *mut u8 {
+    let mut bytes = size.max(align);
     if !start::is_served(size) {
         return ptr::null_mut();
     }
@@ -79,14 +80,17 @@ fn allocate_any(size: usize, align: usize) -> *mut u8 {
         if size >= huge::MIN_BYTES {
             return aligned(size, align);
         }
-        let block = cache::take(size);
-        if !block.is_null() {
-            return block;
-        }
-        late::note_allocation(size);
+        bytes = match cache::take(size) {
+            Ok(block) => return block.as_ptr(),
+            Err(bytes) => bytes,
+        };
+        late::note_allocation(bytes);
     }
     // SAFETY: `malloc` has no preconditions.
-    let block = unsafe { je::malloc(size.max(align)) }.cast();
+    let block = unsafe { je::malloc(bytes) }.cast();
+    if size >= late::MIN_COUNTED_BYTES {
+        cache::note_requested(block);
+    }
     misuse::note_allocated(block, size);
     block
 }
@@ -121,6 +125,7 @@ pub fn allocate_zeroed(size: usize, align: usize) -> *mut u8 {
 }
 
 fn allocate_zeroed_any(size: usize, align: usize) -> *mut u8 {
+    let mut bytes = size.max(align);
     if !start::is_served(size) {
         return ptr::null_mut();
     }
@@ -129,22 +134,27 @@ fn allocate_zeroed_any(size: usize, align: usize) -> *mut u8 {
     }
     if size >= late::MIN_COUNTED_BYTES {
         if align <= MIN_ALIGN {
-            let block = cache::take(size);
-            if !block.is_null() {
-                // SAFETY: a block of this size.
-                unsafe { block.write_bytes(0, size) };
-                return block;
-            }
+            bytes = match cache::take(size) {
+                Ok(block) => {
+                    // SAFETY: a block of this size.
+                    unsafe { block.write_bytes(0, size) };
+                    return block.as_ptr();
+                }
+                Err(bytes) => bytes,
+            };
         }
-        late::note_allocation(size);
+        late::note_allocation(bytes);
     }
     let block = if align <= MIN_ALIGN {
         // SAFETY: `calloc` has no preconditions.
-        unsafe { je::calloc(1, size.max(align)) }
+        unsafe { je::calloc(1, bytes) }
     } else {
         // SAFETY: the size is not 0, and the flags hold an alignment.
         unsafe { je::mallocx(size.max(1), je::MALLOCX_ALIGN(align) | je::MALLOCX_ZERO) }
     };
+    if size >= late::MIN_COUNTED_BYTES {
+        cache::note_requested(block.cast());
+    }
     misuse::note_allocated(block.cast(), size);
     block.cast()
 }

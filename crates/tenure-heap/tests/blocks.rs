@@ -25,6 +25,7 @@ tests!(
     live_blocks_do_not_overlap,
     freed_block_is_reused,
     freed_medium_block_is_cached_for_next_request,
+    freed_medium_blocks_of_each_class_are_cached,
     zeroed_block_where_medium_was_freed_is_zero,
     owns_is_true_only_for_heap_addresses,
     deallocate_large_block_twice_aborts,
@@ -42,6 +43,7 @@ tests!(
     children:
     free_first_blocks,
     cache_medium_blocks,
+    cache_blocks_of_each_class,
     zero_medium_blocks,
     free_medium_twice,
     free_twice,
@@ -194,6 +196,42 @@ fn cache_medium_blocks() {
             "{size}"
         );
     }
+}
+
+/// One size of each class, of which the blocks have 80, 96, 112, 128, 160, 192, 224 and 256 KiB.
+const OF_EACH_CLASS: [usize; 8] = [
+    64 * KIB + 1,
+    96 * KIB,
+    100 * KIB,
+    127 * KIB,
+    129 * KIB,
+    161 * KIB,
+    210 * KIB,
+    256 * KIB - 1,
+];
+
+fn freed_medium_blocks_of_each_class_are_cached() {
+    in_child_ok("cache_blocks_of_each_class");
+}
+
+fn cache_blocks_of_each_class() {
+    start_decay_thread();
+    // A tick may come between, and the first ones find no use for a cache.
+    let are_cached = comes_true(|| {
+        (0..200).for_each(|_| drop(Block::new(MIB)));
+        let blocks = OF_EACH_CLASS.map(|size| Block::filled(size, 3));
+        let addresses = blocks.each_ref().map(|block| block.at);
+        // It is not the one that was requested last that is freed.
+        let last = Block::filled(100 * KIB, 4);
+        let before = stats().cached_bytes;
+        drop(blocks);
+        let after = stats().cached_bytes;
+        let next = OF_EACH_CLASS.map(|size| Block::filled(size, 5));
+        assert!(next.iter().all(Block::is_filled) && last.is_filled());
+        let bytes = OF_EACH_CLASS.iter().sum::<usize>();
+        after >= before + bytes && next.each_ref().map(|block| block.at) == addresses
+    });
+    assert!(are_cached, "{:?}", stats());
 }
 
 fn first_blocks_take_short_way() {
