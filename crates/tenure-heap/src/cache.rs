@@ -1,6 +1,6 @@
-//! Freed blocks of more than 64 KiB and up to 1 MiB that stay blocks until the decay thread's next
-//! tick: few threads share a slot, which has one block of each size class up to 256 KiB, and one
-//! of any size.
+//! Freed blocks of more than 64 KiB and up to 1 MiB that stay blocks while such are requested, and
+//! until the decay thread's next tick: few threads share a slot, which has one block of each size
+//! class up to 256 KiB, and one of any size.
 //!
 //! jemalloc's threads keep no blocks of these sizes. It takes 0.4 µs to make its pages free and a
 //! block again; a loop that copies 256 KiB into a block each time is 5 % slower by that, and one
@@ -32,7 +32,7 @@ const ALIGN: usize = 8 << 10;
 pub(crate) const CLOSED: u32 = (UNIT_BYTES - 1) as u32;
 const OPEN: u32 = (ALIGN - 1) as u32;
 
-/// Blocks are kept if as many are requested between two ticks, of a tenth of a second mostly.
+/// Blocks are kept if so many are requested between two ticks, of a tenth of a second mostly.
 const MIN_REQUESTS: usize = 100;
 
 const MIN_BYTES: usize = late::MIN_COUNTED_BYTES + 1;
@@ -79,6 +79,11 @@ impl Slot {
             last: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
         }
+    }
+
+    /// All blocks that may be kept.
+    fn places(&self) -> impl Iterator<Item = &AtomicUsize> {
+        self.classes.iter().chain([&self.warm])
     }
 }
 
@@ -202,15 +207,24 @@ pub(crate) unsafe fn put(ptr: *mut u8) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(before / ALIGN * ALIGN)
 }
 
-/// Frees all blocks that are kept, and has others be kept if there was use for that since the last
-/// tick.
-pub(crate) fn tick() {
-    let requests = SLOTS.iter().map(|slot| slot.requests.swap(0, Relaxed));
-    let is_open = requests.sum::<usize>() >= MIN_REQUESTS;
-    WORDS
-        .mask
-        .store(if is_open { OPEN } else { CLOSED }, Relaxed);
-    free_all();
+/// Frees the blocks of threads that have requested none since the last tick, or all if they have
+/// more than `max_bytes`. Has others be kept if there was use for that since the last tick.
+pub(crate) fn tick(max_bytes: usize) {
+    let are_too_many = count().1 > max_bytes;
+    let mut requests = 0;
+    for slot in &SLOTS {
+        let of_slot = slot.requests.swap(0, Relaxed);
+        if of_slot == 0 || are_too_many {
+            slot.places().for_each(free_in);
+        }
+        requests += of_slot;
+    }
+    let mask = if requests >= MIN_REQUESTS {
+        OPEN
+    } else {
+        CLOSED
+    };
+    WORDS.mask.store(mask, Relaxed);
 }
 
 /// Frees all blocks that are kept.
@@ -219,9 +233,7 @@ pub(crate) fn free_all() {
 }
 
 fn places() -> impl Iterator<Item = &'static AtomicUsize> {
-    SLOTS
-        .iter()
-        .flat_map(|slot| slot.classes.iter().chain([&slot.warm]))
+    SLOTS.iter().flat_map(Slot::places)
 }
 
 fn free_in(place: &AtomicUsize) {

@@ -316,11 +316,15 @@ impl DecayThread {
         if self.subscription.is_none() {
             self.subscription = pressure::subscribe(on_pressure).ok();
         }
-        cache::tick();
-        let mut freed_bytes = deferred::free_all();
         let level = LEVEL.load(Relaxed);
         let is_under_pressure = level > Level::None as u8;
         IS_UNDER_PRESSURE.store(is_under_pressure, Relaxed);
+        let staying_bytes = match is_under_pressure {
+            true => swappable_dirty_bytes(),
+            false => usize::MAX,
+        };
+        cache::tick(if is_at_once() { 0 } else { staying_bytes });
+        let mut freed_bytes = deferred::free_all();
         if is_at_once() {
             jemalloc::purge_all();
         } else {
@@ -333,10 +337,6 @@ impl DecayThread {
             self.ticks_to_reading = READING_TICKS;
         }
         let free_bytes = dirty_bytes + muzzy_bytes;
-        let staying_bytes = match is_under_pressure {
-            true => swappable_dirty_bytes(),
-            false => usize::MAX,
-        };
         self.set_hurry(if free_bytes >= staying_bytes {
             HURRY
         } else {

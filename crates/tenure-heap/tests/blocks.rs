@@ -26,6 +26,7 @@ tests!(
     freed_block_is_reused,
     freed_medium_block_is_cached_for_next_request,
     freed_medium_blocks_of_each_class_are_cached,
+    cached_medium_blocks_stay_while_such_are_requested,
     zeroed_block_where_medium_was_freed_is_zero,
     owns_is_true_only_for_heap_addresses,
     deallocate_large_block_twice_aborts,
@@ -44,6 +45,7 @@ tests!(
     free_first_blocks,
     cache_medium_blocks,
     cache_blocks_of_each_class,
+    request_on_and_stop,
     zero_medium_blocks,
     free_medium_twice,
     free_twice,
@@ -232,6 +234,38 @@ fn cache_blocks_of_each_class() {
         after >= before + bytes && next.each_ref().map(|block| block.at) == addresses
     });
     assert!(are_cached, "{:?}", stats());
+}
+
+fn cached_medium_blocks_stay_while_such_are_requested() {
+    in_child_ok("request_on_and_stop");
+}
+
+fn request_on_and_stop() {
+    start_decay_thread();
+    let stay = comes_true(|| {
+        (0..200).for_each(|_| drop(Block::new(MIB)));
+        let block = Block::filled(200 * KIB, 3);
+        let _last = Block::new(100 * KIB);
+        drop(block);
+        let before = stats().cached_bytes;
+        // The second tick begins after the requests.
+        let ticks = [(); 2].map(|()| tenure_heap::publish_by_decay_thread());
+        ticks == [true; 2] && stats().cached_bytes < before
+    });
+    assert!(stay, "a thread without requests: {:?}", stats());
+    let stay = comes_true(|| {
+        let block = Block::filled(200 * KIB, 3);
+        let _last = Block::new(100 * KIB);
+        drop(block);
+        for _ in 0..10 {
+            (0..200).for_each(|_| drop(Block::new(MIB)));
+            tenure_heap::publish_by_decay_thread();
+        }
+        let before = stats().cached_bytes;
+        let next = Block::filled(200 * KIB, 4);
+        stats().cached_bytes + 200 * KIB <= before && next.is_filled()
+    });
+    assert!(stay, "a thread that goes on: {:?}", stats());
 }
 
 fn first_blocks_take_short_way() {
