@@ -51,8 +51,9 @@ the headroom. So the times matter while memory is plentiful:
 
 New blocks use dirty pages first. `malloc_trim(0)` returns all free pages, for a program that
 knows when it becomes idle. Freed blocks of up to 64 KiB that a thread has cached for itself
-stay until it allocates or frees more, ends, or calls `malloc_trim`. The virtual size does not
-fall: addresses are kept for reuse.
+stay until it allocates or frees more, ends, or calls `malloc_trim`. Of larger ones, up to 1 MiB,
+all threads together keep 40 MiB at most while they request such. The virtual size does not fall:
+addresses are kept for reuse.
 
 `--stats` prints what is in use, dirty, muzzy and retained at the end, also by the size of
 blocks, and how often and how much pressure has had the heap return; `tenure stat PID` shows
