@@ -207,24 +207,21 @@ pub(crate) unsafe fn put(ptr: *mut u8) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(before / ALIGN * ALIGN)
 }
 
-/// Frees the blocks of threads that have requested none since the last tick, or all if they have
-/// more than `max_bytes`. Has others be kept if there was use for that since the last tick.
+/// Has blocks be kept if there was use for that since the last tick. Frees those of threads that
+/// have requested none since then, and all if there is no use or they have more than `max_bytes`.
 pub(crate) fn tick(max_bytes: usize) {
-    let are_too_many = count().1 > max_bytes;
-    let mut requests = 0;
-    for slot in &SLOTS {
-        let of_slot = slot.requests.swap(0, Relaxed);
-        if of_slot == 0 || are_too_many {
-            slot.places().for_each(free_in);
-        }
-        requests += of_slot;
-    }
-    let mask = if requests >= MIN_REQUESTS {
-        OPEN
-    } else {
-        CLOSED
-    };
+    let requests = SLOTS.each_ref().map(|slot| slot.requests.swap(0, Relaxed));
+    let is_open = requests.iter().sum::<usize>() >= MIN_REQUESTS;
+    let mask = if is_open { OPEN } else { CLOSED };
     WORDS.mask.store(mask, Relaxed);
+    if !is_open || count().1 > max_bytes {
+        return free_all();
+    }
+    let idle = SLOTS
+        .iter()
+        .zip(requests)
+        .filter(|(_, of_slot)| *of_slot == 0);
+    idle.flat_map(|(slot, _)| slot.places()).for_each(free_in);
 }
 
 /// Frees all blocks that are kept.

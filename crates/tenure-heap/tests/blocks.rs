@@ -240,32 +240,52 @@ fn cached_medium_blocks_stay_while_such_are_requested() {
     in_child_ok("request_on_and_stop");
 }
 
+/// Has a block of 200 KiB be cached that was not requested last.
+fn cache_one() {
+    (0..200).for_each(|_| drop(Block::new(MIB)));
+    let block = Block::filled(200 * KIB, 3);
+    let _last = Block::new(100 * KIB);
+    drop(block);
+}
+
+/// Returns whether so much less is cached than before.
+fn is_less_cached(before: usize) -> bool {
+    stats().cached_bytes + 200 * KIB <= before
+}
+
+/// Requests so many blocks between two ticks, several times.
+fn request_between_ticks(count: usize) {
+    for _ in 0..5 {
+        (0..count).for_each(|_| drop(Block::new(MIB)));
+        assert!(comes_true(tenure_heap::publish_by_decay_thread));
+    }
+}
+
 fn request_on_and_stop() {
     start_decay_thread();
-    let stay = comes_true(|| {
-        (0..200).for_each(|_| drop(Block::new(MIB)));
-        let block = Block::filled(200 * KIB, 3);
-        let _last = Block::new(100 * KIB);
-        drop(block);
-        let before = stats().cached_bytes;
-        // The second tick begins after the requests.
-        let ticks = [(); 2].map(|()| tenure_heap::publish_by_decay_thread());
-        ticks == [true; 2] && stats().cached_bytes < before
-    });
-    assert!(stay, "a thread without requests: {:?}", stats());
-    let stay = comes_true(|| {
-        let block = Block::filled(200 * KIB, 3);
-        let _last = Block::new(100 * KIB);
-        drop(block);
-        for _ in 0..10 {
-            (0..200).for_each(|_| drop(Block::new(MIB)));
-            tenure_heap::publish_by_decay_thread();
-        }
+    let stays = comes_true(|| {
+        cache_one();
+        request_between_ticks(200);
         let before = stats().cached_bytes;
         let next = Block::filled(200 * KIB, 4);
-        stats().cached_bytes + 200 * KIB <= before && next.is_filled()
+        is_less_cached(before) && next.is_filled()
     });
-    assert!(stay, "a thread that goes on: {:?}", stats());
+    assert!(stays, "{:?}", stats());
+    // A tick may come at any time, and another thread may share this one's slot.
+    let is_freed = |request: &dyn Fn()| {
+        cache_one();
+        let before = stats().cached_bytes;
+        request();
+        is_less_cached(before)
+    };
+    let few = || request_between_ticks(1);
+    let another = || {
+        let many = || request_between_ticks(200);
+        std::thread::scope(|scope| scope.spawn(many).join().unwrap());
+    };
+    let times = |request: &dyn Fn()| (0..20).filter(|_| is_freed(request)).count();
+    assert!(times(&few) > 10, "few requests: {:?}", stats());
+    assert!(times(&another) > 10, "another thread's: {:?}", stats());
 }
 
 fn first_blocks_take_short_way() {
