@@ -81,6 +81,13 @@ impl Slot {
         }
     }
 
+    /// The memory of its blocks.
+    fn bytes(&self) -> usize {
+        self.places()
+            .map(|place| bytes_of(place.load(Relaxed)))
+            .sum()
+    }
+
     /// All blocks that may be kept.
     fn places(&self) -> impl Iterator<Item = &AtomicUsize> {
         self.classes.iter().chain([&self.warm])
@@ -176,8 +183,10 @@ pub(crate) fn is_looked_at(ptr: *const u8) -> bool {
     ptr.addr() & WORDS.mask.load(Relaxed) as usize == 0
 }
 
-/// Keeps a block that is freed, if it has one of the sizes and the decay thread runs, which
-/// will free it. Returns the block that jemalloc is to free: this one, the one before, or null.
+/// Keeps a block that is freed, if it has one of the sizes, the decay thread runs, which will free
+/// it, and the slots would have no more than may be dirty: threads that need memory one after
+/// another would otherwise have it all at once. Returns the block that jemalloc is to free: this
+/// one, the one before, or null.
 ///
 /// # Safety
 ///
@@ -199,6 +208,11 @@ pub(crate) unsafe fn put(ptr: *mut u8) -> *mut u8 {
     } else {
         return ptr;
     };
+    // Another thread of this slot may change it meanwhile.
+    let other_bytes = slot.bytes().saturating_sub(bytes_of(place.load(Relaxed)));
+    if bytes + other_bytes > decay_thread::max_dirty_bytes() / SLOTS.len() {
+        return ptr;
+    }
     let block = ptr.expose_provenance() | (bytes / ALIGN);
     let before = place.swap(block, AcqRel);
     if before == block {

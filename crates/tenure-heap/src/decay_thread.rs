@@ -319,11 +319,7 @@ impl DecayThread {
         let level = LEVEL.load(Relaxed);
         let is_under_pressure = level > Level::None as u8;
         IS_UNDER_PRESSURE.store(is_under_pressure, Relaxed);
-        let staying_bytes = match is_under_pressure {
-            true => swappable_dirty_bytes(),
-            false => usize::MAX,
-        };
-        cache::tick(if is_at_once() { 0 } else { staying_bytes });
+        cache::tick(if is_at_once() { 0 } else { max_dirty_bytes() });
         let mut freed_bytes = deferred::free_all();
         if is_at_once() {
             jemalloc::purge_all();
@@ -337,6 +333,10 @@ impl DecayThread {
             self.ticks_to_reading = READING_TICKS;
         }
         let free_bytes = dirty_bytes + muzzy_bytes;
+        let staying_bytes = match is_under_pressure {
+            true => swappable_dirty_bytes(),
+            false => usize::MAX,
+        };
         self.set_hurry(if free_bytes >= staying_bytes {
             HURRY
         } else {
@@ -348,7 +348,7 @@ impl DecayThread {
             PRESSURE_PURGES.fetch_add(1, Relaxed);
             (dirty_bytes, _) = jemalloc::free_bytes();
         }
-        let max_bytes = max_dirty_bytes();
+        let max_bytes = max_dirty_bytes().saturating_sub(cache::count().1);
         if dirty_bytes > max_bytes {
             jemalloc::purge_down_to(max_bytes, &["pdirty"]);
         }

@@ -103,7 +103,8 @@ fn purge_excess(bytes: usize) {
         // By as much as the heap has grown the headroom is less than the decay thread read.
         let grown_bytes = needed_bytes.saturating_sub(TOTAL_BYTES.load(Relaxed));
         let max_bytes = decay_thread::max_dirty_bytes();
-        if dirty_bytes > max_bytes.saturating_sub(grown_bytes / decay_thread::HEADROOM_PARTS) {
+        let max_bytes = max_bytes.saturating_sub(grown_bytes / decay_thread::HEADROOM_PARTS);
+        if dirty_bytes + cache::count().1 > max_bytes {
             cache::free_all();
             jemalloc::purge_all();
         }

@@ -71,11 +71,11 @@
 //!
 //! - A signal handler must not allocate or free, as with the C library.
 //! - A block of 4 MiB or more that is freed twice aborts the program with a message, unless a
-//!   smaller one has come to lie there; one of more than 64 KiB and up to 1 MiB only while it is
-//!   the last of its size that its thread has freed. Other misuse is not detected.
+//!   smaller one has come to lie there; one of more than 64 KiB and up to 1 MiB mostly, if
+//!   nothing is allocated or freed between. Other misuse is not detected.
 //! - Each thread keeps some freed blocks of up to 64 KiB for itself, which do not decay while it
-//!   sleeps. Of larger ones, up to 1 MiB, all threads together keep 40 MiB at most while they
-//!   request such, and a tenth of a second longer.
+//!   sleeps. Of larger ones, up to 1 MiB, all threads together keep 40 MiB at most, and no
+//!   more than may be dirty, while they request such, and a tenth of a second longer.
 //! - jemalloc must not be used beside the heap in one program by other means
 //!   (`tikv-jemallocator`): it is one jemalloc, whose pages the heap manages.
 //! - Addresses are not given back: the virtual size stays at its peak.

@@ -27,6 +27,7 @@ tests!(
     freed_medium_block_is_cached_for_next_request,
     freed_medium_blocks_of_each_class_are_cached,
     cached_medium_blocks_stay_while_such_are_requested,
+    cached_medium_blocks_are_within_limit_on_dirty_memory,
     zeroed_block_where_medium_was_freed_is_zero,
     owns_is_true_only_for_heap_addresses,
     deallocate_large_block_twice_aborts,
@@ -46,6 +47,7 @@ tests!(
     cache_medium_blocks,
     cache_blocks_of_each_class,
     request_on_and_stop,
+    cache_within_limit,
     zero_medium_blocks,
     free_medium_twice,
     free_twice,
@@ -240,9 +242,15 @@ fn cached_medium_blocks_stay_while_such_are_requested() {
     in_child_ok("request_on_and_stop");
 }
 
+/// Has a tick find use for a cache.
+fn open_cache() {
+    (0..200).for_each(|_| drop(Block::new(MIB)));
+    assert!(comes_true(tenure_heap::publish_by_decay_thread));
+}
+
 /// Has a block of 200 KiB be cached that was not requested last.
 fn cache_one() {
-    (0..200).for_each(|_| drop(Block::new(MIB)));
+    open_cache();
     let block = Block::filled(200 * KIB, 3);
     let _last = Block::new(100 * KIB);
     drop(block);
@@ -261,31 +269,66 @@ fn request_between_ticks(count: usize) {
     }
 }
 
+/// Returns whether a block of 200 KiB comes from the cache, while that is open.
+fn is_one_cached() -> bool {
+    let before = stats().cached_bytes;
+    let next = Block::filled(200 * KIB, 4);
+    is_less_cached(before) && next.is_filled()
+}
+
 fn request_on_and_stop() {
     start_decay_thread();
     let stays = comes_true(|| {
         cache_one();
         request_between_ticks(200);
-        let before = stats().cached_bytes;
-        let next = Block::filled(200 * KIB, 4);
-        is_less_cached(before) && next.is_filled()
+        is_one_cached()
     });
     assert!(stays, "{:?}", stats());
     // A tick may come at any time, and another thread may share this one's slot.
-    let is_freed = |request: &dyn Fn()| {
+    let times = |is_freed: fn() -> bool| (0..20).filter(|_| is_freed()).count();
+    let of_few = times(|| {
         cache_one();
         let before = stats().cached_bytes;
-        request();
+        request_between_ticks(1);
         is_less_cached(before)
-    };
-    let few = || request_between_ticks(1);
-    let another = || {
+    });
+    assert!(of_few > 10, "few requests: {:?}", stats());
+    let of_another = times(|| {
+        cache_one();
         let many = || request_between_ticks(200);
         std::thread::scope(|scope| scope.spawn(many).join().unwrap());
+        !is_one_cached()
+    });
+    assert!(of_another > 10, "another thread's: {:?}", stats());
+}
+
+fn cached_medium_blocks_are_within_limit_on_dirty_memory() {
+    in_child_ok("cache_within_limit");
+}
+
+fn cache_within_limit() {
+    // A sixteenth is for the blocks of few threads.
+    tenure_heap::start(HeapOptions {
+        max_dirty_bytes: 4 * MIB,
+        ..HeapOptions::default()
+    })
+    .unwrap();
+    start_decay_thread();
+    let cached_bytes = || {
+        open_cache();
+        let blocks = OF_EACH_CLASS.map(|size| Block::filled(size, 3));
+        let _last = Block::new(100 * KIB);
+        drop(blocks);
+        stats().cached_bytes
     };
-    let times = |request: &dyn Fn()| (0..20).filter(|_| is_freed(request)).count();
-    assert!(times(&few) > 10, "few requests: {:?}", stats());
-    assert!(times(&another) > 10, "another thread's: {:?}", stats());
+    let cached: Vec<_> = (0..20).map(|_| cached_bytes()).collect();
+    // Threads keep smaller ones as well.
+    let range = 160 * KIB..320 * KIB;
+    assert!(
+        cached.iter().any(|bytes| *bytes > range.start),
+        "{cached:?}"
+    );
+    assert!(cached.iter().all(|bytes| *bytes < range.end), "{cached:?}");
 }
 
 fn first_blocks_take_short_way() {
