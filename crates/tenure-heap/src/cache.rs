@@ -4,7 +4,7 @@
 //!
 //! jemalloc's threads keep no blocks of these sizes. It takes 0.4 µs to make its pages free and a
 //! block again; a loop that copies 256 KiB into a block each time is 5 % slower by that, and one
-//! that replaces random blocks of 1 to 256 KiB 1.3 times as slow.
+//! that replaces random blocks of 1 to 256 KiB 1.2 times as slow.
 //!
 //! Only its address tells at first that a freed block may have such a size, and many small ones in
 //! use have such addresses. So blocks are kept only while such sizes are requested often. Requests
