@@ -87,7 +87,8 @@ fn allocate_any(size: usize, align: usize) -> *mut u8 {
         late::note_allocation(bytes);
     }
     // SAFETY: `malloc` has no preconditions.
-    let block = unsafe { je::malloc(bytes) }.cast();
+    let request = |bytes| unsafe { je::malloc(bytes) }.cast();
+    let block = request_twice(bytes, size.max(align), request);
     if size >= late::MIN_COUNTED_BYTES {
         cache::note_requested(block);
     }
@@ -145,18 +146,33 @@ fn allocate_zeroed_any(size: usize, align: usize) -> *mut u8 {
         }
         late::note_allocation(bytes);
     }
-    let block = if align <= MIN_ALIGN {
-        // SAFETY: `calloc` has no preconditions.
-        unsafe { je::calloc(1, bytes) }
-    } else {
-        // SAFETY: the size is not 0, and the flags hold an alignment.
-        unsafe { je::mallocx(size.max(1), je::MALLOCX_ALIGN(align) | je::MALLOCX_ZERO) }
+    let request = |bytes| {
+        if align <= MIN_ALIGN {
+            // SAFETY: `calloc` has no preconditions.
+            unsafe { je::calloc(1, bytes) }.cast()
+        } else {
+            // SAFETY: the size is not 0, and the flags hold an alignment.
+            unsafe { je::mallocx(size.max(1), je::MALLOCX_ALIGN(align) | je::MALLOCX_ZERO) }.cast()
+        }
     };
+    let block = request_twice(bytes, size.max(align), request);
     if size >= late::MIN_COUNTED_BYTES {
-        cache::note_requested(block.cast());
+        cache::note_requested(block);
     }
-    misuse::note_allocated(block.cast(), size);
-    block.cast()
+    misuse::note_allocated(block, size);
+    block
+}
+
+/// Requests a block of `bytes`. If there is no memory, frees the blocks that are kept, and requests
+/// one of no more than it must have.
+#[inline]
+fn request_twice(bytes: usize, least: usize, request: impl Fn(usize) -> *mut u8) -> *mut u8 {
+    let block = request(bytes);
+    if !block.is_null() {
+        return block;
+    }
+    cache::free_all();
+    request(least)
 }
 
 /// Allocates a large block, or one with an alignment that is not usual.

@@ -28,6 +28,7 @@ tests!(
     freed_medium_blocks_of_each_class_are_cached,
     cached_medium_blocks_stay_while_such_are_requested,
     cached_medium_blocks_are_within_limit_on_dirty_memory,
+    cached_medium_blocks_are_freed_before_memory_ends,
     zeroed_block_where_medium_was_freed_is_zero,
     owns_is_true_only_for_heap_addresses,
     deallocate_large_block_twice_aborts,
@@ -48,6 +49,7 @@ tests!(
     cache_blocks_of_each_class,
     request_on_and_stop,
     cache_within_limit,
+    request_all_memory,
     zero_medium_blocks,
     free_medium_twice,
     free_twice,
@@ -331,6 +333,28 @@ fn cache_within_limit() {
     assert!(cached.iter().all(|bytes| *bytes < range.end), "{cached:?}");
 }
 
+fn cached_medium_blocks_are_freed_before_memory_ends() {
+    in_child_ok("request_all_memory");
+}
+
+fn request_all_memory() {
+    start_decay_thread();
+    open_cache();
+    let blocks = OF_EACH_CLASS.map(|size| Block::filled(size, 3));
+    leave_few_addresses();
+    let _last = Block::new(100 * KIB);
+    drop(blocks);
+    let request = || tenure_heap::allocate(500 * KIB, 16);
+    let served: Vec<_> = std::iter::repeat_with(request)
+        .take_while(|block| !block.is_null())
+        .collect();
+    let left = stats().cached_bytes;
+    for block in served {
+        unsafe { tenure_heap::deallocate(block) };
+    }
+    assert!(left < 200 * KIB, "{left}");
+}
+
 fn first_blocks_take_short_way() {
     in_child_ok("free_first_blocks");
 }
@@ -500,6 +524,15 @@ fn use_unnoted_blocks() {
     }
 }
 
+/// Has the process map 16 MiB more at most.
+fn leave_few_addresses() {
+    let figures = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = figures.split(' ').next().unwrap().parse().unwrap();
+    let maximum = getrlimit(Resource::As).maximum;
+    let current = Some(pages * tenure::page_size() as u64 + (16 << 20));
+    setrlimit(Resource::As, Rlimit { current, maximum }).unwrap();
+}
+
 /// The caller of the short way does not ask another allocator.
 fn short_way_closes_before_memory_ends() {
     in_child_ok("fill_all_addresses");
@@ -508,11 +541,7 @@ fn short_way_closes_before_memory_ends() {
 fn fill_all_addresses() {
     drop(Block::filled(100, 1));
     assert!(tenure_heap::small_limit() > 0);
-    let figures = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: u64 = figures.split(' ').next().unwrap().parse().unwrap();
-    let maximum = getrlimit(Resource::As).maximum;
-    let current = Some(pages * tenure::page_size() as u64 + (16 << 20));
-    setrlimit(Resource::As, Rlimit { current, maximum }).unwrap();
+    leave_few_addresses();
     while tenure_heap::small_limit() > 0 {
         assert!(!unsafe { tenure_heap::entry::malloc(1000) }.is_null());
     }
