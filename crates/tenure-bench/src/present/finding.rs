@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use serde::Deserialize;
 
-use crate::record::{Case, Experiment, Figure, Series, Way};
+use crate::record::{Better, Case, Experiment, Figure, Series, Way};
 use crate::text::{median_text, significant};
 
 /// A figure of one way that is compared with the same figure of another way.
@@ -149,6 +149,14 @@ impl Finding<'_> {
         words.replace("{table}", &self.case.table)
     }
 
+    fn ratio_of_medians(&self) -> f64 {
+        let ratio = self.own.series.median / self.older.series.median;
+        match self.own.unit.better() {
+            Better::Less => 1.0 / ratio,
+            Better::More => ratio,
+        }
+    }
+
     pub fn sentence(&self) -> String {
         // A name with a comma in it would tear the sentence.
         let name = |way: &Way| match way.name.contains(',') {
@@ -159,6 +167,10 @@ impl Finding<'_> {
         let (way, baseline) = (name(self.way), name(self.baseline));
         let ratio = match &self.ratio {
             None => String::new(),
+            // The figures are medians of all rounds, the ratio is taken within each.
+            Some(ratio) if (ratio.median - 1.0) * (self.ratio_of_medians() - 1.0) < 0.0 => {
+                ", within what the rounds spread".to_owned()
+            }
             Some(ratio) => {
                 let subject = if self.way.is_tenure { "tenure" } else { &way };
                 let ratio = match ratio.median {

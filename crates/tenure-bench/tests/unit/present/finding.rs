@@ -57,6 +57,23 @@ fn ratio_is_taken_within_a_round() {
 }
 
 #[test]
+fn ratio_that_contradicts_the_medians_is_not_told() {
+    // In two of three rounds tenure is faster, and the medians say that it is slower.
+    let waits = |name, samples: &[f64]| way(name, &[("caller waits", Unit::Seconds, samples)]);
+    let ways = vec![
+        waits("munmap", &[0.1, 0.3, 0.4]),
+        waits("tenure", &[0.35, 0.2, 0.39]),
+    ];
+    assert_eq!(
+        found("release", vec![case("", "unmap 4 GiB", ways)]),
+        [
+            "To unmap 4 GiB the caller waits 350 ms with tenure and 300 ms with munmap, within what \
+          the rounds spread."
+        ]
+    );
+}
+
+#[test]
 fn largest_is_chosen_by_the_baseline_and_exclusions_hold() {
     let waits = |name, seconds: f64| way(name, &[("caller waits", Unit::Seconds, &[seconds; 3])]);
     let of = |name: &str, older| {
