@@ -167,20 +167,21 @@ impl Finding<'_> {
         let (way, baseline) = (name(self.way), name(self.baseline));
         let ratio = match &self.ratio {
             None => String::new(),
-            // The figures are medians of all rounds, the ratio is taken within each.
-            Some(ratio) if (ratio.median - 1.0) * (self.ratio_of_medians() - 1.0) < 0.0 => {
-                ", within what the rounds spread".to_owned()
-            }
             Some(ratio) => {
                 let subject = if self.way.is_tenure { "tenure" } else { &way };
+                // The figures are medians of all rounds, the ratio is taken within each.
+                let contradicts = (ratio.median - 1.0) * (self.ratio_of_medians() - 1.0) < 0.0;
                 let ratio = match ratio.median {
                     ratio if self.own.unit.good() == "fast" => {
-                        format!("is {} times as fast", significant(ratio))
+                        format!("{subject} is {} times as fast", significant(ratio))
                     }
-                    ratio @ 1.0.. => format!("has 1/{} of it", significant(ratio)),
-                    ratio => format!("has {} times as much", significant(1.0 / ratio)),
+                    ratio @ 1.0.. => format!("{subject} has 1/{} of it", significant(ratio)),
+                    ratio => format!("{subject} has {} times as much", significant(1.0 / ratio)),
                 };
-                format!(": {subject} {ratio}")
+                match contradicts {
+                    true => format!(", within what the rounds spread (round by round {ratio})"),
+                    false => format!(": {ratio}"),
+                }
             }
         };
         format!(

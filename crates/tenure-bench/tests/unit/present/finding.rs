@@ -57,7 +57,7 @@ fn ratio_is_taken_within_a_round() {
 }
 
 #[test]
-fn ratio_that_contradicts_the_medians_is_not_told() {
+fn ratio_that_contradicts_the_medians_is_told_as_one_of_rounds() {
     // In two of three rounds tenure is faster, and the medians say that it is slower.
     let waits = |name, samples: &[f64]| way(name, &[("caller waits", Unit::Seconds, samples)]);
     let ways = vec![
@@ -68,7 +68,7 @@ fn ratio_that_contradicts_the_medians_is_not_told() {
         found("release", vec![case("", "unmap 4 GiB", ways)]),
         [
             "To unmap 4 GiB the caller waits 350 ms with tenure and 300 ms with munmap, within what \
-          the rounds spread."
+          the rounds spread (round by round tenure is 1.03 times as fast)."
         ]
     );
 }
