@@ -326,7 +326,8 @@ impl DecayThread {
         } else {
             jemalloc::decay();
         }
-        let (mut dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
+        jemalloc::refresh();
+        let (dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
         self.ticks_to_reading = self.ticks_to_reading.saturating_sub(1);
         if self.ticks_to_reading == 0 || dirty_bytes >= NEGLIGIBLE_BYTES {
             update_limit();
@@ -346,16 +347,13 @@ impl DecayThread {
         if level >= Level::Severe as u8 && free_bytes > staying_bytes {
             jemalloc::purge_down_to(staying_bytes, &["pdirty", "pmuzzy"]);
             PRESSURE_PURGES.fetch_add(1, Relaxed);
-            (dirty_bytes, _) = jemalloc::free_bytes();
         }
         let max_bytes = max_dirty_bytes().saturating_sub(cache::count().1);
-        if dirty_bytes > max_bytes {
-            jemalloc::purge_down_to(max_bytes, &["pdirty"]);
-        }
+        jemalloc::purge_down_to(max_bytes, &["pdirty"]);
         IS_PURGING.store(false, Relaxed);
         stats::publish_latest();
         PUBLICATIONS.fetch_add(1, Relaxed);
-        late::set_budget(dirty_bytes.min(max_bytes));
+        late::set_budget();
         freed_bytes += dirty_bytes + muzzy_bytes;
         if freed_bytes >= NEGLIGIBLE_BYTES {
             self.busy_at = sys::now();

@@ -354,8 +354,18 @@ pub(crate) fn bytes_of_range(ptr: *const u8) -> usize {
     range.bytes
 }
 
-/// Updates the figures that [`figure`] and [`read`] return.
+/// What [`pages::committed_bytes`] was at the last [`refresh`].
+static COMMITTED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+pub(crate) fn committed_bytes() -> usize {
+    COMMITTED_BYTES.load(Relaxed)
+}
+
+/// Updates the figures that [`figure`] and [`read`] return. It takes some microseconds for each
+/// arena.
 pub(crate) fn refresh() {
+    // What others request meanwhile counts twice.
+    COMMITTED_BYTES.store(pages::committed_bytes(), Relaxed);
     // SAFETY: the value is a number.
     unsafe { write(c"epoch", 1_u64) };
 }
@@ -430,9 +440,9 @@ pub(crate) fn page_bytes() -> usize {
     read::<usize>(c"arenas.page").unwrap_or(4096)
 }
 
-/// Returns the memory of the free pages that are dirty, and that are muzzy.
+/// Returns the memory of the free pages that are dirty, and that are muzzy, as of the last
+/// [`refresh`].
 pub(crate) fn free_bytes() -> (usize, usize) {
-    refresh();
     let bytes = |name| figure(ALL, name) * page_bytes();
     (bytes("pdirty"), bytes("pmuzzy"))
 }

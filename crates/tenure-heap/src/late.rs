@@ -4,23 +4,26 @@
 //! what the limit still leaves, and the decay thread has not run, a thread of the program
 //! returns the free pages itself: it waits for the kernel, where others would be killed. If
 //! the decay thread is long overdue, it does so without growth: the limit is not known then.
+//!
+//! To read the heap's figures takes as long as allocating hundreds of blocks. What the hooks
+//! [count](pages::committed_bytes) tells that the heap has not grown, but for muzzy pages that are
+//! in use again.
 
 use std::sync::atomic::{
     AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use std::time::Duration;
 
-use crate::{cache, decay_thread, jemalloc, sys};
+use crate::{cache, decay_thread, jemalloc, pages, sys};
 
-/// Smaller blocks are not counted: their sizes add up slowly.
+/// Smaller blocks do not ask whether the heap has grown: their sizes add up slowly.
 pub(crate) const MIN_COUNTED_BYTES: usize = 64 << 10;
 
-/// The figures of the heap are not read more often than once in so many bytes.
+/// The heap may always grow by so much before its figures are read.
 const MIN_BUDGET_BYTES: usize = 8 << 20;
 
-/// The bytes allocated since the figures were read, and those that may be until they are
-/// again.
-static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// What [`pages::committed_bytes`] may be before the figures are read again.
+static MAX_COMMITTED_BYTES: AtomicUsize = AtomicUsize::new(MIN_BUDGET_BYTES);
 
 /// The bytes in blocks and in dirty memory when the decay thread last ran, the most that was
 /// found since, and by how much that may grow.
@@ -28,44 +31,57 @@ static TOTAL_BYTES: AtomicUsize = AtomicUsize::new(0);
 static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 static BUDGET_BYTES: AtomicUsize = AtomicUsize::new(MIN_BUDGET_BYTES);
 
-/// The time at which the decay thread last ran, in nanoseconds of the monotonic clock.
-static RAN_AT_NANOS: AtomicU64 = AtomicU64::new(0);
+/// The time of the monotonic clock, in nanoseconds, from which on the decay thread is overdue.
+static OVERDUE_AT_NANOS: AtomicU64 = AtomicU64::new(0);
 
 /// A decay thread that gets CPU runs more often.
 const OVERDUE: Duration = Duration::from_millis(250);
+/// How often threads look for what is dirty while it is overdue.
+const OVERDUE_PERIOD: Duration = Duration::from_millis(10);
 
 /// The thread that returns free pages in place of the decay thread, or 0.
 static SUBSTITUTE: AtomicUsize = AtomicUsize::new(0);
 
-/// Records that a block is about to be allocated.
+/// Purges if the heap may grow by a block that is about to be allocated, and too much is dirty.
 #[inline]
 pub(crate) fn note_allocation(bytes: usize) {
-    let allocated_bytes = ALLOCATED_BYTES
-        .fetch_add(bytes, Relaxed)
-        .saturating_add(bytes);
-    if allocated_bytes > BUDGET_BYTES.load(Relaxed) {
+    let needed_bytes = pages::committed_bytes().wrapping_add(bytes);
+    let excess_bytes = needed_bytes.wrapping_sub(MAX_COMMITTED_BYTES.load(Relaxed));
+    if excess_bytes.cast_signed() > 0 || is_overdue() {
         purge_excess(bytes);
     }
 }
 
-/// Records that so much is dirty now, by jemalloc's last figures.
-pub(crate) fn set_budget(dirty_bytes: usize) {
-    let rest = decay_thread::max_dirty_bytes().saturating_sub(dirty_bytes);
+/// Sets what the heap may grow by until the decay thread runs again, by jemalloc's last figures.
+pub(crate) fn set_budget() {
+    let (dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
+    let rest_bytes = decay_thread::max_dirty_bytes().saturating_sub(dirty_bytes);
+    let budget_bytes = rest_bytes.max(MIN_BUDGET_BYTES);
     let total_bytes = jemalloc::active_bytes() + dirty_bytes;
     TOTAL_BYTES.store(total_bytes, Relaxed);
     PEAK_BYTES.store(total_bytes, Relaxed);
-    BUDGET_BYTES.store(rest.max(MIN_BUDGET_BYTES), Relaxed);
-    ALLOCATED_BYTES.store(0, Relaxed);
-    RAN_AT_NANOS.store(now_nanos(), Relaxed);
+    BUDGET_BYTES.store(budget_bytes, Relaxed);
+    allow(budget_bytes, muzzy_bytes);
+    set_overdue_after(OVERDUE);
 }
 
-fn now_nanos() -> u64 {
-    u64::try_from(sys::now().as_nanos()).unwrap_or(u64::MAX)
+/// Lets the heap grow by `bytes` since jemalloc's last figures. Muzzy pages were not part of it,
+/// and come back uncounted.
+fn allow(bytes: usize, muzzy_bytes: usize) {
+    let max_bytes = jemalloc::committed_bytes().wrapping_add(bytes);
+    MAX_COMMITTED_BYTES.store(max_bytes.wrapping_sub(muzzy_bytes), Relaxed);
+}
+
+fn set_overdue_after(time: Duration) {
+    OVERDUE_AT_NANOS.store(nanos(sys::coarse_now() + time), Relaxed);
 }
 
 fn is_overdue() -> bool {
-    let age_nanos = now_nanos().saturating_sub(RAN_AT_NANOS.load(Relaxed));
-    Duration::from_nanos(age_nanos) > OVERDUE
+    nanos(sys::coarse_now()) >= OVERDUE_AT_NANOS.load(Relaxed)
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Returns whether the calling thread returns pages in place of the decay thread.
@@ -82,34 +98,42 @@ pub(crate) fn reset() {
 /// Purges if the heap may grow past its budget with a block of `bytes`, and too much is dirty.
 #[cold]
 fn purge_excess(bytes: usize) {
-    if decay_thread::is_needless() {
-        // All of the heap is less than the smallest budget. To read its figures takes as long
-        // as hundreds of allocations.
-        ALLOCATED_BYTES.store(0, Relaxed);
-        return;
-    }
     if SUBSTITUTE
         .compare_exchange(0, sys::thread(), Acquire, Relaxed)
         .is_err()
     {
         return;
     }
-    let (dirty_bytes, _) = jemalloc::free_bytes();
-    let total_bytes = jemalloc::active_bytes() + dirty_bytes;
-    let needed_bytes = total_bytes.saturating_add(bytes);
-    let peak_bytes = PEAK_BYTES.load(Relaxed);
-    if needed_bytes > peak_bytes + BUDGET_BYTES.load(Relaxed) || is_overdue() {
-        decay_thread::wait_for_purge();
-        // By as much as the heap has grown the headroom is less than the decay thread read.
-        let grown_bytes = needed_bytes.saturating_sub(TOTAL_BYTES.load(Relaxed));
-        let max_bytes = decay_thread::max_dirty_bytes();
-        let max_bytes = max_bytes.saturating_sub(grown_bytes / decay_thread::HEADROOM_PARTS);
-        if dirty_bytes + cache::count().1 > max_bytes {
-            cache::free_all();
-            jemalloc::purge_all();
-        }
-        PEAK_BYTES.fetch_max(total_bytes, Relaxed);
+    let is_overdue = is_overdue();
+    if is_overdue {
+        set_overdue_after(OVERDUE_PERIOD);
     }
-    ALLOCATED_BYTES.store(total_bytes.saturating_sub(peak_bytes), Relaxed);
+    // All of a small heap is less than the smallest budget.
+    if !decay_thread::is_needless() {
+        jemalloc::refresh();
+        let (dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
+        let total_bytes = jemalloc::active_bytes() + dirty_bytes;
+        let needed_bytes = total_bytes.saturating_add(bytes);
+        let max_bytes = PEAK_BYTES.load(Relaxed) + BUDGET_BYTES.load(Relaxed);
+        if needed_bytes > max_bytes || is_overdue {
+            purge(dirty_bytes, needed_bytes);
+            PEAK_BYTES.fetch_max(total_bytes, Relaxed);
+        }
+        let max_bytes = PEAK_BYTES.load(Relaxed) + BUDGET_BYTES.load(Relaxed);
+        allow(max_bytes.saturating_sub(total_bytes), muzzy_bytes);
+    }
     SUBSTITUTE.store(0, Release);
+}
+
+/// Purges if more is dirty than may be when the heap has as much in blocks and dirty as it needs.
+fn purge(dirty_bytes: usize, needed_bytes: usize) {
+    decay_thread::wait_for_purge();
+    // By as much as the heap has grown the headroom is less than the decay thread read.
+    let grown_bytes = needed_bytes.saturating_sub(TOTAL_BYTES.load(Relaxed));
+    let max_bytes = decay_thread::max_dirty_bytes();
+    let max_bytes = max_bytes.saturating_sub(grown_bytes / decay_thread::HEADROOM_PARTS);
+    if dirty_bytes + cache::count().1 > max_bytes {
+        cache::free_all();
+        jemalloc::purge_all();
+    }
 }

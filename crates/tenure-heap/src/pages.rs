@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tikv_jemalloc_sys::extent_hooks_t;
 
-use crate::table::{self, MOVED, UNIT_BYTES};
+use crate::table::{self, MOVED, OWNED, UNIT_BYTES};
 use crate::{decay_thread, deferred, jemalloc, moves, start, stats, sys};
 
 /// Ranges from this size on are moved away, and not purged, by threads of the program.
@@ -29,6 +29,10 @@ const DISTANCE_BYTES: usize = 256 << 30;
 /// The addresses that the heap has mapped.
 static MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
+/// The bytes that jemalloc has requested, without those that it has returned. The first ones that
+/// it returns it had before it had these hooks: only differences say something.
+static COMMITTED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
 struct Hooks(extent_hooks_t);
 
 // SAFETY: functions that any thread may call.
@@ -40,7 +44,7 @@ static HOOKS: Hooks = Hooks(extent_hooks_t {
     // jemalloc destroys no arena that it has made itself.
     destroy: None,
     commit: Some(commit),
-    decommit: None,
+    decommit: Some(purge_forced),
     purge_lazy: Some(purge_lazy),
     purge_forced: Some(purge_forced),
     split: Some(split),
@@ -53,6 +57,13 @@ pub(crate) fn hooks() -> *const extent_hooks_t {
 
 pub(crate) fn mapped_bytes() -> usize {
     MAPPED_BYTES.load(Relaxed)
+}
+
+/// Returns a number that grows by as many bytes as the blocks, the dirty and the muzzy pages have
+/// more together, and wraps around.
+#[inline]
+pub(crate) fn committed_bytes() -> usize {
+    COMMITTED_BYTES.load(Relaxed)
 }
 
 unsafe extern "C" fn alloc(
@@ -97,9 +108,10 @@ unsafe extern "C" fn alloc(
     unsafe { give(at, bytes, is_zero, is_committed) }
 }
 
-/// Makes memory accessible that jemalloc has mapped itself, before it had these hooks: without
-/// access where vm.overcommit_memory is 2 or cannot be read. What [`alloc`] gives has been
-/// accessible ever since. Returns whether that failed.
+/// Counts pages that come to hold a block. Returns whether they cannot.
+///
+/// What [`alloc`] gives is accessible. What jemalloc mapped itself, before it had these hooks, is
+/// not where vm.overcommit_memory is 2 or cannot be read.
 unsafe extern "C" fn commit(
     _: *mut extent_hooks_t,
     at: *mut c_void,
@@ -110,10 +122,15 @@ unsafe extern "C" fn commit(
 ) -> bool {
     let part = (at.expose_provenance() + offset, bytes);
     // SAFETY: pages of jemalloc's that nobody uses.
-    unsafe { sys::make_accessible(part) }.is_err()
+    let has_failed = !table::has(part.0, OWNED) && unsafe { sys::make_accessible(part) }.is_err();
+    if !has_failed {
+        COMMITTED_BYTES.fetch_add(bytes, Relaxed);
+    }
+    has_failed
 }
 
-/// Gives jemalloc memory that nobody has touched.
+/// Gives jemalloc memory that nobody has touched: by itself addresses, which [`commit`] counts, or
+/// what it uses at once.
 ///
 /// # Safety
 ///
@@ -129,7 +146,9 @@ unsafe fn give(
     // SAFETY: two flags, as the caller ensures.
     unsafe {
         *is_zero = true;
-        *is_committed = true;
+        if *is_committed {
+            COMMITTED_BYTES.fetch_add(bytes, Relaxed);
+        }
     }
     with_exposed_provenance_mut(at)
 }
@@ -250,7 +269,7 @@ unsafe extern "C" fn purge_lazy(
     unsafe { sys::free_lazily(part) }.is_err()
 }
 
-/// Returns the pages to the kernel. Returns whether that failed.
+/// Returns the pages to the kernel. Returns whether that failed. As `decommit` it is called first.
 unsafe extern "C" fn purge_forced(
     _: *mut extent_hooks_t,
     at: *mut c_void,
@@ -267,6 +286,7 @@ unsafe extern "C" fn purge_forced(
             || sys::discard_locked(part).is_ok()
     };
     if is_returned {
+        COMMITTED_BYTES.fetch_sub(bytes, Relaxed);
         stats::note_returned(bytes);
     }
     !is_returned
@@ -333,4 +353,41 @@ unsafe extern "C" fn merge(
     _: c_uint,
 ) -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn committed_bytes_differ_by_what_blocks_and_free_pages_have() {
+        const BYTES: usize = 64 << 20;
+        // jemalloc gets memory for itself in such steps.
+        const MAX_METADATA_BYTES: usize = 2 * UNIT_BYTES;
+        crate::start(crate::HeapOptions::default()).unwrap();
+        let other_bytes = || {
+            jemalloc::refresh();
+            let (dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
+            let counted_bytes = jemalloc::active_bytes() + dirty_bytes + muzzy_bytes;
+            committed_bytes().wrapping_sub(counted_bytes)
+        };
+        let before = other_bytes();
+        // The decay thread may purge between two figures.
+        let is_same = || {
+            let one = || other_bytes().wrapping_sub(before) <= MAX_METADATA_BYTES;
+            (0..100).any(|_| one())
+        };
+        for block_bytes in [64 << 10, 300 << 10, 3 << 20, 32 << 20] {
+            let allocate = |_| crate::allocate(block_bytes, 16);
+            let blocks: Vec<_> = (0..BYTES / block_bytes).map(allocate).collect();
+            assert!(is_same(), "{block_bytes} allocated");
+            for block in blocks {
+                // SAFETY: a block of the heap.
+                unsafe { crate::deallocate(block) };
+            }
+            assert!(is_same(), "{block_bytes} freed");
+            crate::trim();
+            assert!(is_same(), "{block_bytes} returned");
+        }
+    }
 }

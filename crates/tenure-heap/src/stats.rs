@@ -173,6 +173,7 @@ pub fn trim() -> bool {
     }
     jemalloc::flush_thread();
     cache::free_all();
+    jemalloc::refresh();
     let (dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
     jemalloc::purge_all();
     let pending_bytes = deferred::free_all();

@@ -315,8 +315,17 @@ fn read_start(path: &CStr, bytes: &mut [u8]) -> Option<usize> {
 
 /// Returns the time of the monotonic clock.
 pub(crate) fn now() -> Duration {
-    let now = rustix::time::clock_gettime(ClockId::Monotonic);
-    // Neither field is negative on this clock.
+    time_of(ClockId::Monotonic)
+}
+
+/// Returns the time of the monotonic clock at the kernel's last tick, which takes 5 ns.
+pub(crate) fn coarse_now() -> Duration {
+    time_of(ClockId::MonotonicCoarse)
+}
+
+fn time_of(clock: ClockId) -> Duration {
+    let now = rustix::time::clock_gettime(clock);
+    // Neither field is negative on these clocks.
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 

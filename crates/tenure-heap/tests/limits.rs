@@ -155,11 +155,15 @@ fn decay_thread() -> Option<i32> {
     })
 }
 
-/// Confines a thread to this thread's CPU.
+/// Confines a thread to this thread's CPU, and has all others there run first.
 fn confine(thread: i32) {
     use rustix::thread::{Pid, sched_getaffinity, sched_setaffinity};
     let cpus = sched_getaffinity(None).unwrap();
     sched_setaffinity(Pid::from_raw(thread), &cpus).unwrap();
+    let parameters = libc::sched_param { sched_priority: 0 };
+    let failed =
+        unsafe { libc::sched_setscheduler(thread, libc::SCHED_IDLE, &raw const parameters) };
+    assert_eq!(failed, 0);
 }
 
 fn pressure_returns_all_free_memory() -> Completion {
