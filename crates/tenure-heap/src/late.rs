@@ -65,9 +65,17 @@ pub(crate) fn set_budget() {
     set_overdue_after(OVERDUE);
 }
 
+fn max_total_bytes() -> usize {
+    PEAK_BYTES
+        .load(Relaxed)
+        .saturating_add(BUDGET_BYTES.load(Relaxed))
+}
+
 /// Lets the heap grow by `bytes` since jemalloc's last figures. Muzzy pages were not part of it,
 /// and come back uncounted.
 fn allow(bytes: usize, muzzy_bytes: usize) {
+    // Half of all numbers are larger than the other half.
+    let bytes = bytes.min(usize::MAX / 4);
     let max_bytes = jemalloc::committed_bytes().wrapping_add(bytes);
     MAX_COMMITTED_BYTES.store(max_bytes.wrapping_sub(muzzy_bytes), Relaxed);
 }
@@ -114,13 +122,11 @@ fn purge_excess(bytes: usize) {
         let (dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
         let total_bytes = jemalloc::active_bytes() + dirty_bytes;
         let needed_bytes = total_bytes.saturating_add(bytes);
-        let max_bytes = PEAK_BYTES.load(Relaxed) + BUDGET_BYTES.load(Relaxed);
-        if needed_bytes > max_bytes || is_overdue {
+        if needed_bytes > max_total_bytes() || is_overdue {
             purge(dirty_bytes, needed_bytes);
             PEAK_BYTES.fetch_max(total_bytes, Relaxed);
         }
-        let max_bytes = PEAK_BYTES.load(Relaxed) + BUDGET_BYTES.load(Relaxed);
-        allow(max_bytes.saturating_sub(total_bytes), muzzy_bytes);
+        allow(max_total_bytes().saturating_sub(total_bytes), muzzy_bytes);
     }
     SUBSTITUTE.store(0, Release);
 }
