@@ -113,15 +113,15 @@ const TARGETS: &[Target] = &[
     target(["volatile", "volatile", "8 GiB", "", "marking a page waits at most"], One, AtMost(20e-3), Holds),
     target(["volatile", "volatile", "8 GiB", "", "fork waits at most"], One, AtMost(20e-3), Holds),
     target(["volatile", "volatile", "64 GiB", "mark and offer", "time"], One, AtMost(10e-3), Holds),
-    // The heap. Of several threads that free blocks of more than 64 KiB, most pass jemalloc's
-    // locks. Free pages go when their decay, 4 s and one, is over.
+    // The heap. Free pages go when their decay, 4 s and one, is over.
     target(["heap", "heap", "Copy a chunk", "1 thread", "records"], BestOther, AtLeast(0.97), Holds),
     target(["heap", "heap", "Copy a chunk", "2 threads", "records"], BestOther, AtLeast(0.97), Holds),
-    target(["heap", "heap", "Copy a chunk", "4 threads", "records"], BestOther, AtLeast(0.97), Misses),
-    target(["heap", "heap", "Copy a chunk", "8 threads", "records"], BestOther, AtLeast(0.97), Misses),
+    target(["heap", "heap", "Copy a chunk", "4 threads", "records"], BestOther, AtLeast(0.97), Holds),
+    target(["heap", "heap", "Copy a chunk", "8 threads", "records"], BestOther, AtLeast(0.97), Holds),
     target(["heap", "heap", "The same with random sizes", "", "records"], BestOther, AtLeast(0.97), Holds),
     target(["heap", "heap", "Copy a chunk", "", "records"], Way("glibc, mmap always"), AtLeast(8.0), Holds),
     target(["heap", "heap", "The same with random sizes", "", "records"], Way("glibc, mmap always"), AtLeast(8.0), Holds),
+    target(["heap", "heap", "Under a limit", "", "records"], BestOther, AtLeast(0.95), Holds),
     target(["heap", "heap", "Burst and idle", "5.00 s after", "held / live"], One, AtMost(1.2), Holds),
     target(["heap", "heap", "free() of one block", "4 GiB", "time"], Way("glibc"), AtMost(1.0 / 1000.0), Holds),
     target(["heap", "heap", "Kill a process", "4 GiB", "time"], Way("plain"), AtMost(1.0 / 20.0), Holds),
