@@ -354,7 +354,7 @@ pub(crate) fn bytes_of_range(ptr: *const u8) -> usize {
     range.bytes
 }
 
-/// What [`pages::committed_bytes`] was at the last [`refresh`].
+/// The answer of [`pages::committed_bytes`] at the last [`refresh`].
 static COMMITTED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn committed_bytes() -> usize {
@@ -364,7 +364,7 @@ pub(crate) fn committed_bytes() -> usize {
 /// Updates the figures that [`figure`] and [`read`] return. It takes some microseconds for each
 /// arena.
 pub(crate) fn refresh() {
-    // What others request meanwhile counts twice.
+    // Requests of others meanwhile count twice.
     COMMITTED_BYTES.store(pages::committed_bytes(), Relaxed);
     // SAFETY: the value is a number.
     unsafe { write(c"epoch", 1_u64) };

@@ -5,7 +5,7 @@
 //! returns the free pages itself: it waits for the kernel, where others would be killed. If
 //! the decay thread is long overdue, it does so without growth: the limit is not known then.
 //!
-//! To read the heap's figures takes as long as allocating hundreds of blocks. What the hooks
+//! To read the heap's figures takes as long as allocating hundreds of blocks. The hooks' own
 //! [count](pages::committed_bytes) tells that the heap has not grown, but for muzzy pages that are
 //! in use again.
 
@@ -22,7 +22,7 @@ pub(crate) const MIN_COUNTED_BYTES: usize = 64 << 10;
 /// The heap may always grow by so much before its figures are read.
 const MIN_BUDGET_BYTES: usize = 8 << 20;
 
-/// What [`pages::committed_bytes`] may be before the figures are read again.
+/// The most that [`pages::committed_bytes`] may be before the figures are read again.
 static MAX_COMMITTED_BYTES: AtomicUsize = AtomicUsize::new(MIN_BUDGET_BYTES);
 
 /// The bytes in blocks and in dirty memory when the decay thread last ran, the most that was

@@ -110,8 +110,8 @@ unsafe extern "C" fn alloc(
 
 /// Counts pages that come to hold a block. Returns whether they cannot.
 ///
-/// What [`alloc`] gives is accessible. What jemalloc mapped itself, before it had these hooks, is
-/// not where vm.overcommit_memory is 2 or cannot be read.
+/// Memory from [`alloc`] is accessible. Memory that jemalloc mapped itself, before it had these
+/// hooks, is not where vm.overcommit_memory is 2 or cannot be read.
 unsafe extern "C" fn commit(
     _: *mut extent_hooks_t,
     at: *mut c_void,
