@@ -53,8 +53,11 @@ static IS_UNDER_PRESSURE: AtomicBool = AtomicBool::new(false);
 /// How often the thread has published the heap's figures.
 static PUBLICATIONS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the thread returns pages, which nobody else can use or return meanwhile.
-static IS_PURGING: AtomicBool = AtomicBool::new(false);
+/// Counts when the thread begins to return pages, which nobody else can use or return meanwhile,
+/// and when it ends: odd while it does.
+static PURGE: AtomicUsize = AtomicUsize::new(0);
+/// The last purge that lasted too long to wait for it again.
+static LONG_PURGE: AtomicUsize = AtomicUsize::new(0);
 
 /// The options, in milliseconds and bytes.
 static DIRTY_MS: AtomicUsize = AtomicUsize::new(0);
@@ -183,12 +186,21 @@ pub fn publish() -> bool {
     PUBLICATIONS.load(Relaxed) != before
 }
 
-/// Waits while the decay thread returns pages, but no longer than a second.
+/// Waits while the decay thread returns pages, but no longer than a second for each time: it may
+/// get no CPU.
 pub(crate) fn wait_for_purge() {
     const PAUSE: Duration = Duration::from_millis(1);
     const MAX_PAUSES: usize = 1000;
+    let purge = PURGE.load(Relaxed);
+    if purge.is_multiple_of(2) || purge == LONG_PURGE.load(Relaxed) {
+        return;
+    }
     let mut pauses = 0;
-    while IS_PURGING.load(Relaxed) && pauses < MAX_PAUSES {
+    while PURGE.load(Relaxed) == purge {
+        if pauses == MAX_PAUSES {
+            LONG_PURGE.store(purge, Relaxed);
+            return;
+        }
         sys::sleep(PAUSE);
         pauses += 1;
     }
@@ -231,7 +243,8 @@ pub(crate) fn reset() {
     LEVEL.store(0, Relaxed);
     IS_UNDER_PRESSURE.store(false, Relaxed);
     PRESSURE_PURGES.store(0, Relaxed);
-    IS_PURGING.store(false, Relaxed);
+    PURGE.store(0, Relaxed);
+    LONG_PURGE.store(0, Relaxed);
     late::reset();
     jemalloc::reset();
     set_wanted(!is_small(pages::mapped_bytes()));
@@ -343,14 +356,14 @@ impl DecayThread {
         } else {
             1
         });
-        IS_PURGING.store(true, Relaxed);
+        PURGE.fetch_add(1, Relaxed);
         if level >= Level::Severe as u8 && free_bytes > staying_bytes {
             jemalloc::purge_down_to(staying_bytes, &["pdirty", "pmuzzy"]);
             PRESSURE_PURGES.fetch_add(1, Relaxed);
         }
         let max_bytes = max_dirty_bytes().saturating_sub(cache::count().1);
         jemalloc::purge_down_to(max_bytes, &["pdirty"]);
-        IS_PURGING.store(false, Relaxed);
+        PURGE.fetch_add(1, Relaxed);
         stats::publish_latest();
         PUBLICATIONS.fetch_add(1, Relaxed);
         late::set_budget();

@@ -7,7 +7,7 @@
 //!
 //! To read the heap's figures takes as long as allocating hundreds of blocks. The hooks' own
 //! [count](pages::committed_bytes) tells that the heap has not grown, but for muzzy pages that are
-//! in use again.
+//! in use again: where there are many, the figures are read once so much was allocated.
 
 use std::sync::atomic::{
     AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
@@ -24,6 +24,14 @@ const MIN_BUDGET_BYTES: usize = 8 << 20;
 
 /// The most that [`pages::committed_bytes`] may be before the figures are read again.
 static MAX_COMMITTED_BYTES: AtomicUsize = AtomicUsize::new(MIN_BUDGET_BYTES);
+
+/// The bytes allocated since they were read, where [`pages::committed_bytes`] does not tell whether
+/// the heap has grown, and those that may be before they are read again.
+static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
+static MAX_ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// More than any program allocates between two readings.
+const FAR_BYTES: usize = usize::MAX / 4;
 
 /// The bytes in blocks and in dirty memory when the decay thread last ran, the most that was
 /// found since, and by how much that may grow.
@@ -72,12 +80,19 @@ fn max_total_bytes() -> usize {
 }
 
 /// Lets the heap grow by `bytes` since jemalloc's last figures. Muzzy pages were not part of it,
-/// and come back uncounted.
+/// and come back uncounted: where there are many, allocations count instead.
 fn allow(bytes: usize, muzzy_bytes: usize) {
     // Half of all numbers are larger than the other half.
-    let bytes = bytes.min(usize::MAX / 4);
-    let max_bytes = jemalloc::committed_bytes().wrapping_add(bytes);
-    MAX_COMMITTED_BYTES.store(max_bytes.wrapping_sub(muzzy_bytes), Relaxed);
+    let bytes = bytes.min(FAR_BYTES);
+    let is_known = muzzy_bytes <= bytes / 2;
+    let (max_grown_bytes, max_allocated_bytes) = match is_known {
+        true => (bytes - muzzy_bytes, 0),
+        false => (FAR_BYTES.wrapping_neg(), bytes),
+    };
+    let max_bytes = jemalloc::committed_bytes().wrapping_add(max_grown_bytes);
+    MAX_COMMITTED_BYTES.store(max_bytes, Relaxed);
+    MAX_ALLOCATED_BYTES.store(max_allocated_bytes, Relaxed);
+    ALLOCATED_BYTES.store(0, Relaxed);
 }
 
 fn set_overdue_after(time: Duration) {
@@ -106,13 +121,17 @@ pub(crate) fn reset() {
 /// Purges if the heap may grow past its budget with a block of `bytes`, and too much is dirty.
 #[cold]
 fn purge_excess(bytes: usize) {
+    let is_overdue = is_overdue();
+    let allocated_bytes = ALLOCATED_BYTES.fetch_add(bytes, Relaxed) + bytes;
+    if !is_overdue && allocated_bytes <= MAX_ALLOCATED_BYTES.load(Relaxed) {
+        return;
+    }
     if SUBSTITUTE
         .compare_exchange(0, sys::thread(), Acquire, Relaxed)
         .is_err()
     {
         return;
     }
-    let is_overdue = is_overdue();
     if is_overdue {
         set_overdue_after(OVERDUE_PERIOD);
     }
@@ -122,7 +141,11 @@ fn purge_excess(bytes: usize) {
         let (dirty_bytes, muzzy_bytes) = jemalloc::free_bytes();
         let total_bytes = jemalloc::active_bytes() + dirty_bytes;
         let needed_bytes = total_bytes.saturating_add(bytes);
-        if needed_bytes > max_total_bytes() || is_overdue {
+        let is_excess = needed_bytes > max_total_bytes();
+        if is_excess {
+            decay_thread::wait_for_purge();
+        }
+        if is_excess || is_overdue {
             purge(dirty_bytes, needed_bytes);
             PEAK_BYTES.fetch_max(total_bytes, Relaxed);
         }
@@ -133,7 +156,6 @@ fn purge_excess(bytes: usize) {
 
 /// Purges if more is dirty than may be when the heap has as much in blocks and dirty as it needs.
 fn purge(dirty_bytes: usize, needed_bytes: usize) {
-    decay_thread::wait_for_purge();
     // By as much as the heap has grown the headroom is less than the decay thread read.
     let grown_bytes = needed_bytes.saturating_sub(TOTAL_BYTES.load(Relaxed));
     let max_bytes = decay_thread::max_dirty_bytes();
