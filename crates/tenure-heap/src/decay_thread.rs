@@ -53,11 +53,8 @@ static IS_UNDER_PRESSURE: AtomicBool = AtomicBool::new(false);
 /// How often the thread has published the heap's figures.
 static PUBLICATIONS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts when the thread begins to return pages, which nobody else can use or return meanwhile,
-/// and when it ends: odd while it does.
-static PURGE: AtomicUsize = AtomicUsize::new(0);
-/// The last purge that lasted too long to wait for it again.
-static LONG_PURGE: AtomicUsize = AtomicUsize::new(0);
+/// The purges, in which the thread returns pages that nobody else can use or return meanwhile.
+static PURGES: Purges = Purges::new();
 
 /// The options, in milliseconds and bytes.
 static DIRTY_MS: AtomicUsize = AtomicUsize::new(0);
@@ -191,18 +188,45 @@ pub fn publish() -> bool {
 pub(crate) fn wait_for_purge() {
     const PAUSE: Duration = Duration::from_millis(1);
     const MAX_PAUSES: usize = 1000;
-    let purge = PURGE.load(Relaxed);
-    if purge.is_multiple_of(2) || purge == LONG_PURGE.load(Relaxed) {
-        return;
+    PURGES.wait(MAX_PAUSES, || sys::sleep(PAUSE));
+}
+
+struct Purges {
+    /// How often one has begun or ended: odd while one lasts.
+    count: AtomicUsize,
+    /// The count in the last one that lasted too long to wait for it again.
+    given_up: AtomicUsize,
+}
+
+impl Purges {
+    const fn new() -> Self {
+        Self {
+            count: AtomicUsize::new(0),
+            given_up: AtomicUsize::new(0),
+        }
     }
-    let mut pauses = 0;
-    while PURGE.load(Relaxed) == purge {
-        if pauses == MAX_PAUSES {
-            LONG_PURGE.store(purge, Relaxed);
+
+    fn begin_or_end(&self) {
+        self.count.fetch_add(1, Relaxed);
+    }
+
+    fn reset(&self) {
+        self.count.store(0, Relaxed);
+        self.given_up.store(0, Relaxed);
+    }
+
+    fn wait(&self, max_pauses: usize, mut pause: impl FnMut()) {
+        let current = self.count.load(Relaxed);
+        if current.is_multiple_of(2) || current == self.given_up.load(Relaxed) {
             return;
         }
-        sys::sleep(PAUSE);
-        pauses += 1;
+        for _ in 0..max_pauses {
+            if self.count.load(Relaxed) != current {
+                return;
+            }
+            pause();
+        }
+        self.given_up.store(current, Relaxed);
     }
 }
 
@@ -243,8 +267,7 @@ pub(crate) fn reset() {
     LEVEL.store(0, Relaxed);
     IS_UNDER_PRESSURE.store(false, Relaxed);
     PRESSURE_PURGES.store(0, Relaxed);
-    PURGE.store(0, Relaxed);
-    LONG_PURGE.store(0, Relaxed);
+    PURGES.reset();
     late::reset();
     jemalloc::reset();
     set_wanted(!is_small(pages::mapped_bytes()));
@@ -356,14 +379,14 @@ impl DecayThread {
         } else {
             1
         });
-        PURGE.fetch_add(1, Relaxed);
+        PURGES.begin_or_end();
         if level >= Level::Severe as u8 && free_bytes > staying_bytes {
             jemalloc::purge_down_to(staying_bytes, &["pdirty", "pmuzzy"]);
             PRESSURE_PURGES.fetch_add(1, Relaxed);
         }
         let max_bytes = max_dirty_bytes().saturating_sub(cache::count().1);
         jemalloc::purge_down_to(max_bytes, &["pdirty"]);
-        PURGE.fetch_add(1, Relaxed);
+        PURGES.begin_or_end();
         stats::publish_latest();
         PUBLICATIONS.fetch_add(1, Relaxed);
         late::set_budget();
@@ -446,5 +469,33 @@ fn on_pressure(level: Level) {
     LEVEL.store(level as u8, Relaxed);
     if level > Level::None {
         run_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn purge_that_does_not_end_is_waited_for_once() {
+        let purges = Purges::new();
+        let pauses = |max_pauses| {
+            let mut count = 0;
+            purges.wait(max_pauses, || count += 1);
+            count
+        };
+        assert_eq!(pauses(5), 0, "none has begun");
+        purges.begin_or_end();
+        assert_eq!(pauses(5), 5);
+        assert_eq!(pauses(5), 0, "given up");
+        purges.begin_or_end();
+        assert_eq!(pauses(5), 0, "ended");
+        purges.begin_or_end();
+        let mut count = 0;
+        purges.wait(5, || {
+            count += 1;
+            purges.begin_or_end();
+        });
+        assert_eq!(count, 1, "ended meanwhile");
     }
 }

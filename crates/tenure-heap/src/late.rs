@@ -79,20 +79,25 @@ fn max_total_bytes() -> usize {
         .saturating_add(BUDGET_BYTES.load(Relaxed))
 }
 
-/// Lets the heap grow by `bytes` since jemalloc's last figures. Muzzy pages were not part of it,
-/// and come back uncounted: where there are many, allocations count instead.
+/// Lets the heap grow by `bytes` since jemalloc's last figures.
 fn allow(bytes: usize, muzzy_bytes: usize) {
-    // Half of all numbers are larger than the other half.
-    let bytes = bytes.min(FAR_BYTES);
-    let is_known = muzzy_bytes <= bytes / 2;
-    let (max_grown_bytes, max_allocated_bytes) = match is_known {
-        true => (bytes - muzzy_bytes, 0),
-        false => (FAR_BYTES.wrapping_neg(), bytes),
-    };
+    let (max_grown_bytes, max_allocated_bytes) = allowance(bytes, muzzy_bytes);
     let max_bytes = jemalloc::committed_bytes().wrapping_add(max_grown_bytes);
     MAX_COMMITTED_BYTES.store(max_bytes, Relaxed);
     MAX_ALLOCATED_BYTES.store(max_allocated_bytes, Relaxed);
     ALLOCATED_BYTES.store(0, Relaxed);
+}
+
+/// Returns by how much [`pages::committed_bytes`] may grow before the figures are read, and how much
+/// may be allocated then. Muzzy pages were not part of the heap, and come back uncounted: where there
+/// are many, allocations count instead, each of them.
+fn allowance(bytes: usize, muzzy_bytes: usize) -> (usize, usize) {
+    // Half of all numbers are larger than the other half.
+    let bytes = bytes.min(FAR_BYTES);
+    match muzzy_bytes <= bytes / 2 {
+        true => (bytes - muzzy_bytes, 0),
+        false => (FAR_BYTES.wrapping_neg(), bytes),
+    }
 }
 
 fn set_overdue_after(time: Duration) {
@@ -122,7 +127,9 @@ pub(crate) fn reset() {
 #[cold]
 fn purge_excess(bytes: usize) {
     let is_overdue = is_overdue();
-    let allocated_bytes = ALLOCATED_BYTES.fetch_add(bytes, Relaxed) + bytes;
+    let allocated_bytes = ALLOCATED_BYTES
+        .fetch_add(bytes, Relaxed)
+        .saturating_add(bytes);
     if !is_overdue && allocated_bytes <= MAX_ALLOCATED_BYTES.load(Relaxed) {
         return;
     }
@@ -163,5 +170,25 @@ fn purge(dirty_bytes: usize, needed_bytes: usize) {
     if dirty_bytes + cache::count().1 > max_bytes {
         cache::free_all();
         jemalloc::purge_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allowance_is_half_of_the_bytes_at_least_and_never_more() {
+        const BYTES: usize = 8 << 20;
+        assert_eq!(allowance(BYTES, 0), (BYTES, 0));
+        assert_eq!(allowance(BYTES, BYTES / 2), (BYTES / 2, 0));
+        for muzzy_bytes in [BYTES / 2 + 1, 100 * BYTES, usize::MAX] {
+            let (grown_bytes, allocated_bytes) = allowance(BYTES, muzzy_bytes);
+            assert!(grown_bytes.cast_signed() < 0, "each allocation counts");
+            assert_eq!(allocated_bytes, BYTES);
+        }
+        // A limit that is larger than all memory is one.
+        let (grown_bytes, _) = allowance(usize::MAX, 0);
+        assert!(grown_bytes.cast_signed() > 0);
     }
 }

@@ -44,7 +44,7 @@ static HOOKS: Hooks = Hooks(extent_hooks_t {
     // jemalloc destroys no arena that it has made itself.
     destroy: None,
     commit: Some(commit),
-    decommit: Some(purge_forced),
+    decommit: Some(decommit),
     purge_lazy: Some(purge_lazy),
     purge_forced: Some(purge_forced),
     split: Some(split),
@@ -269,7 +269,25 @@ unsafe extern "C" fn purge_lazy(
     unsafe { sys::free_lazily(part) }.is_err()
 }
 
-/// Returns the pages to the kernel. Returns whether that failed. As `decommit` it is called first.
+/// Returns pages to the kernel that [`commit`] has counted. Returns whether that failed: then
+/// jemalloc calls [`purge_forced`].
+unsafe extern "C" fn decommit(
+    hooks: *mut extent_hooks_t,
+    at: *mut c_void,
+    all_bytes: usize,
+    offset: usize,
+    bytes: usize,
+    arena: c_uint,
+) -> bool {
+    // SAFETY: jemalloc calls both for the same pages.
+    let has_failed = unsafe { purge_forced(hooks, at, all_bytes, offset, bytes, arena) };
+    if !has_failed {
+        COMMITTED_BYTES.fetch_sub(bytes, Relaxed);
+    }
+    has_failed
+}
+
+/// Returns the pages to the kernel. Returns whether that failed.
 unsafe extern "C" fn purge_forced(
     _: *mut extent_hooks_t,
     at: *mut c_void,
@@ -286,7 +304,6 @@ unsafe extern "C" fn purge_forced(
             || sys::discard_locked(part).is_ok()
     };
     if is_returned {
-        COMMITTED_BYTES.fetch_sub(bytes, Relaxed);
         stats::note_returned(bytes);
     }
     !is_returned
