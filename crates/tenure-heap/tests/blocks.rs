@@ -11,6 +11,7 @@ mod heap;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
+use std::sync::{Barrier, mpsc};
 
 use common::*;
 use heap::*;
@@ -287,19 +288,34 @@ fn request_on_and_stop() {
     });
     assert!(stays, "{:?}", stats());
     // A tick may come at any time, and another thread may share this one's slot.
-    let times = |is_freed: fn() -> bool| (0..20).filter(|_| is_freed()).count();
-    let of_few = times(|| {
+    const TIMES: usize = 20;
+    let of_few = (0..TIMES).filter(|_| {
         cache_one();
         let before = stats().cached_bytes;
         request_between_ticks(1);
         is_less_cached(before)
     });
-    assert!(of_few > 10, "few requests: {:?}", stats());
-    let of_another = times(|| {
-        cache_one();
-        let many = || request_between_ticks(200);
-        std::thread::scope(|scope| scope.spawn(many).join().unwrap());
-        !is_one_cached()
+    assert!(of_few.count() > 10, "few requests: {:?}", stats());
+    // The threads' addresses choose the slots, and the next thread has those of one that has ended.
+    let end = Barrier::new(TIMES + 1);
+    let of_another = std::thread::scope(|scope| {
+        let is_freed_by_another = |_: &usize| {
+            cache_one();
+            let (is_done, done) = mpsc::channel();
+            scope.spawn({
+                let end = &end;
+                move || {
+                    request_between_ticks(200);
+                    is_done.send(()).unwrap();
+                    end.wait();
+                }
+            });
+            done.recv().unwrap();
+            !is_one_cached()
+        };
+        let of_another = (0..TIMES).filter(is_freed_by_another).count();
+        end.wait();
+        of_another
     });
     assert!(of_another > 10, "another thread's: {:?}", stats());
 }
