@@ -242,14 +242,14 @@ fn map_file(tools: &mut Tools) -> Checked<Option<(LockedFile, Vec<u64>)>> {
 }
 
 fn make_secret(tools: &Tools, is_hidden: bool) -> Checked<Option<Secret>> {
-    let mut allowed = tools.if_lock_limited("lock_limit");
-    if is_hidden && tenure::Features::get().memfd_secret.is_err() {
-        allowed.push("unsupported");
-    }
     let buffer = match is_hidden {
         true => SecretBuffer::hidden_with_max_len(MAX_SECRET_BYTES),
         false => SecretBuffer::with_max_len(MAX_SECRET_BYTES),
     };
+    let mut allowed = tools.if_lock_limited("lock_limit");
+    if is_hidden && tenure::Features::get().memfd_secret.is_err() {
+        allowed.push("unsupported");
+    }
     let Some(buffer) = tools.expect(buffer, &allowed)? else {
         return Ok(None);
     };

@@ -144,10 +144,12 @@ impl<'a> Tools<'a> {
         }
     }
 
-    /// Returns this error where RLIMIT_MEMLOCK binds the process.
+    /// Returns this error where RLIMIT_MEMLOCK binds the process. Without a descriptor tenure
+    /// cannot read how much is locked, and the kernel's error stays as it is.
     pub fn if_lock_limited(&self, error: &'static str) -> Vec<&'static str> {
         match self.may_lock_anything {
             true => Vec::new(),
+            false if self.has_lacked_descriptors() => vec![error, "other"],
             false => vec![error],
         }
     }
