@@ -35,6 +35,8 @@
 //! eighth of the [headroom](tenure::Headroom) of the machine and the cgroup. Where the kernel
 //! can swap, a quarter of what the blocks have may stay dirty all the same, within an eighth of
 //! the swap that is left: a program that allocates before it frees needs it again at once.
+//! Pages that another process has, too, since a fork become retained in place of muzzy, and so do
+//! all where the kernel has merged pages of the process (KSM): it could discard them there as well.
 //!
 //! The decay thread (`tenure-decay`, all signals blocked) and jemalloc's background thread do
 //! this. They start when blocks are freed and the heap has 8 MiB, and exit after ten seconds

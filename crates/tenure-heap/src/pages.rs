@@ -11,6 +11,7 @@ use std::ffi::{c_uint, c_void};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use tenure::PageRange;
 use tikv_jemalloc_sys::extent_hooks_t;
 
 use crate::table::{self, MOVED, OWNED, UNIT_BYTES};
@@ -265,6 +266,11 @@ unsafe extern "C" fn purge_lazy(
         return true;
     }
     let part = (at.expose_provenance() + offset, bytes);
+    // Linux may discard a page that is freed lazily also where another process has it in use.
+    let range = PageRange::new(part.0, part.1);
+    if range.is_ok_and(tenure::may_be_shared) {
+        return true;
+    }
     // SAFETY: free pages of jemalloc's, whose contents it gives up.
     unsafe { sys::free_lazily(part) }.is_err()
 }

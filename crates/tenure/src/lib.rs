@@ -129,6 +129,8 @@ pub use ground::range::PageRange;
 #[doc(hidden)]
 pub use ground::sys::address_limits::may_map;
 pub use ground::sys::cgroup::MemoryCgroup;
+#[doc(hidden)]
+pub use ground::sys::exclusive::may_be_shared;
 pub use ground::sys::features::Features;
 #[doc(hidden)]
 pub use ground::sys::fork::HeapLock;

@@ -7,6 +7,7 @@
 
 mod common;
 
+use common::merging::{advise_mergeable, merged_pages, scan_fully, start_merging};
 use common::*;
 use libtest_mimic::Completion;
 use rustix::mm::MprotectFlags;
@@ -34,6 +35,7 @@ tests!(
     part_of_huge_page_is_freed_alone,
     lazily_freed_huge_page_is_not_split,
     lazy_free_ends_volatility,
+    [exclusive] page_merged_with_lazily_freed_one_is_kept,
     lazy_free_without_madv_free_is_unsupported;
     children:
     free_without_madv_free,
@@ -349,4 +351,44 @@ fn free_without_madv_free() {
     );
     assert_eq!(refused.error.errno(), libc::EOPNOTSUPP);
     assert!(is_filled(refused.value.range()));
+}
+
+/// Writes the same to each mapping, and something else to each page of it.
+fn equal_mappings() -> [Mapping; 2] {
+    [(); 2].map(|()| {
+        let mut memory = anonymous(64);
+        use_base_pages(memory.range());
+        let bytes = memory.as_mut_slice().unwrap();
+        for (number, page) in (1..).zip(bytes.chunks_exact_mut(page_size())) {
+            page.fill(number);
+        }
+        assert!(advise_mergeable(memory.range()));
+        memory
+    })
+}
+
+fn page_merged_with_lazily_freed_one_is_kept() -> Completion {
+    let Some(_merging) = start_merging() else {
+        return skip("may not make the kernel merge pages (/sys/kernel/mm/ksm)");
+    };
+    let [freed, other] = equal_mappings();
+    if !scan_fully() || merged_pages() < 100 {
+        return skip("the kernel does not merge pages");
+    }
+    other.munmap().unwrap();
+    drain_pending();
+    unsafe { freed.range().lazy_free() }.unwrap();
+    flush_all_batches();
+    // The kernel merges them with one another, and with what was freed if that is still there.
+    let [kept, other] = equal_mappings();
+    assert!(scan_fully());
+    // The kernel reclaims on request what one process alone has.
+    other.munmap().unwrap();
+    freed.munmap().unwrap();
+    drain_pending();
+    page_out(kept.range());
+    let bytes = kept.as_slice();
+    let is_kept = |(number, page): (u8, &[u8])| page.iter().all(|&byte| byte == number);
+    assert!((1..).zip(bytes.chunks_exact(page_size())).all(is_kept));
+    Completion::Completed
 }

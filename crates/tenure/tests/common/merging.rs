@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::mm::Advice;
 use tenure::PageRange;
 
+use super::pool::wait_until;
 use super::*;
 
 pub fn advise_mergeable(range: PageRange) -> bool {
@@ -36,6 +37,21 @@ pub fn start_merging() -> Option<Undo> {
 pub fn merged_pages() -> usize {
     let count = std::fs::read_to_string("/proc/self/ksm_merging_pages");
     count.map_or(0, |count| count.trim().parse().unwrap())
+}
+
+/// Waits until the kernel, which merges pages, has looked at each often enough. Returns whether it
+/// does.
+pub fn scan_fully() -> bool {
+    let scans = || {
+        let count = std::fs::read_to_string("/sys/kernel/mm/ksm/full_scans").ok()?;
+        count.trim().parse::<u64>().ok()
+    };
+    let before = scans();
+    wait_until(|| {
+        before
+            .zip(scans())
+            .is_some_and(|(before, now)| now >= before + 5)
+    })
 }
 
 /// Makes the kernel merge equal pages of the range until most of it is. Returns whether it

@@ -27,7 +27,7 @@ pub(crate) use self::mutex::{ForkGuard, ForkMutex};
 use self::mutex::AcrossFork;
 use super::advise::{DestructiveAdvice, advise_destructive};
 use super::map::{self, Backing};
-use super::{counters, page_size};
+use super::{counters, exclusive, page_size};
 
 /// A mutex in the list of those that the forking thread takes.
 pub(crate) struct Entry {
@@ -164,6 +164,7 @@ unsafe extern "C" fn prepare() {
     }
     FORK_BLOCK.hold();
     for_each(|mutex| mutex.hold());
+    exclusive::note_fork();
     DEPTH.store(1, Ordering::Relaxed);
     HOLDER.store(thread_number(), Ordering::Relaxed);
     publish_generation();
@@ -282,6 +283,12 @@ pub(crate) fn generation() -> Result<usize, Errno> {
 /// handlers: it has the number of its parent's [`generation`].
 pub(crate) fn is_bare_child() -> bool {
     is_holder();
+    is_unprepared_child()
+}
+
+/// Returns whether none of tenure's fork handlers has run in this child: a bare one, or one whose
+/// other handlers run first.
+pub(super) fn is_unprepared_child() -> bool {
     sentinel().load(Ordering::Relaxed) == 0
 }
 

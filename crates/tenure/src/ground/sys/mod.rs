@@ -11,6 +11,7 @@ pub(crate) mod cgroup;
 pub(crate) mod copy;
 pub(crate) mod counters;
 pub(crate) mod empty_table;
+pub(crate) mod exclusive;
 pub(crate) mod features;
 pub(crate) mod fork;
 #[cfg(any(test, fuzzing))]

@@ -98,12 +98,36 @@ pub(super) struct Threads {
     pub(super) is_first_ended: bool,
 }
 
+/// How long the kernel's `stat` of a thread is at most.
+const MAX_STAT_BYTES: usize = 1024;
+
 /// Reads the first thread's `stat`: unlike the process's it does not visit all threads.
-pub(super) fn threads() -> Result<Threads, Errno> {
-    let mut bytes = [0; 1024];
-    let read = |fd: BorrowedFd<'_>| rustix::io::pread(fd, &mut bytes, 0);
+fn first_stat(bytes: &mut [u8; MAX_STAT_BYTES]) -> Result<&[u8], Errno> {
+    let read = |fd: BorrowedFd<'_>| rustix::io::pread(fd, &mut *bytes, 0);
     let len = ProcFile::stat()?.run(read)?;
-    let stat = Stat::from_read(&bytes[..len]).map_err(|_| Errno::IO)?;
+    Ok(&bytes[..len])
+}
+
+/// Returns whether the process was made by a fork, and has called no exec since: PF_FORKNOEXEC.
+/// Takes no memory of the allocator.
+pub(super) fn was_forked() -> Result<bool, Errno> {
+    const FORKED: u64 = 0x40;
+    let mut bytes = [0; MAX_STAT_BYTES];
+    let flags = stat_flags(first_stat(&mut bytes)?).ok_or(Errno::IO)?;
+    Ok(flags & FORKED != 0)
+}
+
+/// Returns the flags in a thread's `stat`, the seventh word after its name.
+fn stat_flags(stat: &[u8]) -> Option<u64> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let words = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    words.split_ascii_whitespace().nth(6)?.parse().ok()
+}
+
+/// Tells of the threads of the process.
+pub(super) fn threads() -> Result<Threads, Errno> {
+    let mut bytes = [0; MAX_STAT_BYTES];
+    let stat = Stat::from_read(first_stat(&mut bytes)?).map_err(|_| Errno::IO)?;
     Ok(Threads {
         count: stat.num_threads.cast_unsigned(),
         is_first_ended: stat.state == 'Z',

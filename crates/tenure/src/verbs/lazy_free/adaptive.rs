@@ -4,13 +4,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::freed_ranges::{self, FreeRecord};
+use super::mark;
 use super::policy::{dontneed, free_eagerly};
 use crate::ground::error::{MemoryKind, Result};
 use crate::ground::range::PageRange;
-use crate::ground::sys::advise::{
-    Advice, DestructiveAdvice, LockState, advise, advise_destructive, flush_lazyfree_batch,
-    lock_state,
-};
+use crate::ground::sys::advise::{Advice, LockState, advise, flush_lazyfree_batch, lock_state};
 use crate::ground::sys::{fork, vma};
 use crate::observation::pressure::{self, Level};
 use crate::observation::stats;
@@ -67,7 +65,7 @@ unsafe fn free_validated(range: PageRange, record: FreeRecord) -> bool {
         return unsafe { dontneed(range) }.is_ok();
     }
     // SAFETY: the caller gives the contents up.
-    let is_marked = unsafe { advise_destructive(range, DestructiveAdvice::Free) }.is_ok();
+    let is_marked = unsafe { mark(range) }.is_ok();
     if is_marked {
         flush_lazyfree_batch();
         stats::LAZY_FREE.done(range.len());

@@ -82,6 +82,8 @@ use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive, flush_lazyfree_batch};
+use crate::ground::sys::exclusive::free_exclusive;
+use crate::ground::sys::merged;
 use crate::observation::stats;
 use crate::verbs::populate::Access;
 use crate::verbs::{check_private_anonymous, volatile};
@@ -148,6 +150,22 @@ impl Mapping {
     }
 }
 
+/// Lets the kernel reclaim the pages of a range: `madvise(MADV_FREE)`. What other processes have,
+/// too, leaves this one at once: `madvise(MADV_DONTNEED)`.
+///
+/// # Safety
+///
+/// As for [`PageRange::lazy_free`].
+unsafe fn mark(range: PageRange) -> Result<(), Errno> {
+    // SAFETY: the caller gives the contents up.
+    let discard = |part| unsafe { advise_destructive(part, DestructiveAdvice::DontNeed) };
+    if merged::are_any() {
+        return discard(range);
+    }
+    // SAFETY: as above.
+    unsafe { free_exclusive(range, discard) }
+}
+
 impl PageRange {
     /// Gives the contents up, and the pages when the kernel needs them:
     /// `madvise(MADV_FREE)` (Linux 4.5). An empty range succeeds.
@@ -168,8 +186,9 @@ impl PageRange {
     /// another CPU a moment before: those are in a batch of that CPU, and the kernel
     /// skips them. It also skips pages that it is migrating (compaction).
     ///
-    /// Pages that are shared with a child after `fork` count as `LazyFree`, too, but
-    /// reclaiming them frees nothing while the child has them.
+    /// Pages that another process has, too, since a `fork` leave this process at once
+    /// (`MADV_DONTNEED`), and all do where pages of this process have been merged (KSM):
+    /// Linux could discard them in the other process as well, where they may be in use.
     ///
     /// # Errors
     ///
@@ -195,7 +214,7 @@ impl PageRange {
         // A page that the kernel reclaims must read as zeros instead of SIGBUS.
         volatile::forget_contents(self)?;
         // SAFETY: the caller gives the contents up.
-        let marked = unsafe { advise_destructive(self, DestructiveAdvice::Free) };
+        let marked = unsafe { mark(self) };
         marked.map_err(|errno| match errno {
             // The check above rules out the other causes of EINVAL.
             Errno::INVAL => Error::Unsupported {

@@ -16,6 +16,9 @@
 //! has been volatile for longer than the
 //! [offer delay](set_offer_delay), and purges when memory is short.
 //!
+//! Pages that another process has, too, since a fork are not offered before that process has
+//! ended or has written them: Linux could discard them there as well.
+//!
 //! A range travels down through these layers, each of which uses only those below it:
 //!
 //! 1. the forms that programs call: `range`, `buffer`, `purge_all`;

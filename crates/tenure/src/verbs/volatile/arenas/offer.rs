@@ -6,6 +6,7 @@ use super::{Arenas, CHUNK_BYTES};
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_each, flush_lazyfree_batch};
+use crate::ground::sys::exclusive::may_share_pages;
 use crate::ground::sys::map;
 use crate::ground::sys::page_runs::PageError;
 use crate::ground::sys::pagemap::{PageRun, PageState, Scanner};
@@ -54,8 +55,7 @@ pub(super) fn offer_slots(
 /// it then stays resident.
 fn offer_large(memory: &ArenaMemory, slot: usize, place: PageRange) -> bool {
     let word = memory.table.word(slot);
-    let mut is_populated = true;
-    let mut answer = Ok(());
+    let (mut is_populated, mut is_all_offered) = (true, true);
     let mut first_epoch = None;
     for chunk in place.chunks(CHUNK_BYTES) {
         if word.is_wanted() {
@@ -75,11 +75,11 @@ fn offer_large(memory: &ArenaMemory, slot: usize, place: PageRange) -> bool {
         }
         drop(registry);
         match offered {
-            Ok(runs) => is_populated &= contents_bytes(&runs, chunk) == chunk.len(),
-            Err(error) => {
-                answer = Err(error);
-                break;
+            Ok(offered) => {
+                is_populated &= contents_bytes(&offered.runs, chunk) == chunk.len();
+                is_all_offered &= offered.is_all_offered;
             }
+            Err(_) => is_all_offered = false,
         }
     }
     flush_lazyfree_batch();
@@ -87,7 +87,8 @@ fn offer_large(memory: &ArenaMemory, slot: usize, place: PageRange) -> bool {
     if !registry.arenas.has(memory) {
         return true;
     }
-    registry.publish_place(memory, slot, place.len(), answer.map(|()| is_populated))
+    let is_populated = is_all_offered.then_some(is_populated);
+    registry.publish_place(memory, slot, place.len(), is_populated)
 }
 
 impl Registry {
@@ -108,9 +109,13 @@ impl Registry {
         }
         let parts = prepared.iter().flatten().flat_map(|group| &group.parts);
         let parts: Vec<PageRange> = parts.copied().collect();
-        // SAFETY: the caller has claimed the volatile places, and the parts are registered, so
-        // that each purged page is SIGBUS.
-        let mut freed = unsafe { advise_each(&parts, DestructiveAdvice::Free) };
+        let mut freed = match may_share_pages() {
+            // Some may have to be left out.
+            true => 0,
+            // SAFETY: the caller has claimed the volatile places, and the parts are registered,
+            // so that each purged page is SIGBUS.
+            false => unsafe { advise_each(&parts, DestructiveAdvice::Free) },
+        };
         let mut all_offered = true;
         for (places, prepared) in groups.iter().zip(prepared) {
             match prepared {
@@ -135,14 +140,15 @@ impl Registry {
         places: &[(usize, PageRange)],
         scanner: &mut Scanner,
     ) -> bool {
-        if let Ok(runs) = self.offer_pages(memory, around(places), scanner) {
-            return self.publish_group(memory, places, &runs);
+        let all = |offered: Result<OfferedPages>| offered.ok().filter(|it| it.is_all_offered);
+        if let Some(offered) = all(self.offer_pages(memory, around(places), scanner)) {
+            return self.publish_group(memory, places, &offered.runs);
         }
         // One unofferable place does not block its neighbours.
         let mut all_offered = true;
         for &(slot, place) in places {
-            let runs = self.offer_pages(memory, place, scanner);
-            let is_populated = runs.map(|runs| contents_bytes(&runs, place) == place.len());
+            let offered = all(self.offer_pages(memory, place, scanner));
+            let is_populated = offered.map(|it| contents_bytes(&it.runs, place) == place.len());
             all_offered &= self.publish_place(memory, slot, place.len(), is_populated);
         }
         all_offered
@@ -158,26 +164,27 @@ impl Registry {
     ) -> bool {
         places.iter().fold(true, |all, &(slot, place)| {
             let is_populated = contents_bytes(runs, place) == place.len();
-            all & self.publish_place(memory, slot, place.len(), Ok(is_populated))
+            all & self.publish_place(memory, slot, place.len(), Some(is_populated))
         })
     }
 
-    /// Publishes a claimed slot after an offer. Returns whether that has succeeded.
+    /// Publishes a claimed slot after an offer, of which this tells whether there was a page
+    /// everywhere; `None` if the kernel was not offered all of it. Returns whether it was.
     fn publish_place(
         &mut self,
         memory: &ArenaMemory,
         slot: usize,
         len: usize,
-        is_populated: Result<bool>,
+        is_populated: Option<bool>,
     ) -> bool {
         let word = memory.table.word(slot);
         match is_populated {
-            Ok(is_populated) => {
+            Some(is_populated) => {
                 self.arenas.offered_bytes += len;
                 word.publish_offered(is_populated);
                 true
             }
-            Err(_) => {
+            None => {
                 stats::OFFER_FAILED_BYTES.add(len);
                 word.publish(State::Refused);
                 false
@@ -185,19 +192,23 @@ impl Registry {
         }
     }
 
-    /// Lets the kernel purge the pages of claimed places. Returns which pages there are.
+    /// Lets the kernel purge the pages of claimed places.
     pub(super) fn offer_pages(
         &mut self,
         memory: &ArenaMemory,
         range: PageRange,
         scanner: &mut Scanner,
-    ) -> Result<Vec<PageRun>> {
+    ) -> Result<OfferedPages> {
         let prepared = self.prepare_offer(memory, range, scanner)?;
+        let mut is_all_offered = true;
         for part in prepared.parts {
             // SAFETY: the caller has claimed the volatile places in the range.
-            unsafe { self.engine.free_part(part) }?;
+            is_all_offered &= unsafe { self.engine.free_part(part) }?;
         }
-        Ok(prepared.runs)
+        Ok(OfferedPages {
+            runs: prepared.runs,
+            is_all_offered,
+        })
     }
 
     /// Protects the pages of claimed places.
@@ -306,6 +317,14 @@ struct Prepared {
     parts: Vec<PageRange>,
     /// In which they are protected.
     epoch: u64,
+}
+
+/// Pages that were offered.
+pub(super) struct OfferedPages {
+    /// Which pages there are.
+    runs: Vec<PageRun>,
+    /// Whether none of them was left out, because another process has it, too.
+    is_all_offered: bool,
 }
 
 /// Returns the addresses from the first place of a group to the last.

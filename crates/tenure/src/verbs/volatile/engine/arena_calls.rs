@@ -1,5 +1,6 @@
 //! Calls of arenas to the engine: arenas record themselves what is registered and offered.
 
+use super::offer::free_unshared;
 use super::state::Engine;
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
@@ -97,15 +98,15 @@ impl Engine {
         Ok(purged_bytes)
     }
 
-    /// Lets the kernel purge a registered part: `madvise(MADV_FREE)`.
+    /// Lets the kernel purge a registered part: `madvise(MADV_FREE)`. Returns whether that was
+    /// all of it: pages that another process has, too, are left out.
     ///
     /// # Safety
     ///
     /// As for [`purge_part`](Self::purge_part).
-    pub(crate) unsafe fn free_part(&self, part: PageRange) -> Result<()> {
+    pub(crate) unsafe fn free_part(&self, part: PageRange) -> Result<bool> {
         // SAFETY: the caller keeps this function's contract; the registration makes each
         // purged page SIGBUS.
-        unsafe { advise_destructive(part, DestructiveAdvice::Free) }
-            .map_err(at("madvise(MADV_FREE)", part))
+        unsafe { free_unshared(part) }.map_err(at("madvise(MADV_FREE)", part))
     }
 }

@@ -4,8 +4,10 @@ use super::state::Engine;
 use super::validate::first_mappings;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
+use crate::ground::sys::Errno;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive};
-use crate::ground::sys::page_runs::{chunk_end, first_populated_span};
+use crate::ground::sys::exclusive::free_exclusive;
+use crate::ground::sys::page_runs::{chunk_end, first_populated_span, has_contents};
 use crate::ground::sys::registration::{map_zero_page_where_absent, register_inherited, unmerge};
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::vma::Vma;
@@ -24,41 +26,74 @@ pub(crate) const SEARCH_BYTES: usize = 256 << 20;
 /// it needs one page table at most, and no mapping of its own.
 const MAX_GAP_BYTES: usize = 2 << 20;
 
+/// How far an offer has come.
+pub(crate) struct Offered {
+    /// What is left of the range.
+    pub(crate) rest: PageRange,
+    /// Whether no page before the rest was left out, because another process has it, too.
+    pub(crate) is_all_offered: bool,
+}
+
+/// Lets the kernel purge the pages of a registered range, but for those that another process has,
+/// too. Returns whether there are none of these.
+///
+/// # Safety
+///
+/// As for [`Engine::offer_chunk`].
+pub(super) unsafe fn free_unshared(range: PageRange) -> Result<bool, Errno> {
+    let mut is_all_offered = true;
+    // SAFETY: the range is volatile (the caller's contract).
+    unsafe {
+        free_exclusive(range, |shared| {
+            // Of the zero page there is nothing to offer.
+            is_all_offered = is_all_offered && !has_contents(shared).unwrap_or(true);
+            Ok(())
+        })
+    }?;
+    Ok(is_all_offered)
+}
+
 impl Engine {
     /// Lets the kernel purge pages of the range, as [`offer_chunk`](Self::offer_chunk)
-    /// does, all under one lock.
+    /// does, all under one lock. Returns whether none was left out.
     ///
     /// # Safety
     ///
     /// As for [`Engine::offer_chunk`].
-    pub(crate) unsafe fn offer(&mut self, range: PageRange) -> Result<()> {
-        let mut rest = range;
+    pub(crate) unsafe fn offer(&mut self, range: PageRange) -> Result<bool> {
+        let (mut rest, mut is_all_offered) = (range, true);
         while !rest.is_empty() {
             // SAFETY: a part of the range, for which the caller keeps the same contract.
-            rest = unsafe { self.offer_chunk(rest) }?;
+            let offered = unsafe { self.offer_chunk(rest) }?;
+            rest = offered.rest;
+            is_all_offered &= offered.is_all_offered;
         }
-        Ok(())
+        Ok(is_all_offered)
     }
 
     /// Lets the kernel purge the first populated pages of the range, a chunk of them at
     /// most: `ioctl(UFFDIO_REGISTER)` and `madvise(MADV_FREE)`. Asks the kernel again
     /// what is mapped there, because that may have changed since the range was marked.
-    /// Returns the rest of the range. On an error nothing has been done.
+    /// On an error nothing has been done.
     ///
     /// # Safety
     ///
     /// The range is volatile: its contents may go at any time.
-    pub(crate) unsafe fn offer_chunk(&mut self, range: PageRange) -> Result<PageRange> {
+    pub(crate) unsafe fn offer_chunk(&mut self, range: PageRange) -> Result<Offered> {
         let (span, rest) = self.next_span(first_mappings(range))?;
+        let mut is_all_offered = true;
         if let Some(span) = span {
             self.register(span)?;
             // If the kernel refuses the advice (for memory that was locked since the
             // check), the pages stay resident.
             // SAFETY: the caller lets the kernel discard the contents; the registration
             // makes each purged page SIGBUS.
-            let _ = unsafe { advise_destructive(span, DestructiveAdvice::Free) };
+            is_all_offered = unsafe { free_unshared(span) }.unwrap_or(true);
         }
-        Ok(PageRange::between(rest.start(), range.end()))
+        Ok(Offered {
+            rest: PageRange::between(rest.start(), range.end()),
+            is_all_offered,
+        })
     }
 
     /// Finds the first span of populated pages in the range, a chunk at most. Returns it

@@ -104,6 +104,16 @@ impl Engine {
         self.incomplete.overlaps(range)
     }
 
+    /// Returns the parts of the range whose offer has to be continued or tried again.
+    pub(crate) fn incomplete_parts(&self, range: PageRange) -> impl Iterator<Item = PageRange> {
+        self.incomplete.each_part(range)
+    }
+
+    /// Returns all of which the offer has to be continued or tried again.
+    pub(crate) fn incomplete(&self) -> impl Iterator<Item = PageRange> {
+        self.incomplete.iter()
+    }
+
     /// Returns whether any offer has to be continued or tried again.
     pub(crate) fn has_incomplete(&self) -> bool {
         !self.incomplete.is_empty()

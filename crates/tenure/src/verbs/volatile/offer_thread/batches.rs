@@ -1,6 +1,5 @@
 //! Offering in batches, between which other threads get the ENGINE lock.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,13 +71,15 @@ pub(crate) fn offer_in_chunks(candidate: &Candidate) -> bool {
 /// accepted.
 pub(super) fn try_offer(candidate: &Candidate) -> usize {
     lazy_free::forget_freed(candidate.range());
-    let mut rest = candidate.range();
+    let (mut rest, mut failed_bytes) = (candidate.range(), 0);
     loop {
-        let answer = ENGINE.lock().offer_chunk(candidate, rest);
+        let mut registry = ENGINE.lock();
+        let left = registry.offer_chunk(candidate, rest, &mut failed_bytes);
+        drop(registry);
         flush_lazyfree_batch();
-        match answer {
-            ControlFlow::Continue(left) => rest = left,
-            ControlFlow::Break(failed_bytes) => return failed_bytes,
+        match left {
+            Some(left) => rest = left,
+            None => return failed_bytes,
         }
         ENGINE.give_way();
     }

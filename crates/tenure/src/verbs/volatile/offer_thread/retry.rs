@@ -1,9 +1,8 @@
-//! Retrying objects that could not be offered when they were due, because they were
-//! locked at that moment: ever more rarely while that has no effect, and soon after tenure has
-//! unlocked memory. (A plain range is offered again only when it is marked again: by then it may
-//! have another owner.)
+//! Retrying what could not be offered when it was due: ever more rarely while that has no
+//! effect, and soon after tenure has unlocked memory. Objects that were locked at that moment, and
+//! pages that another process had, too. (A plain range that was locked is offered again only when
+//! it is marked again: by then it may have another owner.)
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::batches::try_offer;
@@ -11,7 +10,7 @@ use crate::ground::sys::lock::unlock_count;
 use crate::verbs::volatile::arenas::{self, LiveArenas};
 use crate::verbs::volatile::engine::can_offer;
 use crate::verbs::volatile::priority::Timestamp;
-use crate::verbs::volatile::registry::{Candidate, ENGINE, Object};
+use crate::verbs::volatile::registry::ENGINE;
 
 /// The interval between retries, at first and at most.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -39,7 +38,7 @@ impl Retry {
         self.interval = MIN_INTERVAL;
     }
 
-    /// Offers all failed objects again, if the interval is over.
+    /// Offers all that has failed again, if the interval is over.
     pub(super) fn run_if_due(&mut self, now: Timestamp, live: &LiveArenas) {
         if !self.becomes_due(now, unlock_count()) || !can_offer() {
             return;
@@ -66,11 +65,11 @@ impl Retry {
 
 /// Returns whether one of the offers has succeeded, or none was necessary.
 fn retry_all(live: &LiveArenas) -> bool {
-    let failed: Vec<Arc<Object>> = ENGINE.lock().offer_failures();
+    let failed = ENGINE.lock().incomplete();
     let refused: Vec<bool> = live.iter().filter_map(arenas::retry_refused).collect();
     let mut has_progress = failed.is_empty() && refused.is_empty() || refused.contains(&true);
-    for object in failed {
-        has_progress |= try_offer(&Candidate::Object(object)) == 0;
+    for candidate in failed {
+        has_progress |= try_offer(&candidate) == 0;
     }
     has_progress
 }

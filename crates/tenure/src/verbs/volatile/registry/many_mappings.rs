@@ -64,7 +64,7 @@ fn range_of_many_mappings_is_offered_and_purged_some_at_a_time() {
     let range = memory.range();
     let mut registry = mark(range);
     // SAFETY: the test does not read it.
-    let rest = unsafe { registry.engine.offer_chunk(range) }.unwrap();
+    let rest = unsafe { registry.engine.offer_chunk(range) }.unwrap().rest;
     assert_eq!(pages_up_to(rest.start(), range), MAX_MAPPINGS);
     // SAFETY: as above.
     let (rest, bytes) = unsafe {
