@@ -18,7 +18,7 @@ use common::*;
 use libtest_mimic::Completion;
 use tenure::lazy_free::FreePolicy;
 use tenure::volatile::VolatileOptions;
-use tenure::{Mapping, PageRange, VolatileArena, VolatileBuffer, page_size};
+use tenure::{Features, Mapping, PageRange, VolatileArena, VolatileBuffer, page_size};
 
 tests!(
     parent_keeps_what_child_frees_lazily,
@@ -32,8 +32,9 @@ tests!(
     shared_range_is_offered_after_child_has_ended,
     shared_buffer_is_offered_after_child_has_ended,
     shared_arena_buffer_is_offered_after_child_has_ended,
-    own_pages_of_partly_shared_range_are_offered_at_once;
-    children: free_lazily_without_pagemap
+    own_pages_of_partly_shared_range_are_offered_at_once,
+    arena_made_after_fork_is_offered_without_reading_pagemap;
+    children: free_lazily_without_pagemap, offer_arena_without_pagemap
 );
 
 const PAGES: usize = 256;
@@ -270,4 +271,24 @@ fn own_pages_of_partly_shared_range_are_offered_at_once() -> Completion {
     assert_eq!(count_present(own), 0);
     child.end();
     Completion::Completed
+}
+
+fn arena_made_after_fork_is_offered_without_reading_pagemap() -> Completion {
+    if let Some(skipped) = cannot_offer() {
+        return skipped;
+    }
+    if Features::get().pagemap_scan.is_err() {
+        return skip("without PAGEMAP_SCAN (before Linux 6.7) each offer reads pagemap");
+    }
+    in_child_ok("offer_arena_without_pagemap");
+    Completion::Completed
+}
+
+fn offer_arena_without_pagemap() {
+    assert_eq!(fork(|| 0), 0);
+    let (_arena, mut buffer) = arena_buffer();
+    refuse(libc::SYS_pread64, libc::EPERM);
+    buffer.mark_volatile_with(OFFER_NOW);
+    reclaim(buffer.range());
+    assert_eq!(buffer.is_intact(), Ok(false));
 }

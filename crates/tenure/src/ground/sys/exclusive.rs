@@ -7,35 +7,34 @@
 //! first gives the process a copy, which it does not mark dirty. A later child shares that copy;
 //! if it frees it lazily, its parent loses what it has once written.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::advise::{DestructiveAdvice, advise_destructive};
-use super::proc_file::ProcFile;
+use super::pagemap::Scanner;
 use super::{fork, merged, page_size, process};
 use crate::PageRange;
 
 /// Lets the kernel reclaim the pages of the range that no other process has:
 /// `madvise(MADV_FREE)`. Calls `shared` with each run of the others, which stay as they are;
-/// with all that is left where the kernel does not tell.
+/// with all that is left where the kernel does not tell. It asks for each page, which is of use
+/// only where another process [may have some](may_share_pages).
 ///
 /// # Safety
 ///
 /// Nothing may rely on what is in the range any more.
 pub(crate) unsafe fn free_exclusive(
     range: PageRange,
+    scanner: &mut Scanner,
     mut shared: impl FnMut(PageRange) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     // SAFETY: nothing relies on the contents (the caller's contract).
     let free = |part| unsafe { advise_destructive(part, DestructiveAdvice::Free) };
-    if !may_share_pages() {
-        return free(range);
-    }
     let (mut rest, mut answer) = (range, Ok(()));
-    let told = ProcFile::pagemap().and_then(|pagemap| {
+    let told = scanner.file().and_then(|pagemap| {
         let read =
             |bytes: &mut [u8], offset| pagemap.run(|fd| rustix::io::pread(fd, bytes, offset));
         for_each_run(range, read, |run, is_shared| {
@@ -111,35 +110,42 @@ fn for_each_run(
     Ok(())
 }
 
-const UNKNOWN: u8 = 0;
-const NO: u8 = 1;
-const YES: u8 = 2;
-
-/// Whether another process may have pages of this one.
-static MAY_SHARE: AtomicU8 = AtomicU8::new(UNKNOWN);
+/// How often this process's line of ancestors has begun to fork since tenure was loaded.
+static FORKS: AtomicUsize = AtomicUsize::new(0);
 
 /// Called before a fork.
 pub(super) fn note_fork() {
-    MAY_SHARE.store(YES, Ordering::Relaxed);
-    // The child cannot find it out.
-    merged::are_any();
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Returns how often the process and its ancestors have forked: what is written from now on is
+/// in no other process until there are more.
+pub(crate) fn fork_count() -> usize {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// Returns whether another process may have pages that were written when there were so many
+/// [forks](fork_count), or later.
+pub(crate) fn may_share_pages_since(fork_count_then: usize) -> bool {
+    fork_count() != fork_count_then || fork::is_unprepared_child()
 }
 
 /// Returns whether this process has forked, or was made by a fork and has called no exec since.
 /// A child of a bare `clone` counts only if it exists at the first call.
 pub(crate) fn may_share_pages() -> bool {
-    let known = match MAY_SHARE.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            let found = if has_relatives() { YES } else { NO };
-            let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
-            match MAY_SHARE.compare_exchange(UNKNOWN, found, success, failure) {
-                Ok(_) => found,
-                Err(now) => now,
-            }
-        }
-        known => known,
-    };
-    known == YES || fork::is_unprepared_child()
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    /// Whether it shared pages when tenure was loaded, or would have.
+    static SHARED_BEFORE: AtomicU8 = AtomicU8::new(UNKNOWN);
+    if may_share_pages_since(0) {
+        return true;
+    }
+    if SHARED_BEFORE.load(Ordering::Relaxed) == UNKNOWN {
+        let found = if has_relatives() { YES } else { NO };
+        SHARED_BEFORE.store(found, Ordering::Relaxed);
+    }
+    SHARED_BEFORE.load(Ordering::Relaxed) == YES
 }
 
 /// Returns whether the process has a child, or was forked before tenure was loaded.

@@ -51,15 +51,20 @@ impl Scanner {
         Self(None)
     }
 
+    pub(super) fn file(&mut self) -> Result<&ProcFile, Errno> {
+        match &self.0 {
+            Some(_) => {}
+            None => self.0 = Some(ProcFile::pagemap()?),
+        }
+        self.0.as_ref().ok_or(Errno::BADF)
+    }
+
     /// Returns the state of every page of the range, in order.
     pub(crate) fn scan(&mut self, range: PageRange) -> Result<Vec<PageRun>, Errno> {
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        let pagemap = match &self.0 {
-            Some(pagemap) => pagemap,
-            None => self.0.insert(ProcFile::pagemap()?),
-        };
+        let pagemap = self.file()?;
         match Features::get().pagemap_scan {
             Ok(()) => scan_runs(pagemap, range),
             Err(_) => read_entries(pagemap, range),

@@ -82,8 +82,9 @@ use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive, flush_lazyfree_batch};
-use crate::ground::sys::exclusive::free_exclusive;
+use crate::ground::sys::exclusive::{free_exclusive, may_share_pages};
 use crate::ground::sys::merged;
+use crate::ground::sys::pagemap::Scanner;
 use crate::observation::stats;
 use crate::verbs::populate::Access;
 use crate::verbs::{check_private_anonymous, volatile};
@@ -163,7 +164,12 @@ unsafe fn mark(range: PageRange) -> Result<(), Errno> {
         return discard(range);
     }
     // SAFETY: as above.
-    unsafe { free_exclusive(range, discard) }
+    unsafe {
+        match may_share_pages() {
+            true => free_exclusive(range, &mut Scanner::new(), discard),
+            false => advise_destructive(range, DestructiveAdvice::Free),
+        }
+    }
 }
 
 impl PageRange {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::table::Table;
 use crate::ground::range::PageRange;
+use crate::ground::sys::exclusive::{fork_count, may_share_pages_since};
 use crate::verbs::volatile::counts::COUNTS;
 use crate::verbs::volatile::registry::ENGINE;
 use crate::verbs::volatile::word::{State, Word};
@@ -22,6 +23,8 @@ pub(crate) struct ArenaMemory {
     pub(crate) table: Table,
     /// The pages behind each place that hold no contents and can always be read.
     pub(super) overrun_bytes: usize,
+    /// How often the process had forked before anything was written there.
+    fork_count: usize,
     /// Nothing that the program does to its descriptors ends the protection of what is
     /// offered, so that owners may revoke offers without a look at it.
     is_kept: AtomicBool,
@@ -39,6 +42,7 @@ impl ArenaMemory {
             range,
             table,
             overrun_bytes,
+            fork_count: fork_count(),
             is_kept: AtomicBool::new(false),
             defers_offers: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
@@ -48,6 +52,11 @@ impl ArenaMemory {
     /// Returns a place with its overrun.
     pub(super) fn with_overrun(&self, place: PageRange) -> PageRange {
         PageRange::between(place.start(), place.end() + self.overrun_bytes)
+    }
+
+    /// Returns whether another process may have pages of the arena, too.
+    pub(super) fn may_share_pages(&self) -> bool {
+        may_share_pages_since(self.fork_count)
     }
 
     pub(super) fn is_kept(&self) -> bool {

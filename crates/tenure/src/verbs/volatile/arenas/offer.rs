@@ -6,7 +6,6 @@ use super::{Arenas, CHUNK_BYTES};
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_each, flush_lazyfree_batch};
-use crate::ground::sys::exclusive::may_share_pages;
 use crate::ground::sys::map;
 use crate::ground::sys::page_runs::PageError;
 use crate::ground::sys::pagemap::{PageRun, PageState, Scanner};
@@ -109,7 +108,7 @@ impl Registry {
         }
         let parts = prepared.iter().flatten().flat_map(|group| &group.parts);
         let parts: Vec<PageRange> = parts.copied().collect();
-        let mut freed = match may_share_pages() {
+        let mut freed = match memory.may_share_pages() {
             // Some may have to be left out.
             true => 0,
             // SAFETY: the caller has claimed the volatile places, and the parts are registered,
@@ -203,7 +202,11 @@ impl Registry {
         let mut is_all_offered = true;
         for part in prepared.parts {
             // SAFETY: the caller has claimed the volatile places in the range.
-            is_all_offered &= unsafe { self.engine.free_part(part) }?;
+            let freed = unsafe {
+                let may_share = memory.may_share_pages();
+                self.engine.free_part(part, may_share, scanner)
+            };
+            is_all_offered &= freed?;
         }
         Ok(OfferedPages {
             runs: prepared.runs,

@@ -6,6 +6,7 @@ use crate::ground::error::Result;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, DestructiveAdvice, advise, advise_destructive};
 use crate::ground::sys::page_runs::{self, PageError, each_with_contents};
+use crate::ground::sys::pagemap::Scanner;
 use crate::ground::sys::registration::{map_zero_page_where_absent, register_inherited};
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::{Errno, vma};
@@ -99,14 +100,19 @@ impl Engine {
     }
 
     /// Lets the kernel purge a registered part: `madvise(MADV_FREE)`. Returns whether that was
-    /// all of it: pages that another process has, too, are left out.
+    /// all of it: pages that another process has, too, are left out if one `may_share` any.
     ///
     /// # Safety
     ///
     /// As for [`purge_part`](Self::purge_part).
-    pub(crate) unsafe fn free_part(&self, part: PageRange) -> Result<bool> {
+    pub(crate) unsafe fn free_part(
+        &self,
+        part: PageRange,
+        may_share: bool,
+        scanner: &mut Scanner,
+    ) -> Result<bool> {
         // SAFETY: the caller keeps this function's contract; the registration makes each
         // purged page SIGBUS.
-        unsafe { free_unshared(part) }.map_err(at("madvise(MADV_FREE)", part))
+        unsafe { free_unshared(part, may_share, scanner) }.map_err(at("madvise(MADV_FREE)", part))
     }
 }

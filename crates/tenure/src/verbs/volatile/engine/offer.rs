@@ -6,8 +6,9 @@ use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive};
-use crate::ground::sys::exclusive::free_exclusive;
+use crate::ground::sys::exclusive::{free_exclusive, may_share_pages};
 use crate::ground::sys::page_runs::{chunk_end, first_populated_span, has_contents};
+use crate::ground::sys::pagemap::Scanner;
 use crate::ground::sys::registration::{map_zero_page_where_absent, register_inherited, unmerge};
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::vma::Vma;
@@ -35,21 +36,29 @@ pub(crate) struct Offered {
 }
 
 /// Lets the kernel purge the pages of a registered range, but for those that another process has,
-/// too. Returns whether there are none of these.
+/// too, if one `may_share` any. Returns whether there are none of these.
 ///
 /// # Safety
 ///
 /// As for [`Engine::offer_chunk`].
-pub(super) unsafe fn free_unshared(range: PageRange) -> Result<bool, Errno> {
+pub(super) unsafe fn free_unshared(
+    range: PageRange,
+    may_share: bool,
+    scanner: &mut Scanner,
+) -> Result<bool, Errno> {
     let mut is_all_offered = true;
+    let is_shared = |shared| {
+        // Of the zero page there is nothing to offer.
+        is_all_offered = is_all_offered && !has_contents(shared).unwrap_or(true);
+        Ok(())
+    };
     // SAFETY: the range is volatile (the caller's contract).
     unsafe {
-        free_exclusive(range, |shared| {
-            // Of the zero page there is nothing to offer.
-            is_all_offered = is_all_offered && !has_contents(shared).unwrap_or(true);
-            Ok(())
-        })
-    }?;
+        match may_share {
+            true => free_exclusive(range, scanner, is_shared)?,
+            false => advise_destructive(range, DestructiveAdvice::Free)?,
+        }
+    }
     Ok(is_all_offered)
 }
 
@@ -88,7 +97,8 @@ impl Engine {
             // check), the pages stay resident.
             // SAFETY: the caller lets the kernel discard the contents; the registration
             // makes each purged page SIGBUS.
-            is_all_offered = unsafe { free_unshared(span) }.unwrap_or(true);
+            let freed = unsafe { free_unshared(span, may_share_pages(), &mut Scanner::new()) };
+            is_all_offered = freed.unwrap_or(true);
         }
         Ok(Offered {
             rest: PageRange::between(rest.start(), range.end()),
