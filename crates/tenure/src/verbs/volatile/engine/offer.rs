@@ -29,7 +29,7 @@ const MAX_GAP_BYTES: usize = 2 << 20;
 
 /// How far an offer has come.
 pub(crate) struct Offered {
-    /// What is left of the range.
+    /// The part of the range that is left.
     pub(crate) rest: PageRange,
     /// Whether no page before the rest was left out, because another process has it, too.
     pub(crate) is_all_offered: bool,
