@@ -747,8 +747,8 @@ int tenure_cache_stats(struct tenure_cache *cache,
  *
  * Until a page is written again, its contents may become zeros at any time. A write
  * cancels the lazy free of its page; a read does not. The pages count in the process's
- * RSS until the kernel reclaims them. Swapped-out pages are dropped at once. The range is
- * no longer volatile.
+ * RSS until the kernel reclaims them. Swapped-out pages are dropped at once, and so are
+ * those that another process has, too, since a fork(). The range is no longer volatile.
  *
  * Return value:
  *
@@ -774,8 +774,7 @@ int tenure_cache_stats(struct tenure_cache *cache,
  *
  * MADV_FREE is available since Linux 4.5, and on systems without swap since 4.12.
  */
-int tenure_lazy_free(void *addr,
-                     size_t len);
+int tenure_lazy_free(void *addr, size_t len);
 
 /**
  * Locks a range in memory with mlock() or mlock2(MLOCK_ONFAULT): pages stay once they

@@ -12,8 +12,8 @@ use crate::answer::{answer_zero, whole_pages};
 ///
 /// Until a page is written again, its contents may become zeros at any time. A write
 /// cancels the lazy free of its page; a read does not. The pages count in the process's
-/// RSS until the kernel reclaims them. Swapped-out pages are dropped at once. The range is
-/// no longer volatile.
+/// RSS until the kernel reclaims them. Swapped-out pages are dropped at once, and so are
+/// those that another process has, too, since a fork(). The range is no longer volatile.
 ///
 /// # Return value
 ///
