@@ -7,6 +7,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::merging::{advise_mergeable, merged_pages, scan_fully, start_merging};
 use common::*;
 use libtest_mimic::Completion;
@@ -377,6 +379,8 @@ fn page_merged_with_lazily_freed_one_is_kept() -> Completion {
     }
     other.munmap().unwrap();
     drain_pending();
+    // tenure looks every 100 ms whether the kernel merges any.
+    std::thread::sleep(Duration::from_millis(150));
     unsafe { freed.range().lazy_free() }.unwrap();
     flush_all_batches();
     // The kernel merges them with one another, and with what was freed if that is still there.

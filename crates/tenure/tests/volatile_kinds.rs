@@ -16,7 +16,8 @@ use common::*;
 use libtest_mimic::Completion;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use tenure::{
-    Error, HugePages, LockMode, Mapping, MemoryKind, Outcome, PageRange, VolatileBuffer, page_size,
+    Error, HugePages, LockMode, Mapping, MemoryKind, Outcome, PageRange, VolatileArena,
+    VolatileBuffer, page_size, volatile::VolatileOptions,
 };
 
 fn missing() -> Option<&'static str> {
@@ -34,6 +35,7 @@ tests!(
     [exclusive] marking_hugetlb_memory_is_rejected,
     marked_memory_is_unmergeable,
     merged_pages_are_unmerged_and_purged,
+    [exclusive] pages_merged_after_an_offer_are_unmerged_by_the_next,
     [exclusive] swapped_pages_are_purged_only_when_offered,
     [exclusive] rewritten_volatile_pages_survive_swap_out,
     [exclusive] aborted_test_leaves_no_swap_file,
@@ -217,28 +219,66 @@ fn marked_memory_is_unmergeable() -> Completion {
     Completion::Completed
 }
 
-fn merged_pages_are_unmerged_and_purged() -> Completion {
-    let memory = anonymous(64);
-    let range = memory.range();
-    for page in 0..range.pages() {
+/// Has the kernel merge the pages of the ranges while the value lives, or skips the test.
+fn merge_all(ranges: &[PageRange]) -> Result<Undo, Completion> {
+    let reason = "may not make the kernel merge pages (/sys/kernel/mm/ksm)";
+    let merging = start_merging().ok_or_else(|| skip(reason))?;
+    for range in ranges {
         // All pages are equal.
-        let page = pages(range, page, 1);
-        unsafe { page.as_ptr().write_bytes(7, page.len()) };
+        unsafe { range.as_ptr().write_bytes(7, range.len()) };
+        if !advise_mergeable(*range) {
+            return Err(skip("this kernel merges no pages (CONFIG_KSM)"));
+        }
     }
-    let Some(_merging) = start_merging() else {
-        return skip("may not make the kernel merge pages (/sys/kernel/mm/ksm)");
-    };
-    if !advise_mergeable(range) {
-        return skip("this kernel merges no pages (CONFIG_KSM)");
-    }
+    let all: usize = ranges.iter().map(|range| range.pages()).sum();
     let end = Instant::now() + Duration::from_secs(20);
-    while merged_pages() < range.pages() / 2 {
+    while merged_pages() <= all / 4 * 3 {
         if Instant::now() > end {
-            return skip("the kernel has merged nothing within 20 s");
+            return Err(skip("the kernel has merged nothing within 20 s"));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     flush_all_batches();
+    Ok(merging)
+}
+
+fn pages_merged_after_an_offer_are_unmerged_by_the_next() -> Completion {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    if !smaps.contains("\nKSM:") {
+        return skip("smaps does not tell which pages are merged (before Linux 6.6)");
+    }
+    let memory = anonymous(64);
+    let arena = VolatileArena::new(1 << 20).unwrap();
+    let mut buffer = arena.buffer(64 * page_size()).unwrap();
+    let parts = [memory.range(), buffer.range()];
+    let mut mark_and_unmark = || {
+        let now = VolatileOptions::new().offer_now();
+        unsafe { memory.range().mark_volatile_with(now) }.unwrap();
+        buffer.mark_volatile_with(now);
+        let merged = parts.map(|part| smaps_bytes(part, "KSM"));
+        let _ = unsafe { memory.range().mark_nonvolatile() }.unwrap();
+        let _ = buffer.mark_nonvolatile().unwrap();
+        merged
+    };
+    parts.into_iter().for_each(fill);
+    mark_and_unmark();
+    let _merging = match merge_all(&parts) {
+        Ok(merging) => merging,
+        Err(skipped) => return skipped,
+    };
+    // tenure looks every 100 ms whether the kernel merges any.
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(mark_and_unmark(), [0, 0]);
+    Completion::Completed
+}
+
+fn merged_pages_are_unmerged_and_purged() -> Completion {
+    let memory = anonymous(64);
+    let range = memory.range();
+    let _merging = match merge_all(&[range]) {
+        Ok(merging) => merging,
+        Err(skipped) => return skipped,
+    };
     unsafe { range.mark_volatile() }.unwrap();
     // The kernel updates the count when it scans the pages the next time.
     wait_for("unmerged", || merged_pages() == 0);

@@ -1,7 +1,7 @@
 //! `madvise(MADV_FREE)` for pages that no other process has.
 //!
-//! What processes have in common since a fork must not be freed lazily by one of them: Linux
-//! (measured on 6.18) may then discard it in all of them. It keeps a page that a process has
+//! Pages that processes share since a fork must not be freed lazily by one of them: Linux
+//! (measured on 6.18) may then discard them in all. It keeps a page that a process has
 //! written, which the dirty bit of its page table or of the page tells. But where a system call
 //! pins a shared page to read it (`process_vm_readv(2)`, a `write(2)` with O_DIRECT), the kernel
 //! first gives the process a copy, which it does not mark dirty. A later child shares that copy;
@@ -14,14 +14,27 @@ use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::advise::{DestructiveAdvice, advise_destructive};
-use super::pagemap::Scanner;
+use super::pagemap::{PageState, Scanner, for_each_populated_in};
+use super::proc_file::ProcFile;
 use super::{fork, merged, page_size, process};
 use crate::PageRange;
 
+/// The processes that have the pages of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// This process alone, or nobody.
+    This,
+    /// Other processes, too; or it is the zero page.
+    Several,
+    /// They are in swap or being moved, and the kernel does not tell.
+    Unknown,
+}
+
 /// Lets the kernel reclaim the pages of the range that no other process has:
-/// `madvise(MADV_FREE)`. Calls `shared` with each run of the others, which stay as they are;
-/// with all that is left where the kernel does not tell. It asks for each page, which is of use
-/// only where another process [may have some](may_share_pages).
+/// `madvise(MADV_FREE)`. Those in swap leave this process at once, as that call has them do.
+/// Calls `shared` with each run of the others, which stay as they are; with all that is left
+/// where the kernel does not tell. It asks for each page, which is of use only where another
+/// process [may have some](may_share_pages).
 ///
 /// # Safety
 ///
@@ -32,27 +45,63 @@ pub(crate) unsafe fn free_exclusive(
     mut shared: impl FnMut(PageRange) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     // SAFETY: nothing relies on the contents (the caller's contract).
-    let free = |part| unsafe { advise_destructive(part, DestructiveAdvice::Free) };
-    let (mut rest, mut answer) = (range, Ok(()));
+    let advise = |part, advice| unsafe { advise_destructive(part, advice) };
+    let (mut end, mut own, mut answer) = (range.start(), None::<PageRange>, Ok(()));
+    let mut act = |run: PageRange, owner| {
+        if owner == Owner::This {
+            let start = own.map_or(run.start(), PageRange::start);
+            own = Some(PageRange::between(start, run.end()));
+            return Ok(());
+        }
+        if let Some(own) = own.take() {
+            advise(own, DestructiveAdvice::Free)?;
+        }
+        match owner {
+            // One that is being moved would be shared by the time of the other advice.
+            Owner::Unknown => advise(run, DestructiveAdvice::DontNeed),
+            _ => shared(run),
+        }
+    };
     let told = scanner.file().and_then(|pagemap| {
-        let read =
-            |bytes: &mut [u8], offset| pagemap.run(|fd| rustix::io::pread(fd, bytes, offset));
-        for_each_run(range, read, |run, is_shared| {
-            rest = PageRange::between(run.end(), range.end());
-            answer = if is_shared { shared(run) } else { free(run) };
+        for_each_populated_run(range, pagemap, |run, owner| {
+            end = run.end();
+            answer = act(run, owner);
             answer.is_ok()
         })
     });
-    if told.is_err() && answer.is_ok() {
-        answer = shared(rest);
+    if answer.is_ok() && told.is_err() {
+        answer = act(PageRange::between(end, range.end()), Owner::Several);
     }
-    answer
+    match own {
+        Some(own) => answer.and(advise(own, DestructiveAdvice::Free)),
+        None => answer,
+    }
+}
+
+/// Calls `visit` with the runs of populated pages of one owner, in order, until it returns
+/// `false`.
+fn for_each_populated_run(
+    range: PageRange,
+    pagemap: &ProcFile,
+    mut visit: impl FnMut(PageRange, Owner) -> bool,
+) -> Result<(), Errno> {
+    let read = |bytes: &mut [u8], offset| pagemap.run(|fd| rustix::io::pread(fd, bytes, offset));
+    let (mut goes_on, mut told) = (true, Ok(()));
+    for_each_populated_in(pagemap, range, |populated| {
+        if goes_on && told.is_ok() && populated.state != PageState::Zero {
+            told = for_each_run(populated.range, read, |run, owner| {
+                goes_on = visit(run, owner);
+                goes_on
+            });
+        }
+    })?;
+    told
 }
 
 /// Returns whether another process may have a page of the range, too, or may get it by merging
 /// (KSM); as well where the kernel does not tell. It needs no memory and no lock.
 pub fn may_be_shared(range: PageRange) -> bool {
-    if merged::are_any() {
+    if merged::may_be_any() {
         return true;
     }
     if !may_share_pages() {
@@ -65,26 +114,26 @@ pub fn may_be_shared(range: PageRange) -> bool {
     };
     let mut may_be_shared = false;
     let read = |bytes: &mut [u8], offset| rustix::io::pread(&pagemap, bytes, offset);
-    let told = for_each_run(range, read, |_, is_shared| {
-        may_be_shared |= is_shared;
+    let told = for_each_run(range, read, |_, owner| {
+        may_be_shared |= owner != Owner::This;
         !may_be_shared
     });
     may_be_shared || told.is_err()
 }
 
-/// Calls `visit` with the runs of pages that other processes have, too, and with those between,
-/// in order, until it returns `false`. `read` reads `/proc/self/pagemap`. The zero page counts as
-/// shared, an absent page as its neighbours do.
+/// Calls `visit` with the runs of pages of one owner, in order, until it returns `false`. `read`
+/// reads `/proc/self/pagemap`. An absent page belongs to the run before it.
 fn for_each_run(
     range: PageRange,
     mut read: impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
-    mut visit: impl FnMut(PageRange, bool) -> bool,
+    mut visit: impl FnMut(PageRange, Owner) -> bool,
 ) -> Result<(), Errno> {
     const ENTRY_BYTES: usize = size_of::<u64>();
-    const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
     const EXCLUSIVE: u64 = 1 << 56;
     let mut entries = [0; 512 * ENTRY_BYTES];
-    let (mut at, mut start, mut is_shared) = (range.start(), range.start(), false);
+    let (mut at, mut start, mut owner) = (range.start(), range.start(), Owner::This);
     while at < range.end() {
         let bytes = ((range.end() - at) / page_size() * ENTRY_BYTES).min(entries.len());
         let offset = (at / page_size() * ENTRY_BYTES) as u64;
@@ -94,18 +143,23 @@ fn for_each_run(
         }
         for entry in entries[..got].as_chunks::<ENTRY_BYTES>().0 {
             let entry = u64::from_ne_bytes(*entry);
-            let is_next_shared = entry & EXCLUSIVE == 0;
-            if entry & PRESENT_OR_SWAPPED != 0 && is_next_shared != is_shared {
-                if start < at && !visit(PageRange::between(start, at), is_shared) {
+            let owner_here = match entry {
+                _ if entry & SWAPPED != 0 => Owner::Unknown,
+                _ if entry & PRESENT == 0 => owner,
+                _ if entry & EXCLUSIVE != 0 => Owner::This,
+                _ => Owner::Several,
+            };
+            if owner_here != owner {
+                if start < at && !visit(PageRange::between(start, at), owner) {
                     return Ok(());
                 }
-                (start, is_shared) = (at, is_next_shared);
+                (start, owner) = (at, owner_here);
             }
             at += page_size();
         }
     }
     if start < at {
-        visit(PageRange::between(start, at), is_shared);
+        visit(PageRange::between(start, at), owner);
     }
     Ok(())
 }
@@ -164,11 +218,10 @@ mod tests {
     const ABSENT: u64 = 0;
     const EXCLUSIVE: u64 = 1 << 63 | 1 << 56;
     const SHARED: u64 = 1 << 63;
-    const SHARED_IN_SWAP: u64 = 1 << 62;
+    const SWAPPED: u64 = 1 << 62;
 
-    /// The runs of a pagemap that tells of two pages at a time: how many pages, and whether they
-    /// are shared.
-    fn runs(entries: &[u64]) -> Vec<(usize, bool)> {
+    /// The runs of a pagemap that tells of two pages at a time: how many pages, and whose.
+    fn runs(entries: &[u64]) -> Vec<(usize, Owner)> {
         let range = PageRange::between(page_size(), (1 + entries.len()) * page_size());
         let mut runs = Vec::new();
         let read = |bytes: &mut [u8], offset: u64| {
@@ -178,8 +231,8 @@ mod tests {
             }
             Ok(bytes.len().min(16))
         };
-        let visit = |run: PageRange, is_shared| {
-            runs.push((run.pages(), is_shared));
+        let visit = |run: PageRange, owner| {
+            runs.push((run.pages(), owner));
             true
         };
         for_each_run(range, read, visit).unwrap();
@@ -187,20 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_split_where_sharing_begins_and_ends() {
-        assert_eq!(runs(&[ABSENT; 5]), [(5, false)]);
-        assert_eq!(runs(&[EXCLUSIVE; 3]), [(3, false)]);
-        assert_eq!(runs(&[SHARED; 3]), [(3, true)]);
-        let mixed = [
-            SHARED,
-            ABSENT,
-            SHARED_IN_SWAP,
-            EXCLUSIVE,
-            ABSENT,
-            EXCLUSIVE,
-            SHARED,
-        ];
-        assert_eq!(runs(&mixed), [(3, true), (3, false), (1, true)]);
+    fn runs_end_where_the_owner_changes() {
+        assert_eq!(runs(&[ABSENT; 5]), [(5, Owner::This)]);
+        assert_eq!(runs(&[EXCLUSIVE; 3]), [(3, Owner::This)]);
+        assert_eq!(runs(&[SHARED; 3]), [(3, Owner::Several)]);
+        let mixed = [SHARED, ABSENT, SHARED, EXCLUSIVE, ABSENT, SWAPPED, SWAPPED];
+        let whose = [(3, Owner::Several), (2, Owner::This), (2, Owner::Unknown)];
+        assert_eq!(runs(&mixed), whose);
     }
 
     #[test]

@@ -3,11 +3,14 @@
 //! lazily loses data: Linux (measured on 6.18) merges another process's page with one that
 //! `madvise(MADV_FREE)` has marked, and then discards both.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::mm::Advice;
 
+use super::exclusive::may_share_pages;
 use super::page_size;
 use super::process::monotonic_coarse_nanos;
 
@@ -17,46 +20,66 @@ const MAX_BYTES: usize = 4 << 20;
 /// How long a reading holds: to open the file takes up to 30 µs.
 const MAX_AGE: Duration = Duration::from_millis(100);
 
-/// The most that were merged at a reading. The kernel tells a child of a fork nothing of the
-/// merged pages that it has from its parent.
-static MAX_MERGED_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The kernel tells a child of a fork nothing of the merged pages that it has from its
+/// parent, so that this stays set.
+static ARE_MANY: AtomicBool = AtomicBool::new(false);
 
 /// When the file was read last, on the monotonic clock; 0 before.
 static READ_AT_NANOS: AtomicU64 = AtomicU64::new(0);
 
+/// When no page of the machine was merged, on the monotonic clock; 0 before.
+static NONE_AT_NANOS: AtomicU64 = AtomicU64::new(0);
+
 /// Returns whether so many pages of this process are merged, or were, that memory should not
-/// be moved.
+/// be moved: `/proc/thread-self/ksm_merging_pages` (Linux 5.19). False where the kernel does
+/// not tell.
 pub(crate) fn are_many() -> bool {
-    exceed(MAX_BYTES)
-}
-
-/// Returns whether pages of this process are merged, or were.
-pub(crate) fn are_any() -> bool {
-    exceed(0)
-}
-
-/// Returns whether more pages are merged, or were: `/proc/thread-self/ksm_merging_pages` (Linux
-/// 5.19). False where the kernel does not tell.
-fn exceed(bytes: usize) -> bool {
-    if MAX_MERGED_BYTES.load(Relaxed) > bytes {
+    if ARE_MANY.load(Relaxed) {
         return true;
     }
     let now = monotonic_coarse_nanos();
-    let age = now.saturating_sub(READ_AT_NANOS.load(Relaxed));
-    if Duration::from_nanos(age) < MAX_AGE {
+    if !is_older(&READ_AT_NANOS, now) {
         return false;
     }
     READ_AT_NANOS.store(now, Relaxed);
-    let merged_bytes = read_pages().unwrap_or(0).saturating_mul(page_size());
-    MAX_MERGED_BYTES
-        .fetch_max(merged_bytes, Relaxed)
-        .max(merged_bytes)
-        > bytes
+    let pages = read(c"/proc/thread-self/ksm_merging_pages");
+    let are_many = pages.is_some_and(|pages| pages.saturating_mul(page_size()) > MAX_BYTES);
+    if are_many {
+        ARE_MANY.store(true, Relaxed);
+    }
+    are_many
 }
 
-/// Reads the file without memory of the allocator.
-fn read_pages() -> Option<usize> {
-    let path = c"/proc/thread-self/ksm_merging_pages";
+/// Returns whether a page of this process may be merged: the kernel has merged pages of some
+/// process, and does not tell that there are none of this one. (It does so only of pages that it
+/// has merged in this process itself, and only to who may trace it.)
+pub(crate) fn may_be_any() -> bool {
+    let now = monotonic_coarse_nanos();
+    if !is_older(&NONE_AT_NANOS, now) {
+        return false;
+    }
+    let is_off = read(c"/sys/kernel/mm/ksm/run") == Some(0)
+        && read(c"/sys/kernel/mm/ksm/pages_shared") == Some(0);
+    if is_off || !can_merge() {
+        NONE_AT_NANOS.store(now, Relaxed);
+        return false;
+    }
+    may_share_pages() || read(c"/proc/thread-self/ksm_merging_pages") != Some(0)
+}
+
+/// Returns whether the kernel can merge pages at all: it knows the advice.
+fn can_merge() -> bool {
+    // SAFETY: an empty range; the call looks at the advice only.
+    unsafe { rustix::mm::madvise(std::ptr::null_mut(), 0, Advice::LinuxUnmergeable) }.is_ok()
+}
+
+fn is_older(at_nanos: &AtomicU64, now_nanos: u64) -> bool {
+    let age = now_nanos.saturating_sub(at_nanos.load(Relaxed));
+    Duration::from_nanos(age) >= MAX_AGE
+}
+
+/// Reads a number from a file without memory of the allocator.
+fn read(path: &CStr) -> Option<usize> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut text = [0; 24];
     let len = rustix::io::read(&file, &mut text).ok()?;

@@ -79,16 +79,6 @@ pub(crate) fn each_with_contents(
     Ok(())
 }
 
-/// Whether a page of the range holds more than zeros.
-pub(crate) fn has_contents(range: PageRange) -> Result<bool, PageError> {
-    let mut has_contents = false;
-    each_with_contents(range, |_| {
-        has_contents = true;
-        Ok(())
-    })?;
-    Ok(has_contents)
-}
-
 /// Reads page by page. Without PAGEMAP_SCAN the zero page cannot be told from other
 /// pages, and purging it where the program never wrote would be reported as a loss.
 fn each_nonzero_page(

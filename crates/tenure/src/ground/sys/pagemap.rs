@@ -76,12 +76,20 @@ impl Scanner {
 /// order, without allocating a list. A run may be reported in parts.
 pub(crate) fn for_each_populated(
     range: PageRange,
+    visit: impl FnMut(PageRun),
+) -> Result<(), Errno> {
+    for_each_populated_in(&ProcFile::pagemap()?, range, visit)
+}
+
+/// Does what [`for_each_populated`] does, with the file opened.
+pub(super) fn for_each_populated_in(
+    pagemap: &ProcFile,
+    range: PageRange,
     mut visit: impl FnMut(PageRun),
 ) -> Result<(), Errno> {
-    let pagemap = ProcFile::pagemap()?;
     for piece in range.chunks(MAX_SCAN_PAGES * page_size()) {
         if Features::get().pagemap_scan.is_ok() {
-            scan_regions(&pagemap, piece, Filter::Any, |region| {
+            scan_regions(pagemap, piece, Filter::Any, |region| {
                 let (start, end) = (region.start as usize, region.end as usize);
                 visit(PageRun {
                     range: PageRange::between(start, end),
@@ -89,7 +97,7 @@ pub(crate) fn for_each_populated(
                 });
             })?;
         } else {
-            let runs = read_entries(&pagemap, piece)?;
+            let runs = read_entries(pagemap, piece)?;
             let populated = runs
                 .into_iter()
                 .filter(|run| run.state != PageState::Absent);

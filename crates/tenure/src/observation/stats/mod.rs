@@ -128,9 +128,9 @@ pub struct Stats {
     /// Bytes of volatile memory that are offered to the kernel now.
     pub offered_bytes: u64,
     /// Bytes of volatile memory whose offer failed when it was due (locked,
-    /// replaced without tenure, or at `vm.max_map_count`). They stay resident.
-    /// tenure retries a range when it is marked again, and a buffer after some
-    /// seconds.
+    /// replaced without tenure, shared with another process since a fork, or at
+    /// `vm.max_map_count`). They stay resident. tenure retries a range when it is
+    /// marked again, and a buffer and what was shared after some seconds.
     pub offer_failed_bytes: u64,
     /// Bytes of volatile memory that cannot be offered now because userfaultfd
     /// or MADV_POPULATE_WRITE is unavailable: all of it, or 0. Only tenure

@@ -80,11 +80,10 @@ pub use policy::FreePolicy;
 use crate::ground::error::{Error, Refused, Result};
 use crate::ground::mapping::Mapping;
 use crate::ground::range::PageRange;
-use crate::ground::sys::Errno;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive, flush_lazyfree_batch};
 use crate::ground::sys::exclusive::{free_exclusive, may_share_pages};
-use crate::ground::sys::merged;
 use crate::ground::sys::pagemap::Scanner;
+use crate::ground::sys::{Errno, fork, merged};
 use crate::observation::stats;
 use crate::verbs::populate::Access;
 use crate::verbs::{check_private_anonymous, volatile};
@@ -160,13 +159,17 @@ impl Mapping {
 unsafe fn mark(range: PageRange) -> Result<(), Errno> {
     // SAFETY: the caller gives the contents up.
     let discard = |part| unsafe { advise_destructive(part, DestructiveAdvice::DontNeed) };
-    if merged::are_any() {
+    if merged::may_be_any() {
         return discard(range);
     }
     // SAFETY: as above.
     unsafe {
         match may_share_pages() {
-            true => free_exclusive(range, &mut Scanner::new(), discard),
+            true => {
+                // A child would have the file.
+                let _no_fork = fork::block_forks();
+                free_exclusive(range, &mut Scanner::new(), discard)
+            }
             false => advise_destructive(range, DestructiveAdvice::Free),
         }
     }
@@ -193,8 +196,9 @@ impl PageRange {
     /// skips them. It also skips pages that it is migrating (compaction).
     ///
     /// Pages that another process has, too, since a `fork` leave this process at once
-    /// (`MADV_DONTNEED`), and all do where pages of this process have been merged (KSM):
-    /// Linux could discard them in the other process as well, where they may be in use.
+    /// (`MADV_DONTNEED`), and all do where pages of this process may have been merged (KSM):
+    /// Linux could discard them in the other process as well, where they may be in use. Of a
+    /// huge page that the other process has a part of, nothing may happen.
     ///
     /// # Errors
     ///

@@ -6,11 +6,11 @@ use super::{Arenas, CHUNK_BYTES};
 use crate::ground::error::Result;
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_each, flush_lazyfree_batch};
-use crate::ground::sys::map;
 use crate::ground::sys::page_runs::PageError;
 use crate::ground::sys::pagemap::{PageRun, PageState, Scanner};
+use crate::ground::sys::{map, merged};
 use crate::observation::stats;
-use crate::verbs::volatile::engine::Engine;
+use crate::verbs::volatile::engine::{Engine, left_out_of};
 use crate::verbs::volatile::error::{at, explain_pages};
 use crate::verbs::volatile::registry::{ENGINE, Registry};
 use crate::verbs::volatile::word::{State, Word};
@@ -76,7 +76,7 @@ fn offer_large(memory: &ArenaMemory, slot: usize, place: PageRange) -> bool {
         match offered {
             Ok(offered) => {
                 is_populated &= contents_bytes(&offered.runs, chunk) == chunk.len();
-                is_all_offered &= offered.is_all_offered;
+                is_all_offered &= offered.left_out.is_empty();
             }
             Err(_) => is_all_offered = false,
         }
@@ -108,7 +108,7 @@ impl Registry {
         }
         let parts = prepared.iter().flatten().flat_map(|group| &group.parts);
         let parts: Vec<PageRange> = parts.copied().collect();
-        let mut freed = match memory.may_share_pages() {
+        let mut freed = match memory.may_share_pages() || merged::may_be_any() {
             // Some may have to be left out.
             true => 0,
             // SAFETY: the caller has claimed the volatile places, and the parts are registered,
@@ -120,7 +120,11 @@ impl Registry {
             match prepared {
                 Some(group) if group.parts.len() <= freed => {
                     freed -= group.parts.len();
-                    all_offered &= self.publish_group(memory, places, &group.runs);
+                    let offered = OfferedPages {
+                        runs: group.runs,
+                        left_out: Vec::new(),
+                    };
+                    all_offered &= self.publish_group(memory, places, &offered);
                 }
                 _ => {
                     // Those after it are not freed, but for groups that have no pages.
@@ -139,31 +143,30 @@ impl Registry {
         places: &[(usize, PageRange)],
         scanner: &mut Scanner,
     ) -> bool {
-        let all = |offered: Result<OfferedPages>| offered.ok().filter(|it| it.is_all_offered);
-        if let Some(offered) = all(self.offer_pages(memory, around(places), scanner)) {
-            return self.publish_group(memory, places, &offered.runs);
+        if let Ok(offered) = self.offer_pages(memory, around(places), scanner) {
+            return self.publish_group(memory, places, &offered);
         }
         // One unofferable place does not block its neighbours.
         let mut all_offered = true;
         for &(slot, place) in places {
-            let offered = all(self.offer_pages(memory, place, scanner));
-            let is_populated = offered.map(|it| contents_bytes(&it.runs, place) == place.len());
+            let offered = self.offer_pages(memory, place, scanner).ok();
+            let is_populated = offered.and_then(|offered| offered.is_populated(place));
             all_offered &= self.publish_place(memory, slot, place.len(), is_populated);
         }
         all_offered
     }
 
-    /// Publishes claimed slots that were offered, with these pages. Returns whether that has
-    /// succeeded.
+    /// Publishes claimed slots that were offered, with these pages. Returns whether the kernel was
+    /// offered all of them.
     fn publish_group(
         &mut self,
         memory: &ArenaMemory,
         places: &[(usize, PageRange)],
-        runs: &[PageRun],
+        offered: &OfferedPages,
     ) -> bool {
         places.iter().fold(true, |all, &(slot, place)| {
-            let is_populated = contents_bytes(runs, place) == place.len();
-            all & self.publish_place(memory, slot, place.len(), Some(is_populated))
+            let is_populated = offered.is_populated(place);
+            all & self.publish_place(memory, slot, place.len(), is_populated)
         })
     }
 
@@ -199,18 +202,18 @@ impl Registry {
         scanner: &mut Scanner,
     ) -> Result<OfferedPages> {
         let prepared = self.prepare_offer(memory, range, scanner)?;
-        let mut is_all_offered = true;
+        let mut left_out = Vec::new();
         for part in prepared.parts {
             // SAFETY: the caller has claimed the volatile places in the range.
             let freed = unsafe {
                 let may_share = memory.may_share_pages();
                 self.engine.free_part(part, may_share, scanner)
             };
-            is_all_offered &= freed?;
+            left_out.extend(freed?);
         }
         Ok(OfferedPages {
             runs: prepared.runs,
-            is_all_offered,
+            left_out,
         })
     }
 
@@ -326,8 +329,16 @@ struct Prepared {
 pub(super) struct OfferedPages {
     /// Which pages there are.
     runs: Vec<PageRun>,
-    /// Whether none of them was left out, because another process has it, too.
-    is_all_offered: bool,
+    /// Those that were left out, because another process has them, too.
+    left_out: Vec<PageRange>,
+}
+
+impl OfferedPages {
+    /// Returns whether a place has contents everywhere; `None` if pages of it were left out.
+    fn is_populated(&self, place: PageRange) -> Option<bool> {
+        let is_all_offered = left_out_of(place, &self.left_out).next().is_none();
+        is_all_offered.then(|| contents_bytes(&self.runs, place) == place.len())
+    }
 }
 
 /// Returns the addresses from the first place of a group to the last.

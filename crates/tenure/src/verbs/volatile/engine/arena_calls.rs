@@ -99,8 +99,8 @@ impl Engine {
         Ok(purged_bytes)
     }
 
-    /// Lets the kernel purge a registered part: `madvise(MADV_FREE)`. Returns whether that was
-    /// all of it: pages that another process has, too, are left out if one `may_share` any.
+    /// Lets the kernel purge a registered part: `madvise(MADV_FREE)`. Returns the pages that were
+    /// left out: those that another process has, too, if one `may_share` any.
     ///
     /// # Safety
     ///
@@ -110,7 +110,7 @@ impl Engine {
         part: PageRange,
         may_share: bool,
         scanner: &mut Scanner,
-    ) -> Result<bool> {
+    ) -> Result<Vec<PageRange>> {
         // SAFETY: the caller keeps this function's contract; the registration makes each
         // purged page SIGBUS.
         unsafe { free_unshared(part, may_share, scanner) }.map_err(at("madvise(MADV_FREE)", part))

@@ -49,7 +49,7 @@ mod revoke;
 mod state;
 mod validate;
 
-pub(crate) use offer::{CHUNK_BYTES, SEARCH_BYTES};
+pub(crate) use offer::{CHUNK_BYTES, SEARCH_BYTES, left_out_of};
 pub(crate) use revoke::Revoked;
 pub(crate) use state::{Engine, can_offer};
 pub(crate) use validate::{MAX_MAPPINGS, first_mappings};

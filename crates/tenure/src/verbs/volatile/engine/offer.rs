@@ -4,14 +4,14 @@ use super::state::Engine;
 use super::validate::first_mappings;
 use crate::ground::error::{Error, Result};
 use crate::ground::range::PageRange;
-use crate::ground::sys::Errno;
 use crate::ground::sys::advise::{DestructiveAdvice, advise_destructive};
 use crate::ground::sys::exclusive::{free_exclusive, may_share_pages};
-use crate::ground::sys::page_runs::{chunk_end, first_populated_span, has_contents};
+use crate::ground::sys::page_runs::{chunk_end, first_populated_span};
 use crate::ground::sys::pagemap::Scanner;
 use crate::ground::sys::registration::{map_zero_page_where_absent, register_inherited, unmerge};
 use crate::ground::sys::userfaultfd::Userfaultfd;
 use crate::ground::sys::vma::Vma;
+use crate::ground::sys::{Errno, merged};
 use crate::observation::stats;
 use crate::verbs::volatile::error::{at, explain_pages, explain_register};
 
@@ -31,12 +31,22 @@ const MAX_GAP_BYTES: usize = 2 << 20;
 pub(crate) struct Offered {
     /// The part of the range that is left.
     pub(crate) rest: PageRange,
-    /// Whether no page before the rest was left out, because another process has it, too.
-    pub(crate) is_all_offered: bool,
+    /// The pages before the rest that were left out, because another process has them, too.
+    pub(crate) left_out: Vec<PageRange>,
+}
+
+/// Returns the parts in the range of those left out, which are in order.
+pub(crate) fn left_out_of(
+    range: PageRange,
+    left_out: &[PageRange],
+) -> impl Iterator<Item = PageRange> {
+    let first = left_out.partition_point(|part| part.end() <= range.start());
+    let parts = left_out[first..].iter();
+    parts.map_while(move |part| part.intersection(range))
 }
 
 /// Lets the kernel purge the pages of a registered range, but for those that another process has,
-/// too, if one `may_share` any. Returns whether there are none of these.
+/// too, if one `may_share` any. Returns these.
 ///
 /// # Safety
 ///
@@ -45,39 +55,41 @@ pub(super) unsafe fn free_unshared(
     range: PageRange,
     may_share: bool,
     scanner: &mut Scanner,
-) -> Result<bool, Errno> {
-    let mut is_all_offered = true;
-    let is_shared = |shared| {
-        // Of the zero page there is nothing to offer.
-        is_all_offered = is_all_offered && !has_contents(shared).unwrap_or(true);
+) -> Result<Vec<PageRange>, Errno> {
+    let mut left_out = Vec::new();
+    if merged::may_be_any() {
+        unmerge(range)?;
+    }
+    let leave_out = |shared| {
+        left_out.push(shared);
         Ok(())
     };
     // SAFETY: the range is volatile (the caller's contract).
     unsafe {
         match may_share {
-            true => free_exclusive(range, scanner, is_shared)?,
+            true => free_exclusive(range, scanner, leave_out)?,
             false => advise_destructive(range, DestructiveAdvice::Free)?,
         }
     }
-    Ok(is_all_offered)
+    Ok(left_out)
 }
 
 impl Engine {
     /// Lets the kernel purge pages of the range, as [`offer_chunk`](Self::offer_chunk)
-    /// does, all under one lock. Returns whether none was left out.
+    /// does, all under one lock. Returns which were left out, in order.
     ///
     /// # Safety
     ///
     /// As for [`Engine::offer_chunk`].
-    pub(crate) unsafe fn offer(&mut self, range: PageRange) -> Result<bool> {
-        let (mut rest, mut is_all_offered) = (range, true);
+    pub(crate) unsafe fn offer(&mut self, range: PageRange) -> Result<Vec<PageRange>> {
+        let (mut rest, mut left_out) = (range, Vec::new());
         while !rest.is_empty() {
             // SAFETY: a part of the range, for which the caller keeps the same contract.
             let offered = unsafe { self.offer_chunk(rest) }?;
             rest = offered.rest;
-            is_all_offered &= offered.is_all_offered;
+            left_out.extend(offered.left_out);
         }
-        Ok(is_all_offered)
+        Ok(left_out)
     }
 
     /// Lets the kernel purge the first populated pages of the range, a chunk of them at
@@ -90,7 +102,7 @@ impl Engine {
     /// The range is volatile: its contents may go at any time.
     pub(crate) unsafe fn offer_chunk(&mut self, range: PageRange) -> Result<Offered> {
         let (span, rest) = self.next_span(first_mappings(range))?;
-        let mut is_all_offered = true;
+        let mut left_out = Vec::new();
         if let Some(span) = span {
             self.register(span)?;
             // If the kernel refuses the advice (for memory that was locked since the
@@ -98,11 +110,11 @@ impl Engine {
             // SAFETY: the caller lets the kernel discard the contents; the registration
             // makes each purged page SIGBUS.
             let freed = unsafe { free_unshared(span, may_share_pages(), &mut Scanner::new()) };
-            is_all_offered = freed.unwrap_or(true);
+            left_out = freed.unwrap_or_default();
         }
         Ok(Offered {
             rest: PageRange::between(rest.start(), range.end()),
-            is_all_offered,
+            left_out,
         })
     }
 

@@ -85,6 +85,20 @@ pub(super) fn try_offer(candidate: &Candidate) -> usize {
     }
 }
 
+/// Offers again what was left out of plain ranges. Returns how many bytes still are.
+pub(super) fn offer_left_out(part: PageRange) -> usize {
+    let (mut rest, mut failed_bytes) = (part, 0);
+    loop {
+        let left = ENGINE.lock().offer_left_out(rest, &mut failed_bytes);
+        flush_lazyfree_batch();
+        match left {
+            Some(left) => rest = left,
+            None => return failed_bytes,
+        }
+        ENGINE.give_way();
+    }
+}
+
 /// Returns how many of the candidates, in order of address, make up the first batch.
 fn first_batch(due: &[Candidate]) -> usize {
     let (mut bytes, mut spans, mut end) = (0, 0, 0);

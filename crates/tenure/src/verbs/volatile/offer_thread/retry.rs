@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use super::batches::try_offer;
+use super::batches::{offer_left_out, try_offer};
 use crate::ground::sys::lock::unlock_count;
 use crate::verbs::volatile::arenas::{self, LiveArenas};
 use crate::verbs::volatile::engine::can_offer;
 use crate::verbs::volatile::priority::Timestamp;
-use crate::verbs::volatile::registry::ENGINE;
+use crate::verbs::volatile::registry::{Candidate, ENGINE};
 
 /// The interval between retries, at first and at most.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -65,11 +65,16 @@ impl Retry {
 
 /// Returns whether one of the offers has succeeded, or none was necessary.
 fn retry_all(live: &LiveArenas) -> bool {
-    let failed = ENGINE.lock().incomplete();
+    let left_out = ENGINE.lock().left_out();
+    let failed = ENGINE.lock().failed_objects();
     let refused: Vec<bool> = live.iter().filter_map(arenas::retry_refused).collect();
-    let mut has_progress = failed.is_empty() && refused.is_empty() || refused.contains(&true);
-    for candidate in failed {
-        has_progress |= try_offer(&candidate) == 0;
+    let has_failed = !(failed.is_empty() && left_out.is_empty() && refused.is_empty());
+    let mut has_progress = !has_failed || refused.contains(&true);
+    for object in failed {
+        has_progress |= try_offer(&Candidate::Object(object)) == 0;
+    }
+    for part in left_out {
+        has_progress |= offer_left_out(part) == 0;
     }
     has_progress
 }

@@ -213,6 +213,26 @@ impl Marks {
         self.first(range, Mark::is_volatile)
     }
 
+    /// Returns the first part of the range that is volatile, with the parts next to it that are.
+    pub(crate) fn first_volatile_neighbours(&self, range: PageRange) -> Option<PageRange> {
+        let overlapping = self.map.overlapping(range.as_std());
+        let volatile = overlapping.filter(|(_, mark)| mark.get().is_volatile());
+        let mut parts = volatile.map(|(part, _)| PageRange::from(part.clone()));
+        let first = parts.next()?;
+        let end = parts
+            .map_while({
+                let mut end = first.end();
+                move |part| {
+                    (part.start() == end)
+                        .then(|| end = part.end())
+                        .map(|()| end)
+                }
+            })
+            .last();
+        let all = PageRange::between(first.start(), end.unwrap_or(first.end()));
+        all.intersection(range)
+    }
+
     fn first(&self, range: PageRange, fits: impl Fn(Mark) -> bool) -> Option<PageRange> {
         let mut overlapping = self.map.overlapping(range.as_std());
         let (part, _) = overlapping.find(|(_, mark)| fits(mark.get()))?;
