@@ -25,6 +25,7 @@ tests!(
     parent_keeps_what_child_frees_adaptively,
     parent_keeps_what_child_frees_lazily_where_kernel_does_not_tell,
     process_without_forks_frees_lazily_without_reading_pagemap,
+    range_without_shared_pages_is_freed_without_reading_pagemap_until_next_fork,
     parent_keeps_range_that_child_offers,
     parent_keeps_buffer_that_child_offers,
     parent_keeps_arena_buffer_that_child_offers,
@@ -34,7 +35,7 @@ tests!(
     shared_arena_buffer_is_offered_after_child_has_ended,
     own_pages_of_partly_shared_range_are_offered_at_once,
     arena_made_after_fork_is_offered_without_reading_pagemap;
-    children: free_lazily_without_pagemap, offer_arena_without_pagemap
+    children: free_lazily_without_pagemap, free_before_and_after_fork, offer_arena_without_pagemap
 );
 
 const PAGES: usize = 256;
@@ -154,6 +155,28 @@ fn free_lazily_without_pagemap() {
     let memory = filled_memory();
     unsafe { memory.range().lazy_free() }.unwrap();
     assert!(smaps_bytes(memory.range(), "LazyFree") > 0);
+}
+
+fn range_without_shared_pages_is_freed_without_reading_pagemap_until_next_fork() {
+    in_child_ok("free_before_and_after_fork");
+}
+
+fn free_before_and_after_fork() {
+    assert_eq!(fork(|| 0), 0);
+    let memory = filled_memory();
+    let range = memory.range();
+    let lazily_free_after_free = || {
+        fill(range);
+        unsafe { range.free(FreePolicy::Adaptive) }.unwrap();
+        smaps_bytes(range, "LazyFree") > 0
+    };
+    // Its mappings are checked, and then its pages, which are this process's own.
+    lazily_free_after_free();
+    let is_lazy = lazily_free_after_free();
+    refuse(libc::SYS_pread64, libc::EPERM);
+    assert_eq!(lazily_free_after_free(), is_lazy);
+    assert_eq!(fork(|| 0), 0);
+    assert!(!lazily_free_after_free());
 }
 
 const OFFER_NOW: VolatileOptions = VolatileOptions::new().offer_now();

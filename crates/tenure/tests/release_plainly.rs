@@ -28,7 +28,7 @@ tests!(
     failed_move_unmaps_no_neighbour,
     release_under_strict_overcommit_frees_in_place,
     release_past_pending_limit_is_freed_by_caller,
-    release_of_merged_memory_unmerges_nothing,
+    [exclusive] release_of_merged_memory_unmerges_nothing,
     worker_count_stays_within_max_active,
     workers_leave_batch_policy_while_drain_waits;
     children:

@@ -34,7 +34,7 @@ tests!(
     marking_memory_locked_on_fault_is_rejected,
     [exclusive] marking_hugetlb_memory_is_rejected,
     marked_memory_is_unmergeable,
-    merged_pages_are_unmerged_and_purged,
+    [exclusive] merged_pages_are_unmerged_and_purged,
     [exclusive] pages_merged_after_an_offer_are_unmerged_by_the_next,
     [exclusive] swapped_pages_are_purged_only_when_offered,
     [exclusive] rewritten_volatile_pages_survive_swap_out,

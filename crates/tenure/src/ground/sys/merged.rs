@@ -27,7 +27,7 @@ static ARE_MANY: AtomicBool = AtomicBool::new(false);
 /// When the file was read last, on the monotonic clock; 0 before.
 static READ_AT_NANOS: AtomicU64 = AtomicU64::new(0);
 
-/// When no page of the machine was merged, on the monotonic clock; 0 before.
+/// When the kernel merged nothing, on the monotonic clock; 0 before.
 static NONE_AT_NANOS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns whether so many pages of this process are merged, or were, that memory should not
@@ -50,21 +50,23 @@ pub(crate) fn are_many() -> bool {
     are_many
 }
 
-/// Returns whether a page of this process may be merged: the kernel has merged pages of some
-/// process, and does not tell that there are none of this one. (It does so only of pages that it
-/// has merged in this process itself, and only to who may trace it.)
+/// Returns whether a page of this process may be merged, and further ones with that: the kernel
+/// merges pages, or has, and does not tell that none is of this process. (It tells so only of pages
+/// that it has merged in this process itself, not of inherited ones, and only to who may trace it.)
 pub(crate) fn may_be_any() -> bool {
     let now = monotonic_coarse_nanos();
     if !is_older(&NONE_AT_NANOS, now) {
         return false;
     }
+    let has_none = || read(c"/proc/thread-self/ksm_merging_pages") == Some(0);
+    // When it has stopped, the kernel goes on counting pages that are gone.
     let is_off = read(c"/sys/kernel/mm/ksm/run") == Some(0)
-        && read(c"/sys/kernel/mm/ksm/pages_shared") == Some(0);
+        && (read(c"/sys/kernel/mm/ksm/pages_shared") == Some(0) || has_none());
     if is_off || !can_merge() {
         NONE_AT_NANOS.store(now, Relaxed);
         return false;
     }
-    may_share_pages() || read(c"/proc/thread-self/ksm_merging_pages") != Some(0)
+    may_share_pages() || !has_none()
 }
 
 /// Returns whether the kernel can merge pages at all: it knows the advice.

@@ -9,6 +9,7 @@ use super::policy::{dontneed, free_eagerly};
 use crate::ground::error::{MemoryKind, Result};
 use crate::ground::range::PageRange;
 use crate::ground::sys::advise::{Advice, LockState, advise, flush_lazyfree_batch, lock_state};
+use crate::ground::sys::exclusive::{fork_count, may_share_pages};
 use crate::ground::sys::{fork, vma};
 use crate::observation::pressure::{self, Level};
 use crate::observation::stats;
@@ -64,9 +65,15 @@ unsafe fn free_validated(range: PageRange, record: FreeRecord) -> bool {
         // SAFETY: the caller gives the contents up.
         return unsafe { dontneed(range) }.is_ok();
     }
+    let fork_count = fork_count();
+    let is_own = record.is_own || !may_share_pages();
     // SAFETY: the caller gives the contents up.
-    let is_marked = unsafe { mark(range) }.is_ok();
+    let is_marked = unsafe { mark(range, is_own) }.is_ok();
     if is_marked {
+        if !is_own {
+            // All others have been discarded.
+            freed_ranges::record_own(range, fork_count);
+        }
         flush_lazyfree_batch();
         stats::LAZY_FREE.done(range.len());
     }

@@ -6,6 +6,7 @@ use rangemap::RangeSet;
 
 use crate::ground::range::PageRange;
 use crate::ground::sys::Errno;
+use crate::ground::sys::exclusive::may_share_pages_since;
 use crate::ground::sys::fork::{self, ForkMutex};
 
 /// The most ranges that each set records, which takes about 1 MiB. Neighbours are
@@ -18,6 +19,10 @@ pub(super) struct FreedRanges {
     validated: RangeSet<usize>,
     /// Ranges that were freed lazily and not reported as reused since.
     lazily_free: RangeSet<usize>,
+    /// Validated ranges in which no other process has a page, as long as there is no further
+    /// fork after so many.
+    own: RangeSet<usize>,
+    own_fork_count: usize,
 }
 
 static FREED: ForkMutex<FreedRanges> = ForkMutex::new(FreedRanges::new(), |freed| {
@@ -37,6 +42,8 @@ pub(super) struct FreeRecord {
     pub(super) is_validated: bool,
     /// The range may be freed lazily: under severe pressure it will be reclaimed.
     pub(super) is_lazy: bool,
+    /// No other process has a page of the range.
+    pub(super) is_own: bool,
 }
 
 /// Records that a range is about to be freed, lazily if the caller wants that and one
@@ -49,6 +56,11 @@ pub(super) fn record(range: PageRange, wants_lazy: bool) -> FreeRecord {
 /// Records that a range is private anonymous memory.
 pub(super) fn record_validated(range: PageRange) {
     FREED.lock().record_validated(range);
+}
+
+/// Records that no other process has had a page of a validated range since so many forks.
+pub(super) fn record_own(range: PageRange, fork_count: usize) {
+    FREED.lock().record_own(range, fork_count);
 }
 
 fn contains(set: &RangeSet<usize>, range: PageRange) -> bool {
@@ -80,6 +92,8 @@ impl FreedRanges {
         Self {
             validated: RangeSet::new(),
             lazily_free: RangeSet::new(),
+            own: RangeSet::new(),
+            own_fork_count: 0,
         }
     }
 
@@ -92,9 +106,20 @@ impl FreedRanges {
         } else if !is_lazy && !self.lazily_free.is_empty() {
             self.lazily_free.remove(range.as_std());
         }
+        let is_own = !may_share_pages_since(self.own_fork_count) && contains(&self.own, range);
         FreeRecord {
             is_validated,
             is_lazy,
+            is_own,
+        }
+    }
+
+    pub(super) fn record_own(&mut self, range: PageRange, fork_count_then: usize) {
+        if self.own_fork_count != fork_count_then {
+            (self.own, self.own_fork_count) = (RangeSet::new(), fork_count_then);
+        }
+        if self.own.len() < MAX_RANGES && contains(&self.validated, range) {
+            self.own.insert(range.as_std());
         }
     }
 
@@ -110,6 +135,7 @@ impl FreedRanges {
 
     pub(super) fn forget(&mut self, range: PageRange) {
         self.validated.remove(range.as_std());
+        self.own.remove(range.as_std());
         self.lazily_free.remove(range.as_std());
     }
 
@@ -149,6 +175,7 @@ mod tests {
         let expected = |is_validated, is_lazy| FreeRecord {
             is_validated,
             is_lazy,
+            is_own: false,
         };
         assert_eq!(record(pages(0, 4), true), expected(false, true));
         record_validated(pages(0, 4));

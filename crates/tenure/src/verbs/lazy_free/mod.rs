@@ -150,13 +150,13 @@ impl Mapping {
     }
 }
 
-/// Lets the kernel reclaim the pages of a range: `madvise(MADV_FREE)`. What other processes have,
-/// too, leaves this one at once: `madvise(MADV_DONTNEED)`.
+/// Lets the kernel reclaim the pages of a range: `madvise(MADV_FREE)`. Unless all are this
+/// process's own, those that other processes have, too, leave it at once: `madvise(MADV_DONTNEED)`.
 ///
 /// # Safety
 ///
 /// As for [`PageRange::lazy_free`].
-unsafe fn mark(range: PageRange) -> Result<(), Errno> {
+unsafe fn mark(range: PageRange, is_own: bool) -> Result<(), Errno> {
     // SAFETY: the caller gives the contents up.
     let discard = |part| unsafe { advise_destructive(part, DestructiveAdvice::DontNeed) };
     if merged::may_be_any() {
@@ -164,13 +164,13 @@ unsafe fn mark(range: PageRange) -> Result<(), Errno> {
     }
     // SAFETY: as above.
     unsafe {
-        match may_share_pages() {
-            true => {
+        match is_own {
+            true => advise_destructive(range, DestructiveAdvice::Free),
+            false => {
                 // A child would have the file.
                 let _no_fork = fork::block_forks();
                 free_exclusive(range, &mut Scanner::new(), discard)
             }
-            false => advise_destructive(range, DestructiveAdvice::Free),
         }
     }
 }
@@ -224,7 +224,7 @@ impl PageRange {
         // A page that the kernel reclaims must read as zeros instead of SIGBUS.
         volatile::forget_contents(self)?;
         // SAFETY: the caller gives the contents up.
-        let marked = unsafe { mark(self) };
+        let marked = unsafe { mark(self, !may_share_pages()) };
         marked.map_err(|errno| match errno {
             // The check above rules out the other causes of EINVAL.
             Errno::INVAL => Error::Unsupported {
